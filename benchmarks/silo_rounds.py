@@ -6,8 +6,8 @@ A coordinator and all the silos' clients share this one process, over plaintext 
 side that would not be in one: a silo reads its file, computes its people's rows, keeps them in its record and sends
 them. Both ways ask everybody in every round, with the same plan and seed, and the models must have the same bits. Of
 each, the rounds after the first one are timed. Target: a round through silos takes less than twice as long. Not
-reached: on two idle cores 12 times by sums and 19 times by rows, which in one process nobody ever makes (.24 and .37 s
-beside .020); what 50 silos write before they send is more than twice of it by itself.
+reached: 4 times by sums and 11 times by rows, which in one process nobody ever makes (.13 and .33 s beside .030, on two
+cores that also did something else); what 50 silos write before they send is about as much by itself.
 """
 
 import argparse

@@ -299,7 +299,7 @@ def require_silos(specification: RunSpecification, plan: Plan, clients: NDArray[
         )
     if most > 1 and (why := Silos(tuple(sizes.tolist()), specification.silo_sums).refused(plan)) is not None:
         raise ConfigError(f"Expected a plan for silos, got one of {plan.algorithm}: {why}.")
-    length = most * (8 * numbers + 1) + parts.BESIDE
+    length = (1 if specification.silo_sums else most) * (8 * numbers + 1) + parts.BESIDE
     if most > 1 and length > wire.MAX_MESSAGE:
         raise ConfigError(
             f"Expected silos whose answers take at most {wire.MAX_MESSAGE:,} bytes, got {most:,} people of one silo, "
@@ -325,12 +325,13 @@ def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_ME
         )
 
 
-def require_room(plan: Plan, memory: int, disk: int) -> None:
-    """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes.
+def require_room(plan: Plan, memory: int, disk: int, users: int | None = None) -> None:
+    """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes: those of
+    `users` where silos send sums for all others.
 
     Those that are long once, and are looked at a block at a time, only have to fit on `disk`.
     """
-    users, numbers = plan.problem.users, plan.parameters.answer_length(plan.problem)
+    users, numbers = plan.problem.users if users is None else users, plan.parameters.answer_length(plan.problem)
     answers = -(-plan.cost.messages // plan.cost.rounds) if plan.cost.rounds else 0  # of a round, on the average
     needed = 2 * 8 * numbers * min(users, answers)
     if plan.parameters.long_once() and needed > 2 * HELD:

@@ -130,7 +130,7 @@ def test_sums_are_those_of_the_rows(file: Path, tmp_path: Path) -> None:
         assert worker.consider(announced(silo_sums=True), FIRST).takes_part
         of_rows = rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6)
         assert of_rows.status.tolist() == [0, 0, 0, 0, Status.REJECTED, Status.MISSING]
-        sent = worker.reply(question(GRADIENT, np.arange(6), reduction=reduction))
+        sent = worker.reply(question(GRADIENT, np.arange(6), 1, reduction=reduction))
     sums, expected = (
         silo.sums_from_wire(pb.Answer.FromString(sent), D, 6),
         reduction.of(of_rows.values, of_rows.answered),
@@ -138,6 +138,32 @@ def test_sums_are_those_of_the_rows(file: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(sums.total, expected.total)
     np.testing.assert_array_equal(sums.cells, expected.cells)
     assert (sums.clipped, sums.answered) == (expected.clipped, expected.answered)
+
+
+def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
+    """A coordinator that comes back draws anew: of two sums the difference would be a row."""
+    reduction = ClippedSum(0.3, 10)
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(silo_sums=True), FIRST)
+
+        def told(persons, number=0, reduction=reduction) -> bytes:
+            return worker.reply(question(GRADIENT, persons, number, reduction=reduction))
+
+        def of(sent: bytes) -> tuple[list[int], int]:
+            sums = silo.sums_from_wire(pb.Answer.FromString(sent), D, 6)
+            return sums.total.tolist(), sums.answered
+
+        one = told([0, 1])
+        assert told([0, 1]) == one
+        assert of(told([1, 2])) == of(told([2], 1)), "without the one who is in the first"
+        assert told([0, 1]) == one
+        assert of(told([0, 1, 2])) == ([0, 0, 0], 0)
+        assert pb.Answer.FromString(told([3], reduction=None)).status == pb.STATUS_MISSING, "no row beside a sum"
+    with opened(config) as record:
+        again = SiloWorker.of(config, record)
+        again.consider(announced(silo_sums=True), FIRST)
+        assert again.reply(question(GRADIENT, [0, 1], reduction=reduction)) == one, "as the record has it"
 
 
 L = np.array([[1.0, 0.25], [0.0, 2.0]])

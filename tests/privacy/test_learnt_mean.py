@@ -3,6 +3,7 @@
 import doctest
 import math
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -161,6 +162,20 @@ def test_what_a_radius_clips_of_a_bin_is_what_it_clips_of_users_spread_over_it()
         assert learnt_radii._excess(lows, highs, np.array([[over]]))[0] == pytest.approx(slow, abs=1e-3)
 
 
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12))
+@fast
+def test_every_step_counts_in_the_centre_as_much_as_its_noise_lets_it(noises):
+    """Averaged one after the other: the best average of all, never noisier than any of them."""
+    weights, deviation = [], math.inf
+    for noise in noises:
+        part, deviation = learnt_radii.joined(deviation, noise)
+        weights = [weight * (1 - part) for weight in weights] + [part]
+    best = np.array(noises) ** -2.0
+    assert weights == pytest.approx((best / best.sum()).tolist(), rel=1e-9)
+    assert deviation == pytest.approx(best.sum() ** -0.5)
+    assert deviation <= min(noises) * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("columns", [1, 2])
 def test_no_radius_reaches_beyond_where_users_can_be(columns):
     values = np.where(np.random.default_rng(9).random((10_000, 1)) < 0.5, 1.0, -1.0) * np.ones(columns)
@@ -317,6 +332,15 @@ class TestOneColumn:
         assert (looks + 1) * learnt_interval.TRIES <= learnt_interval.LOOKS
         for scale in (learnt_radii.SMALLEST, 1.0):
             assert len(learnt_interval.bins_around(scale, 1.0, 1e12)) <= learnt_interval.MOST_PLACES
+
+
+def test_no_clipped_mean_is_below_what_nobody_can_be_below_on_users_with_and_without_a_far_group():
+    """Proposition M8: users at zero, and the same with k of them at one; whatever the radius, a multiple of 1/(nμ)."""
+    bound = {k: k / 2 * math.sqrt(NormalDist().cdf(-k / 2)) for k in (0.1, 0.5, 1.0, 2.0, 2.4, 3.0, 5.0, 8.0)}  # k μ
+    assert max(bound.values()) == pytest.approx(0.407, abs=1e-3)
+    for k, least in bound.items():
+        radii = np.linspace(0.0, 1.0, 1001)  # of an interval from zero, whose noise is its width
+        assert np.min(np.hypot(radii, k * (1 - radii))) >= least
 
 
 @pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])

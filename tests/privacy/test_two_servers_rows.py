@@ -212,5 +212,5 @@ class TestAgainstTheDefinition:
         here = np.ones(4, bool)
         logs = LengthRows(sheet("length", 2), np.eye(D), 1.0, vectors=True)
         rows = logs.rows(np.array([[1.0, 0, 0], [0, 0, 0], [np.exp(-2), 0, 0], [np.nan, 0, 0]]), here)
-        assert rows[:, 0] / UNIT == pytest.approx([-0.5, 0.5, 0, 0], abs=1e-8)
-        assert rows[:, 1] / UNIT == pytest.approx([sqrt(0.75)] * 3 + [0], abs=1e-7)
+        assert rows[:, 0] / UNIT == pytest.approx([-0.5, 0, 0, 0], abs=1e-8)  # no length: nobody
+        assert rows[:, 1] / UNIT == pytest.approx([sqrt(0.75), 0, sqrt(0.75), 0], abs=1e-7)

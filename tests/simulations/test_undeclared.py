@@ -36,7 +36,7 @@ def test_every_door_trains_on_a_table_of_which_nothing_is_declared(people, ledge
     (tmp_path / "people.toml").write_text(TABLE.format(more=""), encoding="utf-8")
     for place, source in enumerate((people, tmp_path / "people.csv", tmp_path / "people.parquet")):
         trained = train(source, tmp_path / f"run{place}")
-        assert [line.column for line in trained.bought] == ["age", "dose", "ward", "ill", "items per user"]
+        assert [line.column for line in trained.bought] == ["ill", "age", "dose", "ward", "items per user"]
         found = {line.column: line.value for line in trained.bought}
         assert sorted(found["ward"].split(", ")) == ["north", "south", "west"]
         assert found["ill"] == "classes = no, yes"
@@ -50,7 +50,7 @@ def test_every_door_trains_on_a_table_of_which_nothing_is_declared(people, ledge
         assert "bought" in (trained.directory / "report.html").read_text()
     out = str(tmp_path / "toml")
     assert invoke(["train", str(tmp_path / "people.toml"), "--out", out, "-q"]) == 0
-    assert "bought: ward" in capsys.readouterr().out
+    assert "bought: ill" in capsys.readouterr().out
     assert len(charges(ledger)) == 4
     assert {each.epsilon for each in charges(ledger)} == {4.0}
 
@@ -102,7 +102,7 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     monkeypatch.setattr(votes, "release", lambda *_: pytest.fail("somebody looked"))
     planned = quoron.plan_training(people, **said(user="who", label="ill", **QUICK))
     assert any("are bought with" in each and "epsilon=" in each for each in planned.remarks)
-    assert any("two classes and 4 numbers, the fewest" in each and "below the best" in each for each in planned.remarks)
+    assert any("two classes and 4 numbers, the fewest; the most, 97, leave 0." in each for each in planned.remarks)
     assert planned.plan.guarantee.epsilon == 4.0
     assert planned.plan.guarantee.bought.share > 0
     assert not ledger.exists() or not charges(ledger)

@@ -14,11 +14,11 @@ from typing import Self
 import numpy as np
 
 from quoron_client.federation import own_people
-from quoron_client.federation.kept_rows import KeptRows
+from quoron_client.federation.kept_rows import KeptRows, KeptSums
 from quoron_client.federation.own_people import OwnPeople
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Owner
-from quoron_client.federation.persons import Persons
+from quoron_client.federation.persons import Persons, at
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import welcomed
 from quoron_client.federation.terms import Terms
@@ -132,14 +132,18 @@ class SiloWorker(Worker):
             return misfit
         if part.terms.public and not self.record.people:  # who they are is not known yet: zeros say nothing of anybody
             return self._said(name, part, _nobody(part, task, len(asked)), sums)
+        if sums is not None and self.people > 1:
+            return self._summed(name, part, task, asked, sums, ready)
         found = self._each(name, part, task, asked, ready)
-        return found if isinstance(found, str) else self._said(name, part, found, sums)
+        return found if isinstance(found, str) else self._said(name, part, found, None)
 
     def _each(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons, ready: bool) -> Answers | str:
         """Rows of the asked, made now and kept, or kept before: nobody says two things in one round. Without time to be
         `ready` nothing is computed, and what was not kept by now is zeros."""
         stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
         kept = None if stored is None else KeptRows.read(stored)
+        if kept is None and stored is not None:
+            return "sums were sent in this round"
         found = _nobody(part, task, len(asked))
         new = np.ones(len(asked), np.bool_)
         if kept is not None:
@@ -152,7 +156,10 @@ class SiloWorker(Worker):
         if len(rows):
             some = task.part(rows)
             made = self._rows(part, some, name[1], asked[rows]) if ready else _nobody(part, some, len(rows))
-            found.values[rows], found.status[rows] = made.values, made.status
+            if len(rows) == len(asked):
+                found = made
+            else:
+                found.values[rows], found.status[rows] = made.values, made.status
             told = KeptRows.of(some, asked[rows], made)
             sent = (told if kept is None else kept.and_also(told)).as_bytes()
             before = record.keep(*name, sent, asked[rows], spends=spends, further=kept is not None)
@@ -163,6 +170,33 @@ class SiloWorker(Worker):
         elif kept is None and (why := record.objection(*name[:2], asked[:0])) is not None:
             return why  # that none of those who were asked is there shows as of each of them, in as many bytes
         return found
+
+    def _summed(
+        self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons, sums: Reduction, ready: bool
+    ) -> bytes | str:
+        """The sums of the asked persons who are in none that was sent in this round; to the same question the same."""
+        stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
+        kept = KeptSums() if stored is None else KeptSums.read(stored)
+        if kept is None:
+            return "rows were sent in this round"
+        if (before := kept.said.get(name[2])) is not None:
+            return before
+        new, further = ~at(kept.persons, asked), stored is not None
+        new[new] = record.may_answer(*name[:2], asked[new], spends=spends, further=further)
+        rows = np.flatnonzero(new)
+        some = task.part(rows)
+        made = self._rows(part, some, name[1], asked[rows]) if ready else _nobody(part, some, len(rows))
+        answer = bytes(sums_to_wire(*name, sums.of(made.values, made.answered)).SerializeToString())
+        if len(rows):
+            sent = kept.and_also(name[2], answer, asked[rows]).as_bytes()
+            before = record.keep(*name, sent, asked[rows], spends=spends, further=further)
+            if before is None:
+                return "another process of this client was faster"
+            if before is not sent:  # what was kept meanwhile is what is said
+                return self._summed(name, part, task, asked, sums, ready)
+        elif not further and (why := record.objection(*name[:2], asked[:0])) is not None:
+            return why
+        return answer
 
     def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
         """Nothing: what was said before is kept person by person."""

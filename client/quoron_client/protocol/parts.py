@@ -3,8 +3,9 @@
     messages = said(answer)                     # one, or one and its parts
     whole = arriving.take(message, allowed)     # None until all of it is there
 
-The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stand its length
-and its digest, and nothing else is said until it has come. A part holds `MOST` bytes and the last one the rest, so
+The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stands its length,
+of a question its digest too, which is in the question's name, and nothing else is said until it has come. That bytes of
+an answer arrive as they left is the transport's part. A part holds `MOST` bytes and the last one the rest, so
 whoever hears them holds what has come, never more than was announced, and nothing of what it does not want. What fits
 into one message is one, as ever.
 
@@ -14,7 +15,7 @@ into one message is one, as ever.
 | a part out of order, missing, repeated                  | WireError: the byte that was expected, the one that came |
 | a part of another size                                  | WireError                                              |
 | another message before the last part, a part after none | WireError                                              |
-| bytes of another digest, or of more than the end        | WireError                                              |
+| a question of another digest; bytes of more than the end | WireError                                             |
 | the end of what is not wanted (any more)                | dropped as it comes                                    |
 """
 
@@ -41,7 +42,7 @@ def fits(length: int) -> bool:
 
 
 def follows(end: bytes) -> federation.Follows:
-    """What is said in place of the end."""
+    """What is said in place of a question's end."""
     return federation.Follows(length=len(end), digest=blake2b(end, digest_size=_DIGEST).digest())
 
 
@@ -68,7 +69,7 @@ def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federa
 
 
 def _parted(head: federation.Answer | federation.MaskedAnswer, end: bytes) -> Iterator[federation.ClientMessage]:
-    head.follows.CopyFrom(follows(end))
+    head.follows.length = len(end)
     yield _told(head)
     for part in parts(end):
         yield federation.ClientMessage(part=part)
@@ -127,7 +128,8 @@ class Arriving(Generic[Message]):
             end = head.HasField("values") or head.statuses or head.HasField("sums")
         if end:
             raise WireError("Expected a message whose end follows it to be without it, got both.")
-        if len(announced.digest) != _DIGEST or not announced.length > MOST - BESIDE or not announced.length:
+        named = _DIGEST if isinstance(head, federation.Question) else 0
+        if len(announced.digest) != named or not announced.length > MOST - BESIDE or not announced.length:
             raise WireError(f"Expected what follows to be too long for one message, got {announced.length:,} bytes.")
         if allowed is not None and announced.length > allowed:
             raise WireError(f"Expected at most {allowed:,} bytes to follow, got {announced.length:,} announced.")
@@ -154,7 +156,7 @@ class Arriving(Generic[Message]):
             return None
         end = b"".join(kept)
         kept.clear()
-        if blake2b(end, digest_size=_DIGEST).digest() != head.follows.digest:
+        if isinstance(head, federation.Question) and follows(end).digest != head.follows.digest:
             raise WireError(f"Expected {len(end):,} bytes of the announced digest, got others.")
         try:
             whole = type(head).FromString(end)

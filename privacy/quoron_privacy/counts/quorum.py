@@ -17,7 +17,7 @@ public-attendance#pa1.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -41,6 +41,7 @@ _LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for
 _REACH, _CELLS = 60, 24_000  # of the grid on which Ξ is integrated, in scales and in all
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Alike = Mapping[tuple[int, float], int]  # (users asked, μ of a count for nothing): how many rounds are of these
 
 
 @runtime_checkable
@@ -187,22 +188,25 @@ def calibrate(
     _check(share, epsilon, cohorts, participations)
     free = free or (0.0,) * len(cohorts)
 
-    def best(spent: float, sizes: Sequence[int]) -> tuple[float, Quorum]:
+    def best(spent: float, alike: Alike) -> tuple[float, Quorum]:
         found = _schemes(share, spent, len(cohorts), participations, rest, room)
-        wrong = [max(chances(each, sizes, present, free)) for each in found]
+        wrong = [max(_chances(each, alike, present)) for each in found]
         return min(zip(wrong, found, strict=True), key=lambda each: each[0])
 
-    wrong, quorum = best(epsilon, cohorts)
+    planned, told = Counter(zip(cohorts, free, strict=True)), Counter(free)
+    wrong, quorum = best(epsilon, planned)
     if wrong <= beta:
         return quorum
     ways = []
     smallest, rounds = min(cohorts), len(cohorts)
-    least = _first(lambda size: best(epsilon, (size,) * rounds)[0] <= beta, smallest + 1)
+    least = _first(
+        lambda size: best(epsilon, {(size, mu): times for mu, times in told.items()})[0] <= beta, smallest + 1
+    )
     if least is not None:
         ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")
     step = (epsilon or SHARE * rest[0]) / 8
     most = math.ceil((rest[0] + epsilon) / step) - 1
-    enough = _first(lambda steps: best(steps * step, cohorts)[0] <= beta, 9 if epsilon else 1, most)
+    enough = _first(lambda steps: best(steps * step, planned)[0] <= beta, 9 if epsilon else 1, most)
     if enough is not None and MARGIN * enough * step < rest[0] + epsilon:
         ways.append(f"quorum_epsilon of about {MARGIN * enough * step:.3g}")
     raise Infeasible(
@@ -246,12 +250,19 @@ def chances(
     Both rounded up, and for any round that is decided, after whatever went before: Ξ is integrated cell by cell, each
     at its worse end. (0, 1) where no round is decided. `free` as for `calibrate`.
     """
-    slack = (len(cohorts) + 1) * 2.0**-52  # of the sums; the samplers need next to nothing
+    return _chances(quorum, Counter(zip(cohorts, free or (0.0,) * len(cohorts), strict=True)), present)
+
+
+def _chances(quorum: Quorum, alike: Alike, present: Callable[[int], int]) -> tuple[float, float]:
+    """The same, with rounds that are alike counted."""
+    slack = (sum(alike.values()) + 1) * 2.0**-52  # of the sums; the samplers need next to nothing
     if not quorum.count_scale:
-        wrong = _gaussian_chances(quorum, cohorts, present, free or (0.0,) * len(cohorts))
+        wrong = _gaussian_chances(quorum, alike, present)
         return min(1.0, wrong[0] * (1 + 1e-9) + slack), min(1.0, wrong[1] * (1 + 1e-9) + slack)
-    margins = Counter(present(size) - quorum.needed(size) for size in cohorts)
-    needed = min(quorum.needed(size) for size in cohorts)
+    margins: Counter[int] = Counter()
+    for (size, _), times in alike.items():
+        margins[present(size) - quorum.needed(size)] += times
+    needed = min(quorum.needed(size) for size, _ in alike)
     ends, mass = _cells(quorum.threshold_scale)
     with np.errstate(divide="ignore"):
         log_passes = sum(
@@ -266,12 +277,10 @@ def chances(
     return failing, passing
 
 
-def _gaussian_chances(
-    quorum: Quorum, cohorts: Sequence[int], present: Callable[[int], int], free: Sequence[float]
-) -> tuple[float, float]:
+def _gaussian_chances(quorum: Quorum, alike: Alike, present: Callable[[int], int]) -> tuple[float, float]:
     """The same of counts with Gaussian noise, or none: a margin of m users is met with chance Φ(m / σ_t), exactly."""
     fails, passes = 0.0, None
-    for (size, mu), times in Counter(zip(cohorts, free, strict=True)).items():
+    for (size, mu), times in alike.items():
         deviation, needed = quorum.deviation(mu), quorum.needed(size)
         if math.isinf(deviation):
             continue  # is not decided
@@ -315,6 +324,7 @@ def _reaches(levels: Integers, scale: float) -> Floats:
     return np.where(levels > 0, tail, 1 - tail)
 
 
+@lru_cache(maxsize=4)
 def _cells(scale: float) -> tuple[Integers, Floats]:
     """Upper ends of the cells of Ξ, ascending, without the last one's, which is infinite; and every cell's chance.
 
@@ -323,7 +333,8 @@ def _cells(scale: float) -> tuple[Integers, Floats]:
     if not scale:
         return np.zeros(1, np.int64), np.ones(1)
     reach = math.ceil(_REACH * scale)
-    ends = np.unique(np.linspace(-reach, reach, _CELLS + 1).astype(np.int64))
+    ends = np.linspace(-reach, reach, _CELLS + 1).astype(np.int64)  # ascending
+    ends = ends[np.append(True, ends[1:] > ends[:-1])]
     above = np.concatenate([[1.0], _reaches(ends + 1, scale), [0.0]])
     return ends, above[:-1] - above[1:]
 

@@ -71,8 +71,8 @@ class LogLength:
 
     | input                              | what happens                          |
     | ---------------------------------- | ------------------------------------- |
-    | length 0 or above `top`            | as the least or the largest           |
-    | logarithm NaN, or an absent user   | the zero row; the divisor stays       |
+    | length below top / e⁴ or above top | as the least or the largest           |
+    | length 0, NaN, or an absent user   | the zero row; the divisor stays       |
     """
 
     users: int  # n, the divisor
@@ -226,7 +226,7 @@ class MomentMean:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LengthSum:
-    """Σ ⌊ℓ 2ᵇ⌉ over factors, ℓ of the length of LᵀUᵀUL, and in the first of `cells` how many are finite."""
+    """Σ ⌊ℓ 2ᵇ⌉ over factors, ℓ of the length of LᵀUᵀUL, and in the first of `cells` how many have one above 0."""
 
     users: int  # n, the divisor
     transform: Matrix  # L, (d, d)
@@ -317,7 +317,7 @@ def vector_logs(values: Matrix, transform: Matrix) -> Vector:
 
 
 def _length_sums(logs: Vector, answered: Mask, top: float, users: int) -> Sums:
-    usable = answered & ~np.isnan(logs)
+    usable = answered & (logs > -np.inf)  # nor NaN
     fall = np.clip(np.log(top) - np.where(usable, logs, 0.0), 0.0, SPAN)
     scaled = np.where(usable, np.rint((fall / SPAN - 0.5) * 2.0 ** sum_bits(0, users)), 0.0)  # within ± 2ᵇ⁻¹
     total = np.array([scaled.astype(np.int64).sum()])

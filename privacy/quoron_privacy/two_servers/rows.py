@@ -216,7 +216,7 @@ class LengthRows:
         """See RingReduction."""
         block, made = only(self.sheet, "length", 2), np.zeros((len(values), 2), np.int64)
         logs = vector_logs(values, self.transform) if self.vectors else moment_logs(values, square(self.transform))
-        here = answered & ~np.isnan(logs)
+        here = answered & (logs > -np.inf)  # nor NaN
         fall = np.clip(np.log(radius_of(self.top)) - np.where(here, logs, 0.0), 0.0, SPAN)
         made[:, 0] = np.where(here, (fall / SPAN - 0.5) * block.unit, 0.0)
         made[:, 1] = np.where(here, int(HERE * block.unit), 0)

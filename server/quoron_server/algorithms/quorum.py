@@ -15,7 +15,7 @@ quoron_privacy.counts.quorum.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -308,7 +308,12 @@ def _present(plan: Plan, given: Sequence[Attendance]) -> Callable[[int], int]:
         most, cohort = next(((each.most, cohort) for each, cohort in asked if each.most is not None), (1, 1))
         return lambda size: size * most // cohort
     users, rare = plan.problem.users, quorums.BETA / (2 * len(cohorts))
-    return lambda size: int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
+
+    @cache
+    def of_coins(size: int) -> int:
+        return int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
+
+    return of_coins
 
 
 def left_by_quorum(target: Privacy, *, spent: bool = True) -> Privacy:

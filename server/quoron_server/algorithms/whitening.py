@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.means.free_presence import SPAN, LogLength, Moment
 from quoron_privacy.means.free_presence import Length as Released
+from quoron_privacy.means.norm_counts import Presence
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -30,8 +31,12 @@ WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH),
 _NORMAL = NormalDist()
 
 
-def typical_length(released: Released, mechanism: LogLength, share: float, top: float) -> float:
-    """A user's length, from its mean logarithm: at most `top`, at least exp(-SPAN) of it."""
+def typical_length(released: Released, mechanism: LogLength, top: float) -> float:
+    """A user's length, from the mean logarithm of those above 0: at most `top`, at least exp(-SPAN) of it.
+
+    Who has no length, such as a user without a row that can be used, is not in that mean: its own presence says so.
+    """
+    share = Presence().seen(released.presence, mechanism.presence_deviation).share
     fall, deviation = SPAN * (released.mean / share + 0.5), mechanism.deviation / share
     mean, known = LENGTH_PRIOR[0], LENGTH_PRIOR[1] ** 2
     fall = (fall / deviation**2 + mean / known) / (1 / deviation**2 + 1 / known)

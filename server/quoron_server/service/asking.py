@@ -59,6 +59,14 @@ class Cohort:
         return cls(question, rows, persons, silo.reduction_to_wire(question.reduction) if sums else None, row)
 
     @property
+    def apart(self) -> Rows | None:
+        """Rows, in order, of the clients who send them, where silos send sums; None where everybody does."""
+        if self.sums is None:
+            return None
+        rows = [self.rows[client] for client in self.rows.keys() - self.persons.keys()]
+        return np.sort(np.concatenate([np.zeros(0, np.intp), *rows]))
+
+    @property
     def shared(self) -> bool:
         """Whether clients of one user are asked the same."""
         return self.question.task.own is None

@@ -210,7 +210,8 @@ class Manager:
     def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
         specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         specifications.require_fitting(plan, self._largest)
-        specifications.require_room(plan, _MEMORY, self.sessions.free_disk)
+        apart = specification.silos.count(1) if specification.silos and specification.silo_sums else None
+        specifications.require_room(plan, _MEMORY, self.sessions.free_disk, apart)
         specifications.require_telling(specification, plan)
         require_helper(specification, plan, self._helping)
         if self._most is not None:

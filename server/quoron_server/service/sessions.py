@@ -74,6 +74,7 @@ class _Open:
     passed: asyncio.Event  # everybody who was here has been asked
     length: int = 0  # numbers in a sum
     sums: dict[int, Sums] = field(default_factory=dict)  # of each silo that has sent one in place of rows
+    apart: NDArray[np.intp] | None = None  # rows of the cohort that have one in `values`; None: all
     sealed: dict[int, Sealed] = field(default_factory=dict)  # with two servers, by row of the cohort
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
@@ -265,18 +266,15 @@ class Sessions:
         if current.cohort.row is not None:
             pass  # nobody may see an answer of this run
         elif user not in current.cohort.persons:
-            row = int(rows[0])
+            row = int(rows[0] if current.apart is None else np.searchsorted(current.apart, rows[0]))
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
         elif current.cohort.sums is None or question.reduction is None:
             answers = silo.rows_from_wire(message, current.shape, len(rows))
             current.values[rows], current.status[rows] = answers.values, answers.status
         else:
-            status = int(message.status)
             sums = silo.sums_from_wire(message, current.length, len(rows))
             if sums is not None and not objection(sums, question.reduction, persons=len(rows), length=current.length):
                 current.sums[user] = sums
-            elif status != Status.MISSING:
-                current.status[rows] = Status.REJECTED
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
@@ -329,7 +327,8 @@ class Sessions:
         early_ends: bool = False,
         row: pb.Row | None = None,
     ) -> Answers:
-        """Rows in cohort order, once the time is over; who was not heard of is MISSING.
+        """Rows in cohort order, once the time is over; who was not heard of is MISSING. Where silos answer with sums
+        there are rows of the other clients alone.
 
         With two servers clients make a `row` of the sheet of their answers: what comes are words, which no server can
         read, and `RunSession.sealed` has what is for the helper.
@@ -341,7 +340,8 @@ class Sessions:
         if (left := session.gathered - loop.time()) > 0:
             await asyncio.sleep(left)
         cohort = Cohort.of(question, session.members, session.silos, sums=session.sums, row=row)
-        place = len(question.cohort), shape, self._spill
+        apart = cohort.apart
+        place = len(question.cohort if apart is None else apart), shape, self._spill
         values = room_for(*place) if fits(*place[:2]) else await asyncio.to_thread(room_for, *place)
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
         session.longest = max(session.longest, math.prod(shape))
@@ -353,7 +353,7 @@ class Sessions:
             cohort=cohort,
             shape=shape,
             values=values,
-            status=np.full(len(question.cohort), Status.MISSING, np.uint8),
+            status=np.full(len(values), Status.MISSING, np.uint8),
             clock=loop.time,
             opened=opened,
             closes=opened + seconds,
@@ -362,6 +362,7 @@ class Sessions:
             complete=asyncio.Event(),
             passed=asyncio.Event(),
             length=summed(question, shape) if cohort.sums is not None else 0,
+            apart=apart,
         )
         # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
         for user in [user for user, asked in session.asked.items() if asked.round == question.round]:

@@ -234,20 +234,20 @@ def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Plann
     remarks = [
         f"Nobody declared {len(asked.all)} facts of the table: they are bought with "
         f"{100 * paid.share:.3g} % of what ε pays for, which leaves epsilon={paid.rest_epsilon:.3g} of "
-        f"{planned.plan.guarantee.epsilon:g} for training. What is charged is the same whatever is found."
+        f"{planned.plan.guarantee.epsilon:g} for training, whatever is found."
     ]
     low, high = planned.plan.problem.dimension, wide.plan.problem.dimension
     taken = ["a label of two classes"] * (asked.label is not None)
-    taken += [f"{low:,} numbers, the fewest that there may be"] * (high > low)
+    taken += [f"{low:,} numbers, the fewest"] * (high > low)
     if taken:
         most = _at_most(wide) if high > low else ""
-        remarks.append(f"Until then this is a forecast, of {' and '.join(taken)}.{most}")
+        remarks.append(f"Until then the forecast is of {' and '.join(taken)}{most}.")
     return replace(planned, remarks=(*planned.remarks, *remarks, *asked.left_out))
 
 
 def _at_most(wide: Planned) -> str:
-    """What is forecast of the most numbers, in a sentence."""
-    read, many = wide.forecast, f" There may be {wide.plan.problem.dimension:,}"
-    if read is None:
-        return f"{many}."
-    return f"{many}, with which it is {read.excess_risk:.2g}, and {read.words() or 'nothing is sure'}."
+    """What is forecast of the most numbers."""
+    most = f"{wide.plan.problem.dimension:,}"
+    return (
+        f"; {most} at most" if wide.forecast is None else f"; the most, {most}, leave {wide.forecast.excess_risk:.2g}"
+    )

@@ -6,6 +6,7 @@ from scipy import integrate, special
 from scipy.stats import norm
 
 from quoron_privacy.means.free_presence import Length, LogLength, Moment
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
     shrunk,
@@ -151,6 +152,13 @@ class TestEstimates:
     def test_a_length_is_between_its_bound_and_what_the_range_can_say(self):
         mechanism = LogLength.for_mu(users=10_000, mu=1.0)
         for mean in (-9.0, -0.5, 0.0, 0.5, 9.0):
-            found = typical_length(Length(mean, 1.0), mechanism, 1.0, 2.0)
+            found = typical_length(Length(mean, 1.0), mechanism, 2.0)
             assert 2.0 * np.exp(-4) <= found <= 2.0
-        assert typical_length(Length(0.0, 1.0), mechanism, 1.0, 1.0) == pytest.approx(np.exp(-2), rel=1e-3)
+        assert typical_length(Length(0.0, 1.0), mechanism, 1.0) == pytest.approx(np.exp(-2), rel=1e-3)
+
+    def test_users_without_a_length_draw_the_typical_one_nowhere(self):
+        """Their logarithm would be the least there is: half of them took the typical length from 1 down to e⁻²."""
+        mechanism, logs = LogLength.for_mu(users=10_000, mu=1.0), np.zeros(10_000)
+        logs[::2] = -np.inf
+        released = mechanism.release(logs, np.ones(10_000, bool), np.e, SeededNoise(0).stream("length"))
+        assert typical_length(released, mechanism, np.e) == pytest.approx(1.0, rel=0.01)

@@ -152,6 +152,14 @@ def test_a_third_of_users_who_are_absent_at_random_bias_nothing():
     assert left(batch, plan_of(batch), tamper=absent) < 0.03
 
 
+def test_users_who_hold_no_row_that_can_be_used_do_not_spoil_the_metric():
+    """Of two in five no length is known; as the least that there is they made steps so long that nothing was learnt."""
+    batch = table(users=4000, items=1, features=8, loss="least_squares")
+    batch.features[::5], batch.features[1::5] = 0.0, 0.0
+    batch.labels[::5], batch.labels[1::5] = 0.0, 0.0
+    assert left(batch, plan_of(batch, "least_squares", Privacy(8.0, 1e-6)), "least_squares") < 0.002
+
+
 def test_where_there_is_nothing_to_learn_the_start_stays_or_is_nearly_kept():
     batch = table(users=400)
     batch = ItemBatch(batch.features, np.random.default_rng(5).choice([-1.0, 1.0], len(batch.labels)), batch.offsets)

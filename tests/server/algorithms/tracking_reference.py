@@ -202,8 +202,7 @@ def run(plan, users, noise):
         row = np.array([sum(falls), 0.8660254 * len(falls)]) / p.length_divisor
         value, here = row + drawn((2,), "release", t) * p.length_scale
         made = LogLength(p.length_divisor, p.length_scale)
-        seen, precision, present = heard(here / 0.8660254, made.scale / 0.8660254, seen, precision)
-        top = min(d, typical_length(Length(value, 0.0), made, present, float(d)))
+        top = min(d, typical_length(Length(value, here / 0.8660254), made, float(d)))
         shapes = [transform.T @ users.moment(u) @ transform for u in cohorts[t + 1]]
         mean = sum(shape * min(1.0, top / np.linalg.norm(shape)) for shape in shapes) / p.moment_divisor
         flat = drawn((d * (d + 1) // 2 + 1,), "release", t + 1) * p.moment_scale

@@ -257,8 +257,8 @@ class TrackingSRGD:
         after, public = replace(state, round=t + 1), dict[str, Any](phase="pilot", radius=state.top)
         if t % 2 == 0:
             length = made.length.release_sums(sums, stream)
-            presence, entry = state.presence.seen(length.presence, made.length.presence_deviation), made.length.entry()
-            top = min(features, typical_length(length, made.length, presence.mean, features))
+            presence, entry = state.presence, made.length.entry()
+            top = min(features, typical_length(length, made.length, features))
             present, after = length.presence * p.length_divisor, replace(after, top=top)
         else:
             moment = made.moment.release_sums(sums, state.top, stream)

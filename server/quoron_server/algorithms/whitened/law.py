@@ -22,7 +22,7 @@ DRAWS = 512  # of predictions of several classes, by which means over Gaussian o
 STEPS, HALVINGS = 6, 40  # by which predictions are found
 LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
 PASSES, A_PASS = (3, 12), 100.0  # of `approached`, and the ν that one takes
-DAMPED = 0.5  # share of a pass that is gone, as γ may be more than twice as steep as its mean curvature
+DAMPED = 0.5, 0.25  # share of a pass that is gone, as γ may be twice as steep as its mean curvature; after one too far
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
 
@@ -151,10 +151,13 @@ class Law:
             shares = np.maximum(even + contrasts @ wanted[:, -1], min(deviation, 0.5 * even))
             wanted[:, -1] = contrasts.T @ (shares / shares.sum())
         bends, turn = np.linalg.eigh(pull)
+        share, last = DAMPED[0], math.inf
         for _ in range(int(min(max(self.resolution / A_PASS, PASSES[0]), PASSES[1]))):
             values, basis = self.at(x.ravel())
             rest = wanted - self.gradient(x.ravel()).reshape(x.shape) - x @ pull
-            x = x + DAMPED * basis @ ((basis.T @ rest @ turn) / (values[:, None] + bends)) @ turn.T
+            length = float(np.linalg.norm(rest))
+            share, last = share if length <= last else DAMPED[1], length
+            x = x + share * basis @ ((basis.T @ rest @ turn) / (values[:, None] + bends)) @ turn.T
             x = x * min(1.0, limit / max(float(np.linalg.norm(x)), 1e-300))
         return x.ravel()
 

@@ -177,9 +177,7 @@ class WhitenedTracking:
         answered = gradients.answered
         for stage in (0, 1):
             logs = moment_logs(factors, state.transform)
-            state, typical = self.lengthened(
-                state, length.release(logs, answered, float(d), noise.stream("length", stage))
-            )
+            typical = self.typical(length.release(logs, answered, float(d), noise.stream("length", stage)))
             mechanism, radius = p.moment(self.plan.problem.dimension, stage), self.moment_radius(stage, typical)
             moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
             state = self.whitened(state, moment, stage, typical)
@@ -188,11 +186,10 @@ class WhitenedTracking:
         state = self.begun(state, length.release(logs, answered, self.bound, noise.stream("length", 2)))
         return state, (*entries, length.entry())
 
-    def lengthened(self, state: WhitenedState, released: Length) -> tuple[WhitenedState, float]:
-        """With who was there, and a typical length of second moments."""
-        d, length = float(self._contrasts.features), self.parameters.length()
-        presence = state.presence.seen(released.presence, length.presence_deviation)
-        return replace(state, presence=presence), min(d, typical_length(released, length, presence.share, d))
+    def typical(self, released: Length) -> float:
+        """A typical length of second moments, of users who have any."""
+        d = float(self._contrasts.features)
+        return min(d, typical_length(released, self.parameters.length(), d))
 
     def moment_radius(self, stage: int, typical: float) -> float:
         """At which second moments are clipped."""
@@ -213,10 +210,8 @@ class WhitenedTracking:
 
     def begun(self, state: WhitenedState, released: Length) -> WhitenedState:
         """With a typical length of gradients at the start."""
-        length = self.parameters.length()
-        presence = state.presence.seen(released.presence, length.presence_deviation)
-        start = typical_length(released, length, presence.share, self.bound)
-        return replace(state, presence=presence, start_length=start, radius=min(self.bound, FIRST_FACTOR * start))
+        start = typical_length(released, self.parameters.length(), self.bound)
+        return replace(state, start_length=start, radius=min(self.bound, FIRST_FACTOR * start))
 
     def _step(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
         mechanism = self.parameters.gradient(self.plan.problem.dimension, state.round)

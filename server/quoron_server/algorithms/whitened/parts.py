@@ -88,7 +88,7 @@ class WhitenedInParts:
         if part == VECTOR:
             own = self.inner.begun(own, p.length().release_sums(sums, stream))
         elif part % 2 == 0:
-            own, typical = self.inner.lengthened(own, p.length().release_sums(sums, stream))
+            typical = self.inner.typical(p.length().release_sums(sums, stream))
         else:
             mechanism, stage = p.moment(dimension, part // 2), part // 2
             moment = mechanism.release_sums(sums, self.inner.moment_radius(stage, typical), stream)
