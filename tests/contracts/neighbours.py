@@ -63,7 +63,8 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         if state.round == 0:  # a factor, then a gradient
             return Edges(zero, (p.feature_norm, p.start_slope, state.radius))
         if state.round == p.gradients:
-            return Edges(zero, (p.vote_bound, p.vote_bound / 2))
+            bound = algorithm.voting(state).norm
+            return Edges(zero, (bound, bound / 2))
         # Along the first coordinate these are where whitened answers are clipped, and where they count as within.
         contrasts = algorithm._contrasts.matrix()
         reach = state.radius / float(np.linalg.norm(state.transform[0]) * np.linalg.norm(contrasts[0]))

@@ -92,6 +92,18 @@ class CountedPresence(WhitenedTracking):
         return super().update(replace(state, presence=exact), answers, noise)
 
 
+class OwnVotes(WhitenedTracking):
+    """Clips changes of the loss at their own mean length, and releases their mean over that."""
+
+    def update(self, state, answers, noise):
+        if state.round == self.parameters.gradients:
+            change = answers.values[:, 0] - answers.values[:, 1]
+            own = float(np.mean(np.abs(np.nan_to_num(change, posinf=0.0, neginf=0.0))))
+            length = max(float(np.linalg.norm(state.point)), 1e-9)
+            state = replace(state, spread=(own / length) ** 2, point=state.point + 1e-9)
+        return super().update(state, answers, noise)
+
+
 class RedrawnRadius(WhitenedTracking):
     """Releases a second time, with the same noise, what is clipped elsewhere."""
 
@@ -100,7 +112,7 @@ class RedrawnRadius(WhitenedTracking):
         return super().update(state, answers, noise)
 
 
-@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, RedrawnRadius])
+@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, OwnVotes, RedrawnRadius])
 def test_replay_catches_an_algorithm_that_leaks(twin: type[WhitenedTracking]) -> None:
     plan = make_plan(NAME)
     assert complaint_of_the_sound_one() == ""

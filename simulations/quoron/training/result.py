@@ -234,7 +234,7 @@ def _summary(
             *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
-            *no_better(plan, events),
+            *no_better(events),
             *uneven(events),
             *unheard(events),
             *unsettled(plan, events),
@@ -310,12 +310,12 @@ def unheard(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def no_better(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def no_better(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The vote that ends `whitened-tracking` is released: by how much users' losses fell, each held within a bound."""
-    released, error = events[-1]["public"] if events else {}, getattr(plan.parameters, "vote_scale", None)
-    if error is None or "vote" not in released:
+    released = events[-1]["public"] if events else {}
+    if "vote" not in released:
         return ()
-    change = float(released["vote"])
+    change, error = float(released["vote"]), float(released["error"])
     if change < -CLEARLY * error:
         return ()
     what = "" if released["accepted"] else ", so it is zero"

@@ -190,6 +190,21 @@ def test_users_who_are_worse_off_vote_the_model_down():
     assert left(batch, plan_of(batch), tamper=against) == pytest.approx(1)
 
 
+def test_labels_that_fill_little_of_their_declared_range_are_voted_on_by_how_far_losses_change():
+    """With a bound from the declared range the noise of the vote would be 60 times what there is to learn."""
+    batch = table(users=2000, loss="least_squares")
+    small = ItemBatch(batch.features, batch.labels / 3000, batch.offsets)
+    plan = plan_of(small, "least_squares")
+    assert max(left(small, plan, "least_squares", seed=seed) for seed in range(8)) < 0.1
+
+
+@pytest.mark.parametrize(("spread", "point", "bound"), [(1e-4, 0.5, 0.005), (4.0, 3.0, 0.1), (1.0, 0.0, 1e-10)])
+def test_a_change_of_the_loss_is_clipped_at_what_was_released_of_gradients_and_models(spread, point, bound):
+    made = INFO.make(plan_of(table()))
+    state = replace(made.init(), spread=spread, point=np.array([0.0, point, 0.0, 0.0]))
+    assert made.voting(state).norm == pytest.approx(bound, rel=1e-12)
+
+
 def test_everybody_is_asked_in_every_round_for_messages_of_fixed_length():
     plan = plan_of(table(users=400))
     made, noise = INFO.make(plan), SeededNoise(1)

@@ -5,7 +5,7 @@
     round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
              ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h)
              c_{t+1} = ĝ(θ_{t+1}); C_{t+1} from how far users were, which the same release tells
-    vote     the mean of clip_V(F_u(Lθ_T) - F_u(0)) + noise: above its noise, the model is 0
+    vote     the mean of clip_V(F_u(Lθ_T) - F_u(0)) + noise, V = √S ‖θ_T‖ at most: above its noise, the model is 0
 
 p is the noisy share of users who answer, which every release tells for nothing. Steps, metric, radius and weights are
 functions of released values, so the transcript is μ-GDP by adaptive composition, T + 1 answers of every user included.
@@ -25,7 +25,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
-from quoron_privacy.means.clipping import changes, clipped_mean
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import Leading, Length, Moment, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
@@ -62,6 +62,7 @@ HEARD = 3.0  # deviations of its noise above which features are taken to vary at
 CLIPPED = 0.02  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
+LEAST_VOTE = 1e-9  # of V over its bound
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
 # their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
@@ -360,31 +361,32 @@ class WhitenedTracking:
 
     def _vote(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
         """Not training, unless users are noticeably better off."""
-        p = self.parameters
-        mean, _ = clipped_mean(changes(answers.values), answers.answered, p.vote_bound, p.cohort_size)
-        released = p.vote.release(mean, noise.stream("vote", state.round))
-        return self.voted(state, float(released[0]), int(np.sum(answers.answered)))
+        own = self.voting(state)
+        sums = ChangeSum(own).of(answers.values, answers.answered)
+        released = self.parameters.vote.release(own.unit_mean(sums), noise.stream("vote", state.round))
+        return self.voted(state, float(released[0]), sums.answered)
+
+    def voting(self, state: WhitenedState) -> ClippedSum:
+        """To V: losses of users change by √S ‖θ‖, whose gradients are that far from their mean."""
+        p, change = self.parameters, math.sqrt(state.spread) * float(np.linalg.norm(state.point))
+        return ClippedSum(min(max(LEAST_VOTE * p.vote_bound, change), p.vote_bound), p.cohort_size)
 
     def voted(self, state: WhitenedState, released: float, answered: int) -> Update[WhitenedState]:
-        """By the mean change of the loss of so many users."""
-        p = self.parameters
+        """By the mean change of the loss of so many users, over V."""
+        p, bound = self.parameters, self.voting(state).norm
         accepted = not released > p.vote_scale
         after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
-        diagnostics = {"answered": answered}
-        left = self._left(state) if accepted else None
-        public = {"vote": released, "accepted": accepted, "left": left, "heard": state.heard >= HEARD}
-        return Update(after, (p.vote.entry(),), public, diagnostics)
+        vote = {"vote": bound * released, "error": bound * p.vote_scale, "accepted": accepted}
+        public = vote | {"left": self._left(state) if accepted else None, "heard": state.heard >= HEARD}
+        return Update(after, (p.vote.entry(),), public, {"answered": answered})
 
     def _left(self, state: WhitenedState) -> float | None:
         """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured.
 
         Nor where columns could not be told from noise: the model then says little but how many labels there are.
         """
-        p, problem = self.parameters, self.plan.problem
-        if state.heard < HEARD:
-            return None
-        nu = p.resolution * state.presence.share
-        return bound_after(problem, p.rounds, nu, self.seen(state))
+        p, nu = self.parameters, self.parameters.resolution * state.presence.share
+        return bound_after(self.plan.problem, p.rounds, nu, self.seen(state)) if state.heard >= HEARD else None
 
     def seen(self, state: WhitenedState) -> Seen:
         """What a run has released, before its vote, about how far its model is off."""

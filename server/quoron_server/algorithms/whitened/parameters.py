@@ -26,8 +26,8 @@ class WhitenedParameters(Parameters):
     length_scale: float  # noise of each of the three logarithms
     moment_scales: tuple[float, ...]  # of the two second moments, for a radius of 1
     gradient_scales: tuple[float, ...]  # of the T means, for a radius of 1
-    vote_scale: float  # of the mean change of the loss
-    vote_bound: float  # V
+    vote_scale: float  # of the mean change of the loss, for a bound of 1
+    vote_bound: float  # V at most
     feature_norm: float  # R
     link_curvature: float  # φ₂
     mean_curvature: float  # that steps begin with, at most φ₂
@@ -77,8 +77,8 @@ class WhitenedParameters(Parameters):
 
     @property
     def vote(self) -> GaussianNoise:
-        """Of clipped changes of the loss."""
-        return GaussianNoise(mean_sensitivity(self.vote_bound, self.cohort_size, self.adjacency), self.vote_scale)
+        """Of clipped changes of the loss, over V."""
+        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size, self.adjacency), self.vote_scale)
 
     def spent(self, dimension: int) -> tuple[float, ...]:
         """μ of every round: all that is released of one answer."""
@@ -121,7 +121,7 @@ class WhitenedParameters(Parameters):
         d, length = problem.dimension, self.length().masked
         first = (length, self.moment(d, 0).masked, length, self.moment(d, 1).masked, length)
         means = (self.gradient(d, round_).masked for round_ in range(self.gradients))
-        vote = (("vote", "clipped", 1, self.vote_bound / self.cohort_size / self.vote_scale),)
+        vote = (("vote", "clipped", 1, 1 / self.cohort_size / self.vote_scale),)
         return MaskedRounds(self.adjacency, tuple((1, rows) for rows in (*first, *means, vote)))
 
     def cohorts(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.clipping import ChangeSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.norm_counts import NormCountSum
@@ -77,7 +77,7 @@ class WhitenedInParts:
         sums, stream, typical = summed(answers, self._reduction(state)), self._stream(state, noise), state.typical
         if part >= PARTS:
             if own.round == p.gradients:
-                mean = sums if isinstance(sums, NoisySums) else ClippedSum(p.vote_bound, p.cohort_size).mean(sums)
+                mean = sums if isinstance(sums, NoisySums) else self.inner.voting(own).unit_mean(sums)
                 update = self.inner.voted(own, float(p.vote.release(mean, stream)[0]), sums.answered)
             else:
                 released = p.gradient(dimension, own.round).release_sums(sums, stream)
@@ -112,7 +112,7 @@ class WhitenedInParts:
         if state.part < VECTOR:
             return ShapedMomentSum(users, own.transform, self.inner.moment_radius(state.part // 2, state.typical))
         if own.round == p.gradients:
-            return ChangeSum(ClippedSum(p.vote_bound, users))
+            return ChangeSum(self.inner.voting(own))
         return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))
 
     def _of_gradients(self, own: NormCountSum | VectorLengthSum) -> NormCountSum | VectorLengthSum | ContrastSum:

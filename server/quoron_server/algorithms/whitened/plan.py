@@ -127,7 +127,7 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
     ]
     mean = moved.rows(1.0, users, adjacency)
     means = [moved.mu(mean, scale * weight, numbers + 3) for scale in p.gradient_scales]
-    vote = moved.mu(moved.rows(p.vote_bound, users, adjacency), p.vote_scale, 1)
+    vote = moved.mu(moved.rows(1.0, users, adjacency), p.vote_scale, 1)
     mu = moved.together(length, length, length, *moments, *means, vote)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
@@ -135,7 +135,7 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
 def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
     """quorum-free#q4: of the vote. Gradients tell their counts themselves."""
     del problem
-    vote = Moves.of(lambda how: moved.rows(p.vote_bound, p.cohort_size, how) / p.vote_scale)
+    vote = Moves.of(lambda how: moved.rows(1.0, p.cohort_size, how) / p.vote_scale)
     return [*[None] * (p.first + p.gradients), vote]
 
 
@@ -245,7 +245,7 @@ def _calibrated(
     bound = VOTE_BOUND if sigmoid else VOTE_BOUND * slope * (label or 1.0)
     robust = problem.beliefs.hostile_share > FEARED if options.robust is None else options.robust
     vote = GaussianNoise.for_mu(
-        sensitivity=mean_sensitivity(bound, users, adjacency), mu=target * math.sqrt(VOTE), dimension=1
+        sensitivity=mean_sensitivity(1.0, users, adjacency), mu=target * math.sqrt(VOTE), dimension=1
     )
     return WhitenedParameters(
         cohort_size=users,
