@@ -219,8 +219,8 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         if there - held >= 3 * error:
             return {} if sign else {"positive": integers(names)[0]}, []
         few = (
-            f"The label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), as far "
-            "as noise tells: the model learns of these few alone, and nothing if there are none."
+            f"The label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), as "
+            "far as noise tells: the model learns of these few alone, and nothing if there are none."
         )
         if not sign:
             return {"positive": integers(names)[0]}, [few]
