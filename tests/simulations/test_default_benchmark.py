@@ -95,6 +95,19 @@ def line(asked: str, left: list[float], **more: Any) -> dict[str, Any]:
     return about | {"asked": asked, "left": left, "oracle": 1.0, "auc": [0.7], "best auc": 0.71, "forecast": 8.0} | more
 
 
+def test_falls_of_few_users_are_of_more_seeds_at_either_end():
+    chosen = default.arguments().parse_args(["--columns", "5", "--shape", "plain"])
+    few, many = default.jobs(["epsilon"], chosen)
+    assert (few.users, few.epsilons, few.seeds) == ((1_000, 3_000), (1.0, 8.0), 16)
+    assert (many.users, many.epsilons, many.seeds) == ((20_000,), (8.0,), 2)
+    (whole,) = default.jobs(["grid"], chosen)
+    assert (whole.users, whole.epsilons, whole.seeds) == (default.USERS, default.EPSILONS, 2)
+    grid = [line("auto", [2.0])]
+    high = [line("auto", [8.0], part="epsilon"), line("auto", [2.0], part="epsilon", epsilon=8.0)]
+    assert "4 times: plain" in default_summary.summary([*grid, *high])  # by the seeds of both, not those of the grid
+    assert "1 times: plain" in default_summary.summary([*grid, high[1]])
+
+
 def test_the_table_counts_what_was_asked_for():
     lines = [
         *(line("auto", [2.0, 4.0]), line("mean-sgd", [1.0])),
