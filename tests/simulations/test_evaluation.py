@@ -27,6 +27,7 @@ from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Classes, Range, Signs
 from quoron_client.losses import make_loss
+from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
 from quoron_privacy.noise.sources import SeededNoise
@@ -287,6 +288,21 @@ def test_as_many_users_as_a_refusal_asks_for_are_enough(epsilon, classes):
     enough = int(str(refused.value).split("needs about ")[1].split(" ")[0].replace(",", ""))
     assert figures.expected(of(enough)) < 0.26
     assert figures.expected(of(enough * 9 // 10)) > 0.25
+
+
+def test_the_bound_of_errors_is_where_they_end_and_no_step_that_noise_alone_exceeds():
+    """The largest such step held the errors of one run in 700 at the whole range of labels."""
+    label, loss = NUMBER
+    scorer = Scorer(np.zeros(2), loss, Encoding((), label, intercept=True, feature_norm=1.0))
+    held, steps = HeldOut.calibrate(users=600, classes=0, epsilon=8.0, delta=1e-6), held_out.STEPS
+    waves, shares = held_out.waves(steps, held_out.STEEP), np.zeros(steps)
+    shares[10:16], noise = 1 / 6, np.random.default_rng(0).normal(0, held.scales[0], (2000, steps + held_out.LABELS))
+    said = np.append(waves @ shares * held_out.ERRORS**0.5, np.zeros(held_out.LABELS))
+    known = measuring.where(held, scorer, said).bound
+    assert max(measuring.where(held, scorer, said + each).bound for each in noise) <= 3 * known
+    shares[4], shares[10:16] = 0.4, 0.1  # a group that is far
+    said[:steps] = waves @ shares * held_out.ERRORS**0.5
+    assert measuring.where(held, scorer, said).bound == 2.0**-2
 
 
 def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so(scored):

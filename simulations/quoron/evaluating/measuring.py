@@ -25,7 +25,7 @@ Vector = NDArray[np.float64]
 Released = dict[str, Any]
 Batches = Callable[[], Iterable[ItemBatch]]  # of held-out users, some at a time; the same whenever it is called
 SURE = 2.0  # deviations of noise from which on a wave is seen
-TAILS = 3.0  # and a tail: of 28 steps one that is none would hold all errors at many times what they are
+TAILS = 3.0  # and a tail
 MEDIANS = 3.5  # of errors, at which they are held at least: 2.4 deviations, of a bell
 TAIL = 0.02  # share of rows whose errors may be held at the bound
 ENDS = 0.01  # share of rows whose chances are held at an end, on either side
@@ -71,9 +71,11 @@ def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
     sums = np.tril(np.ones((STEPS, STEPS))) @ np.linalg.inv(held_out.waves(STEPS, held_out.STEEP))
     tails = sums @ said[:STEPS] / root
     sure = TAILS * held.scales[0] / root * np.linalg.norm(sums, axis=1)
-    few = np.flatnonzero(tails > np.maximum(TAIL, sure))  # steps with all that are larger
+    few = np.flatnonzero(
+        tails <= np.maximum(TAIL, sure)
+    )  # of these the last: tails only rise, what stands before is noise
     middle = np.interp(tails[-1] / 2, np.maximum.accumulate(tails), np.arange(1, STEPS + 1))
-    far = 2.0 ** (-0.5 * float(few[0] if len(few) else STEPS - 1))
+    far = 2.0 ** (-0.5 * float(min(few[-1] + 1, STEPS - 1) if len(few) else 0))
     bound = min(1.0, max(far, MEDIANS * 2.0 ** (-0.5 * float(middle))))
     if scorer.classes:
         return Where(np.empty(0), bound=bound)
