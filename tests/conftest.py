@@ -5,6 +5,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,16 @@ def caches_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Indices of folders are found by where those lie, and temporary folders have the names of earlier ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_once() -> Iterator[None]:
+    """A program makes its commands once; hundreds of tests in one process would make the same ones again."""
+    from typer import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "get_command", cache(main.get_command))
         yield
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
+from quoron.planning import plans
 from quoron.planning.plans import choose
 from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, up, wanted_risk
 from quoron.reports import curve as curve_plot
@@ -208,6 +209,12 @@ def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("quoron.planning.plans.LARGEST_ROUNDS", 4)
+    compared, few = plans._candidates, ("dp-sgd-wor", "filtered-sgd")
+
+    def of_few(config, problem, infos):
+        return compared(config, problem, {name: infos[name] for name in few})
+
+    monkeypatch.setattr(plans, "_candidates", of_few)
     (tmp_path / "visits.toml").write_text(
         '[population]\nkind = "table"\npath = "nowhere.csv"\nuser = "who"\nlabel = "ill"\n'
         "numeric = { age = [0, 100] }\n[problem]\nitems_per_user = 5\n[algorithm]\nname = 'one-pass-dp-sgd'\n"

@@ -125,7 +125,6 @@ def test_a_rehearsal_buys_the_same_for_the_same_seed_and_another_for_another(peo
 @pytest.mark.parametrize(
     ("ill", "words"),
     [
-        (lambda people: "no", "for all users but"),
         (lambda people: [f"case {place}" for place in range(len(people))], "no value with"),
         (lambda people: None, "have a label 'ill'"),
     ],
@@ -138,6 +137,13 @@ def test_a_label_that_teaches_nothing_ends_the_run_with_a_statement_every_time(i
     assert len(charges(ledger)) == 1
     with lifetime.opened(ledger) as kept:
         assert [row["payload"]["state"] for row in kept.rows() if row["kind"] == "end"] == ["failed"]
+
+
+def test_a_label_of_one_value_as_far_as_noise_tells_is_trained_on_and_named(people, ledger, tmp_path):
+    """The whole of epsilon is spent by then: whoever is the other one may still teach something."""
+    trained = train(people.assign(ill="no"), tmp_path / "run")
+    assert any("label 'ill' is 'no' for all users but" in each for each in trained.summary.warnings)
+    assert len(charges(ledger)) == 1
 
 
 def test_a_table_without_a_column_that_can_be_told_ends_with_a_statement(ledger, tmp_path):

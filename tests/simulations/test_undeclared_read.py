@@ -141,8 +141,9 @@ def test_a_label_that_is_rare_is_trained_on_where_its_other_value_is_known_and_s
         found = declared_by({name: 1930.0})
         assert found.label == {}
         assert f"label 'ill' is {name!r} for all users but" in " ".join(found.missing)
-    with pytest.raises(NothingReleased, match="nothing to learn"):
-        declared_by({"no": 1930.0})
+    found = declared_by({"no": 1930.0})
+    assert found.label == {"positive": "no"}
+    assert "nothing if there are none" in " ".join(found.missing)
     assert declared_by({"0": 1900.0, "1": 60.0}).missing == ()
 
 

@@ -37,16 +37,16 @@ _FARTHEST = 600.0  # losses beyond count as infinite
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Law:
-    """Losses of one round, whole multiples of a gap, and their chances; `lost` is the chance of an infinite one."""
+    """Losses of one round, whole multiples of a gap, and their log chances; `lost` is the chance of an infinite one."""
 
     places: NDArray[np.int64]
-    chances: Vector
+    logs: Vector
     gap: float
     lost: float
 
     def tilted(self, tilt: float) -> tuple[float, Vector]:
         """ln E e^{tilt · loss} of the finite losses, and their law times e^{tilt · loss}, divided by that."""
-        exponents = tilt * self.gap * self.places + np.log(self.chances)
+        exponents = tilt * self.gap * self.places + self.logs
         top = float(exponents.max())
         weights = np.exp(exponents - top)
         total = float(weights.sum())
@@ -145,7 +145,7 @@ def _law(forward: Profile, backward: Profile, gap: float, reach: tuple[float, fl
     chances = np.concatenate([(other * np.exp(-gap * down[1:]))[::-1], [middle], own])
     places = np.concatenate([-down[:0:-1], up])
     kept = chances > 0  # rounding alone makes one negative
-    return _Law(places[kept], chances[kept], gap, float(above[-1]))
+    return _Law(places[kept], np.log(chances[kept]), gap, float(above[-1]))
 
 
 def _jumps(drops: Vector, widths: Vector) -> Vector:
@@ -161,7 +161,8 @@ def _places(most: int, fine: int) -> NDArray[np.int64]:
     if most <= fine:
         return near
     wide = np.rint(fine * np.exp(np.arange(1, math.ceil(fine * math.log(most / fine))) / fine)).astype(np.int64)
-    return np.unique(np.concatenate([near, wide[wide < most], [most]]))
+    ascending = np.concatenate([near, wide[wide < most], [most]])
+    return ascending[np.append(True, ascending[1:] > ascending[:-1])]
 
 
 def _saddle(law: _Law, rounds: int, epsilon: float) -> float:

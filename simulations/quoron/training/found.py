@@ -198,7 +198,7 @@ def _items(said: Mapping[str, Any]) -> int:
 def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tuple[dict[str, Any], list[str]]:
     """Keys of the table's section that say what the label is, and that it is rare; of so many columns names were told.
 
-    One name alone for nearly everybody is something to train on where it is one of two signs: then the other is known.
+    One name alone for nearly everybody is one of two signs, or told apart from whatever else there is.
     """
     names, votes = [word for word, _ in said.get("names", [])], said["votes"]
     held = sum(vote for _, vote in said.get("names", []))
@@ -218,18 +218,13 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         sign = any(names[0].lower() in each for each in SIGNS)
         if there - held >= 3 * error:
             return {} if sign else {"positive": integers(names)[0]}, []
-        nearly = (
-            f"label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), as far "
-            "as noise tells"
+        few = (
+            f"The label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), as "
+            "far as noise tells: the model learns of these few alone, and nothing if there are none."
         )
         if not sign:
-            raise NothingReleased(
-                f"The {nearly}: there is nothing to learn. Declare its classes, or choose another label."
-            )
-        return {}, [
-            f"The {nearly}: the model learns of these few alone, and nothing if there are none. If the other value is "
-            f"none of 0, 1, -1, true and false, declare its classes."
-        ]
+            return {"positive": integers(names)[0]}, [few]
+        return {}, [f"{few} If the other value is none of 0, 1, -1, true and false, declare its classes."]
     if is_number and "range" in said and said["range"][0] < said["range"][1]:
         return {"label_range": list(said["range"])}, []
     raise NothingReleased(
