@@ -54,6 +54,7 @@ LEAST_NU, SURE_NU = 20.0, 100.0
 MOST_GRADIENTS, MANY_GRADIENTS = 15_000_000, 60_000_000  # of a rival's plan, and in a large cell
 FAR_BOUND = 1e3  # of a mean, times the median distance from it
 HIGH = 8.0  # ε that ought to do better than 1
+SEEDS = 2
 FEW, SEEDS_OF_FEW = 3_000, 16  # users, up to which falls of the risk are of so many seeds at either ε
 GROWTH, RESAMPLED, POOL = (5_000, 10_000, 20_000, 50_000, 100_000), 10, 150_000
 GROWING = (("plain", 5), ("careful", 10), ("rare", 10), ("single", 10), ("correlated", 30))
@@ -87,7 +88,7 @@ class Job:
     users: tuple[int, ...]
     epsilons: tuple[float, ...]
     algorithms: tuple[str, ...] = ("auto", *RIVALS)
-    seeds: int = 2
+    seeds: int = SEEDS
     draw: int = 1
     radius: float | None = None
     rounds: int | None = None
@@ -207,7 +208,7 @@ def grid(part: str, chosen: argparse.Namespace) -> Iterator[Job]:
             whole = Job(
                 *(part, shape, columns, tuple(chosen.users or USERS), tuple(chosen.epsilon or epsilons)),
                 algorithms=tuple(chosen.algorithm or algorithms),
-                seeds=chosen.seeds,
+                seeds=chosen.seeds or SEEDS,
                 draw=chosen.draw,
                 radius=chosen.radius,
                 rounds=chosen.rounds,
@@ -216,12 +217,13 @@ def grid(part: str, chosen: argparse.Namespace) -> Iterator[Job]:
                 memory=chosen.memory,
                 files=chosen.files,
             )
-            if part == "epsilon":
-                few = tuple(each for each in whole.users if each <= FEW)
-                both = tuple(chosen.epsilon or (1.0, HIGH))
-                yield replace(whole, users=few, epsilons=both, seeds=max(SEEDS_OF_FEW, chosen.seeds))
-                whole = replace(whole, users=tuple(each for each in whole.users if each > FEW))
-            yield whole
+            if part != "epsilon":
+                yield whole
+                continue
+            few, many = (tuple(each for each in whole.users if (each <= FEW) is small) for small in (True, False))
+            both, seeds = tuple(chosen.epsilon or (1.0, HIGH)), chosen.seeds or SEEDS_OF_FEW
+            yield replace(whole, users=few, epsilons=both, seeds=seeds)
+            yield replace(whole, users=many)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -237,7 +239,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
     parser.add_argument("--radius", type=float)
     parser.add_argument("--rounds", type=int, help="of a budget")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, help=f"unless told {SEEDS}, of falls of few users {SEEDS_OF_FEW}")
     parser.add_argument("--into", type=Path, metavar="LINES", help="append to this file what it lacks")
     parser.add_argument("--draw", type=int, default=1, help="of the tables; 0 is for whoever chooses a constant")
     parser.add_argument("--memory", action="store_true", help="tell what a run takes, of one cell")

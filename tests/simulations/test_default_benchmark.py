@@ -95,16 +95,10 @@ def line(asked: str, left: list[float], **more: Any) -> dict[str, Any]:
     return about | {"asked": asked, "left": left, "oracle": 1.0, "auc": [0.7], "best auc": 0.71, "forecast": 8.0} | more
 
 
-def test_falls_of_few_users_are_of_more_seeds_at_either_end():
-    chosen = default.arguments().parse_args(["--columns", "5", "--shape", "plain"])
-    few, many = default.jobs(["epsilon"], chosen)
-    assert (few.users, few.epsilons, few.seeds) == ((1_000, 3_000), (1.0, 8.0), 16)
-    assert (many.users, many.epsilons, many.seeds) == ((20_000,), (8.0,), 2)
-    (whole,) = default.jobs(["grid"], chosen)
-    assert (whole.users, whole.epsilons, whole.seeds) == (default.USERS, default.EPSILONS, 2)
+def test_a_fall_is_between_runs_of_as_many_seeds_where_both_ends_were_measured():
     grid = [line("auto", [2.0])]
     high = [line("auto", [8.0], part="epsilon"), line("auto", [2.0], part="epsilon", epsilon=8.0)]
-    assert "4 times: plain" in default_summary.summary([*grid, *high])  # by the seeds of both, not those of the grid
+    assert "4 times: plain" in default_summary.summary([*grid, *high])
     assert "1 times: plain" in default_summary.summary([*grid, high[1]])
 
 
@@ -139,13 +133,15 @@ def test_there_are_thirty_large_cells_of_known_shapes():
 
 def test_a_part_carries_out_the_cells_that_are_named_and_refuses_what_it_does_not_have(monkeypatch, capsys):
     named = ["default.py", "--part", "epsilon", "--algorithm", "auto", "--shape", "plain", "--columns", "3"]
-    (job,) = default.jobs(["epsilon"], default.arguments().parse_args(named[1:]))
-    assert (job.part, job.shape, job.columns, job.users) == ("epsilon", "plain", 3, default.USERS)
-    assert (job.epsilons, job.algorithms, job.least_nu) == ((default.HIGH,), ("auto",), default.SURE_NU)
+    few, many = default.jobs(["epsilon"], default.arguments().parse_args(named[1:]))
+    assert (many.part, many.shape, many.columns, many.users) == ("epsilon", "plain", 3, (20_000,))
+    assert (many.epsilons, many.algorithms, many.least_nu) == ((default.HIGH,), ("auto",), default.SURE_NU)
+    assert (few.users, few.epsilons, few.seeds, many.seeds) == ((1_000, 3_000), (1.0, default.HIGH), 16, 2)
     monkeypatch.setattr(sys, "argv", [*named, "--users", "300", "--seeds", "1"])
     default.main()
-    (found,) = map(default.json.loads, capsys.readouterr().out.splitlines())
-    assert (found["part"], found["users"], found["epsilon"]) == ("epsilon", 300, default.HIGH)
+    found = [default.json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    assert [each["epsilon"] for each in found] == [1.0, default.HIGH]
+    assert {(each["part"], each["users"], len(each["left"])) for each in found} == {("epsilon", 300, 1)}
     monkeypatch.setattr(sys, "argv", ["default.py", "--part", "growth", "--algorithm", "auto"])
     with pytest.raises(SystemExit):
         default.main()
