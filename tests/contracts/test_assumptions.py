@@ -175,7 +175,10 @@ def test_no_rule_looks_for_a_sentence_among_the_assumptions() -> None:
     found = []
     for package in (quoron, quoron_server):
         for path in Path(package.__path__[0]).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            text = path.read_text()
+            if not any(part in text for part in ("assumptions", "sentence(", "TEXTS")):
+                continue
+            for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.Compare):
                     words = [ast.unparse(each) for each in (node.left, *node.comparators)]
                     if any(part in each for each in words for part in ("assumptions", "sentence(", "TEXTS")):

@@ -401,6 +401,7 @@ def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: py
     assert {name for name in private if private[name]} - {"local-model"} <= names < {*private}
 
 
+@pytest.mark.programs
 def test_completion_knows_presets_and_run_folders(place: Path) -> None:
     (place / "runs" / "small-1").mkdir(parents=True)
     (place / "runs" / "small-1" / "config.toml").touch()

@@ -75,7 +75,8 @@ def seeds() -> list[tuple[str, str, str]]:
     found = []
     for module in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         where = module.relative_to(ROOT).as_posix().partition("/")[2]
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        text = module.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "seed" in text else ():
             names: list[str] = []
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 given = node.args

@@ -207,7 +207,7 @@ def test_replacing_one_user_of_any_cohort_moves_the_noise_of_an_equal_transcript
     monkeypatch, variant, how, kind, own
 ):
     # Also: with equal releases every centre, radius, point and question is equal, whatever the user sent.
-    plan = small_plan(variant=variant, factorisation="blt" if how == "-" else how, main=(8, 6), warmup=(2, 5), pilot=4)
+    plan = small_plan(variant=variant, factorisation="blt" if how == "-" else how, main=(4, 6), warmup=(2, 5), pilot=4)
     INFO.verify(plan)
     p, take, found = plan.parameters, released(monkeypatch), {}
     order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
