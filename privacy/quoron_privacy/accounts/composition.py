@@ -161,7 +161,7 @@ def _places(most: int, fine: int) -> NDArray[np.int64]:
     if most <= fine:
         return near
     wide = np.rint(fine * np.exp(np.arange(1, math.ceil(fine * math.log(most / fine))) / fine)).astype(np.int64)
-    ascending = np.concatenate([near, wide[wide < most], [most]])
+    ascending: NDArray[np.int64] = np.concatenate([near, wide[wide < most], [most]])
     return ascending[np.append(True, ascending[1:] > ascending[:-1])]
 
 
