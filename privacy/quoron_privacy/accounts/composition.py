@@ -161,8 +161,9 @@ def _places(most: int, fine: int) -> NDArray[np.int64]:
     if most <= fine:
         return near
     wide = np.rint(fine * np.exp(np.arange(1, math.ceil(fine * math.log(most / fine))) / fine)).astype(np.int64)
-    ascending: NDArray[np.int64] = np.concatenate([near, wide[wide < most], [most]])
-    return ascending[np.append(True, ascending[1:] > ascending[:-1])]
+    places: NDArray[np.int64] = np.concatenate([near, wide[wide < most], [most]])  # ascending
+    found: NDArray[np.int64] = places[np.append(True, places[1:] > places[:-1])]
+    return found
 
 
 def _saddle(law: _Law, rounds: int, epsilon: float) -> float:
