@@ -48,24 +48,27 @@ def test_columns_that_may_all_be_noise_are_remarked() -> None:
     assert "Declare ranges nearer to where the values are" in said
 
 
-def remarked(width: float) -> bool:
-    """Of columns that fill one `width`-th of their declared ranges, and a constant."""
-    users, rng = 6_000, np.random.default_rng(5)
+def trained(width: float, method: str, users: int = 6_000) -> Any:
+    """On columns that fill one `width`-th of their declared ranges, and a constant."""
+    rng = np.random.default_rng(5)
     values = rng.standard_normal((users, 2))
     ill = rng.random(users) < 1 / (1 + np.exp(-values @ np.array([1.5, -1.0])))
     table = pa.table({"who": np.arange(users), "x0": values[:, 0], "x1": values[:, 1], "ill": ill})
     ends = (-3.0 * width, 3.0 * width)
-    result = quoron.train(
-        table,
-        user="who",
-        label="ill",
-        numeric={"x0": ends, "x1": ends},
-        epsilon=8.0,
-        method=Method("tracking-srgd"),
-    )
-    return any("the pilot could not make the columns even" in each for each in result.summary.warnings)
+    numeric = {"x0": ends, "x1": ends}
+    return quoron.train(table, user="who", label="ill", numeric=numeric, epsilon=8.0, method=Method(method))
 
 
 def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges_and_not_where_they_fill_them() -> None:
-    assert not remarked(1.0)
-    assert remarked(1000.0)
+    for width, expected in ((1.0, False), (1000.0, True)):
+        warnings = trained(width, "tracking-srgd").summary.warnings
+        assert any("the pilot could not make the columns even" in each for each in warnings) == expected
+
+
+def test_a_forecast_that_the_run_has_overtaken_is_not_told_as_if_it_held() -> None:
+    unseen, seen = (trained(width, "whitened-tracking", 1_000).summary for width in (1e5, 1.0))
+    assert "does not hold, see below" in dict(unseen.rows())["excess risk, predicted"]
+    assert "that is" not in dict(unseen.rows())
+    assert unseen.foretold() is None
+    assert "does not hold" not in dict(seen.rows()).get("excess risk, predicted", "")
+    assert seen.foretold() is not None

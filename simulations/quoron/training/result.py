@@ -74,6 +74,7 @@ class TrainingSummary:
     group_left: str = ""  # what still fits the group's limit, in words; "" without a limit
     version: str = ""  # of quoron
     evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
+    overtaken: bool = False  # what the run released says that the plan's forecast does not hold
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
@@ -85,7 +86,8 @@ class TrainingSummary:
 
     def foretold(self) -> str | None:
         """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
-        told = (("by the plan", self.forecast), ("by what the run released", self.afterwards))
+        planned = None if self.overtaken else self.forecast
+        told = (("by the plan", planned), ("by what the run released", self.afterwards))
         known = [(word, Meaning(**each)) for word, each in told if each is not None]
         said = [f"{word} {each.excess_risk:.2g}" + f" ({each.words()})" * bool(each.words()) for word, each in known]
         return f"excess risk in nine of ten problems at most {', '.join(said)}" if said else None
@@ -103,8 +105,9 @@ class TrainingSummary:
         risk = risk_sentence(self.predicted_excess_risk, self.guessed_excess_risk)
         if risk:
             unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
+            unfit = " by the plan, which does not hold, see below" if self.overtaken else unfit
             rows.append(("excess risk, predicted", f"{risk.removesuffix(' in nine of ten problems')}{unfit}"))
-        if self.forecast is not None and (words := Meaning(**self.forecast).words()):
+        if self.forecast is not None and not self.overtaken and (words := Meaning(**self.forecast).words()):
             rows.append(("that is", words))
         if self.afterwards is not None:
             after = Meaning(**self.afterwards)
@@ -247,6 +250,7 @@ def _summary(
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
         evaluation=measured,
+        overtaken=bool(unheard(events) or unsettled(plan, events)),
         mu=None if charge is None else charge.mu,
         variation=0.0 if charge is None else charge.variation,
         group_mu=spent.mu if gaussian else None,

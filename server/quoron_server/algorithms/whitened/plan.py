@@ -45,10 +45,8 @@ SURE_CLASSES = (
     "The predicted risk is of classes that columns tell with doubt. Of classes that they tell almost surely 7 times "
     "as much may be left. The run tells a bound of its own."
 )
-SURE_COLUMNS = (
-    "The predicted risk is not of rare columns: where fewer than one user in five has more than zeros, 100 times as "
-    "much may be left."
-)
+SEEN = 2.0  # over ν: the share of its range over which a column varies that second moments see
+COMMON = ", and are not rare: where fewer than one user in five has more than zeros, 100 times as much may be left."
 FEW_ITEMS = 3  # a user, up to which columns are rare for users as well as for rows
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 
@@ -153,12 +151,13 @@ def taken(plan: Plan, allowed: Allowance) -> Verdict:
 
 
 def remarks(plan: Plan) -> tuple[str, ...]:
-    """What its forecast does not know of several classes; what being ready for hostile users costs, and not to be."""
+    """What its forecast takes for granted; what being ready for hostile users costs, and not to be."""
     if plan.problem.outputs > 2:
         return (SURE_CLASSES, *_ready(plan))
-    if plan.problem.beliefs.sigmoid and plan.problem.items_per_user <= FEW_ITEMS:
-        return (SURE_COLUMNS, *_ready(plan))
-    return _ready(plan)
+    share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)
+    rare = COMMON if plan.problem.beliefs.sigmoid and plan.problem.items_per_user <= FEW_ITEMS else "."
+    seen = f"The predicted risk is of columns that vary over {share:.2g} % of their ranges or more{rare}"
+    return (seen, *_ready(plan))
 
 
 def _ready(plan: Plan) -> tuple[str, ...]:
