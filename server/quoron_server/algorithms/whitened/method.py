@@ -62,7 +62,6 @@ HEARD = 3.0  # deviations of its noise above which features are taken to vary at
 CLIPPED = 0.02  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
-LEAST_VOTE = 1e-9  # of V over its bound
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
 # their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
@@ -369,7 +368,7 @@ class WhitenedTracking:
     def voting(self, state: WhitenedState) -> ClippedSum:
         """To V: losses of users change by √S ‖θ‖, whose gradients are that far from their mean."""
         p, change = self.parameters, math.sqrt(state.spread) * float(np.linalg.norm(state.point))
-        return ClippedSum(min(max(LEAST_VOTE * p.vote_bound, change), p.vote_bound), p.cohort_size)
+        return ClippedSum(min(max(LEAST_RADIUS**2 * p.vote_bound, change), p.vote_bound), p.cohort_size)
 
     def voted(self, state: WhitenedState, released: float, answered: int) -> Update[WhitenedState]:
         """By the mean change of the loss of so many users, over V."""
