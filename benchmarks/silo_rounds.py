@@ -16,15 +16,16 @@ import json
 import logging
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import federation
 from quoron.populations import from_table
 from quoron.simulation.inline import InlineEngine
-from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Question
@@ -32,7 +33,6 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.problem import Problem
 from quoron_server.rounds import run
 from quoron_server.service import Coordinator, RunSpecification, ServeConfig, Transport
 from quoron_server.specification import make_plan
@@ -40,36 +40,12 @@ from quoron_server.specification import make_plan
 TARGET = 2.0
 
 
-def columns(dimension: int) -> tuple[Numeric, ...]:
-    return tuple(Numeric(f"x{place}", -1.0, 1.0) for place in range(dimension))
-
-
 def specification(silos: int, people: int, rounds: int, dimension: int, items: int, *, sums: bool) -> RunSpecification:
-    problem = Problem(
-        users=silos * people,
-        items_per_user=items,
-        dimension=dimension,
-        domain=L2Ball(2.0),
-        lipschitz=1.0,
-        smoothness=0.25,
-        feature_norm=1.0,
-        link_curvature=1.0,
-    )
-    return RunSpecification(
-        run="silos",
-        algorithm="dp-sgd-poisson",
-        epsilon=5.0,
-        delta=1e-7,
-        problem=problem,
-        loss={"name": "logistic"},
-        columns=Encoding(columns(dimension), Signs("y"), intercept=False),
-        seconds=600.0,
-        early_ends=True,
-        options={"rounds": rounds, "rate": 1.0},
-        simulation=True,
-        simulation_seed=0,
-        silos=(people,) * silos,
-        silo_sums=sums,
+    of_users = federation.specification(silos * people, rounds, dimension)
+    changes = {"run": "silos", "algorithm": "dp-sgd-poisson", "epsilon": 5.0, "delta": 1e-7}
+    problem = replace(of_users.problem, items_per_user=items)
+    return of_users.model_copy(
+        update=changes | {"problem": problem, "silos": (people,) * silos, "silo_sums": sums},
     )
 
 
@@ -100,7 +76,7 @@ def in_process(wanted: RunSpecification, people: pa.Table, folder: Path) -> tupl
         people,
         user="who",
         label="y",
-        features=columns(wanted.problem.dimension),
+        features=wanted.columns.features,
         domain=L2Ball(2.0),
         intercept=False,
         test_fraction=0.0,
