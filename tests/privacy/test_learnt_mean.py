@@ -335,7 +335,7 @@ class TestOneColumn:
 
 
 def test_no_clipped_mean_is_below_what_nobody_can_be_below_on_users_with_and_without_a_far_group():
-    """Proposition M8: users at zero, and the same with k of them at one; whatever the radius, a multiple of 1/(nμ)."""
+    """private-mean#m8: users at zero, and the same with k of them at one; whatever the radius, a multiple of 1/(nμ)."""
     bound = {k: k / 2 * math.sqrt(NormalDist().cdf(-k / 2)) for k in (0.1, 0.5, 1.0, 2.0, 2.4, 3.0, 5.0, 8.0)}  # k μ
     assert max(bound.values()) == pytest.approx(0.407, abs=1e-3)
     for k, least in bound.items():

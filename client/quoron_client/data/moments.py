@@ -37,7 +37,7 @@ class Moments:
 
     def days_of_month(self) -> Whole:
         """From 0 to 30, (N,); -1 for none."""
-        first = self._months().astype("M8[D]")
+        first = self._months().astype("datetime64[D]")
         return np.where(self.days == NONE, -1, self._known() - first.view(np.int64))
 
     def years(self) -> NDArray[np.float64]:
@@ -52,7 +52,7 @@ class Moments:
         return np.where(self.days == NONE, 0, self.days)
 
     def _months(self) -> Any:
-        return self._known().astype("M8[D]").astype("M8[M]")
+        return self._known().astype("datetime64[D]").astype("datetime64[M]")
 
 
 def check(table: pa.Table, name: str, part: str) -> None:
