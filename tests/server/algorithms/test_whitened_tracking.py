@@ -332,7 +332,7 @@ class TestPlans:
         plan = plan_of(table())
         few = replace(plan, problem=replace(plan.problem, items_per_user=1))
         many = replace(plan, problem=replace(plan.problem, items_per_user=30))
-        share = f"vary over {200 / plan.parameters.resolution:.2g} % of their ranges"
+        share = f"vary over at least {200 / plan.parameters.resolution:.2g} % of their ranges"
         assert f"{share}, and are not 0" in INFO.choosing.remarks(few)[0]
         assert INFO.choosing.remarks(many)[0].endswith(f"{share}.")
 

@@ -156,7 +156,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
         return (SURE_CLASSES, *_ready(plan))
     share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)
     rare = COMMON if plan.problem.beliefs.sigmoid and plan.problem.items_per_user <= FEW_ITEMS else "."
-    seen = f"The predicted risk is of columns that vary over {share:.2g} % of their ranges{rare}"
+    seen = f"The predicted risk is of columns that vary over at least {share:.2g} % of their ranges{rare}"
     return (seen, *_ready(plan))
 
 
