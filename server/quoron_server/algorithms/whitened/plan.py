@@ -46,7 +46,7 @@ SURE_CLASSES = (
     "as much may be left. The run tells a bound of its own."
 )
 SEEN = 2.0  # over ν: the share of its range over which a column varies that second moments see
-COMMON = ", and are not rare: where fewer than one user in five has more than zeros, 100 times as much may be left."
+COMMON = ", and are not 0 for four users in five: there it may be 100 times as much."
 FEW_ITEMS = 3  # a user, up to which columns are rare for users as well as for rows
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 
@@ -156,7 +156,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
         return (SURE_CLASSES, *_ready(plan))
     share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)
     rare = COMMON if plan.problem.beliefs.sigmoid and plan.problem.items_per_user <= FEW_ITEMS else "."
-    seen = f"The predicted risk is of columns that vary over {share:.2g} % of their ranges or more{rare}"
+    seen = f"The predicted risk is of columns that vary over at least {share:.2g} % of their ranges{rare}"
     return (seen, *_ready(plan))
 
 
