@@ -80,6 +80,15 @@ def test_two_unfit_columns_are_told_by_what_is_left_of_them():
     assert found[1].startswith("column 'age' is outside [0, 100], or no number in at least about 60 %")
 
 
+def test_rows_that_only_their_label_can_spoil_are_said_to_lack_it():
+    """Where all else that is missing is filled in; no single column was said to stand out of the noise."""
+    rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")), missing="middle")
+    (said,) = a_report({"unusable": 0.3}, rules).warnings
+    assert "their label 'ill' is none of the declared classes, or missing" in said
+    (said,) = a_report({"unusable": 0.3}, TWO).warnings
+    assert "no single column stands out of the noise" in said
+
+
 @pytest.mark.parametrize(
     ("users", "said"),
     [(50, "too few for it to see"), (400, "too few users to see less than"), (10**6, "may go unsaid")],
