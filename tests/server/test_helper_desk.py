@@ -52,6 +52,19 @@ def test_commands_say_the_same_while_it_serves_and_while_it_does_not(tmp_path: P
     assert said(tmp_path, "runs").startswith("trial  closed")
 
 
+def test_keys_that_are_in_another_folder_are_not_said_to_be_destroyed(tmp_path: Path) -> None:
+    with opened(tmp_path) as helped:
+        Leader(real(), helped)
+    wrong = tmp_path / "kyes"
+    with pytest.raises(LedgerError, match="where there is none"):
+        ask("close", "trial", books_of(tmp_path), wrong)
+    assert said(tmp_path, "runs").startswith("trial  open")
+    wrong.mkdir(mode=0o700)
+    assert f"no keys of it are in {wrong}" in ask("close", "trial", books_of(tmp_path), wrong)
+    with opened(tmp_path) as helped:
+        assert not helped.keys.holds("trial"), "the next start destroys them"
+
+
 def test_a_held_run_goes_on_while_the_helper_serves(tmp_path: Path) -> None:
     with opened(tmp_path) as helped:
         leader = Leader(real(), helped)

@@ -105,6 +105,8 @@ def ask(command: str, run: str, database: str, keys: Path) -> str:
         if "error" in reply:
             raise LedgerError(reply["error"])
         return str(reply["said"])
+    if not keys.is_dir():
+        raise LedgerError(f"Expected the folder of keys that the helper serves with, got {keys}, where there is none.")
     with Database(database, create=False) as opened:
         if command == "runs":
             return _listed(HelperBooks(opened))
@@ -123,7 +125,10 @@ def _done(helped: Helped, command: str, run: str) -> str:
             raise LedgerError(
                 f"Expected a run that this helper has consented to, got {run!r}. `helper runs` lists them."
             )
-        return f"{run}: {'closed' if helped.end(run) else 'was not open'}; its keys are destroyed."
+        there = helped.keys.holds(run)
+        state = "closed" if helped.end(run) else "was not open"
+        keys = "its keys are destroyed" if there else f"no keys of it are in {helped.keys.folder}"
+        return f"{run}: {state}; {keys}."
     if command == "continue":
         helped.go_on(run)
         found = helped.books.run(run)

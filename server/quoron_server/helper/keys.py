@@ -84,6 +84,10 @@ class Keys:
             raise LedgerError(f"Expected the keys of run {run} in {path}, got {len(data)} bytes of something else.")
         return Secrets(data[:SECRET], data[SECRET:])
 
+    def holds(self, run: str) -> bool:
+        """Whether there are any of a run."""
+        return self._path(run, "keys").exists()
+
     def destroy(self, run: str) -> None:
         """Overwrite and remove them; again is the same."""
         erase(self._path(run, "keys"), secret=True)
