@@ -45,7 +45,7 @@ class Desk:
         if (other := _connected(folder)) is not None:
             other.close()
             raise ConfigError(f"Expected a folder of keys of this helper alone, got {folder}: another serves there.")
-        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket, self._over = socket.socket(socket.AF_UNIX), threading.Event()
         with _reached(folder) as path:
             Path(path).unlink(missing_ok=True)  # of one that was killed
             self._socket.bind(path)
@@ -55,6 +55,7 @@ class Desk:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # which wakes its thread
         self._socket.close()
@@ -66,7 +67,9 @@ class Desk:
             try:
                 caller = self._socket.accept()[0]
             except OSError:
-                return
+                if self._over.wait(PATIENCE):  # else, say, no more files may be open: they may be later
+                    return
+                continue
             with closing(caller), suppress(OSError):
                 caller.settimeout(PATIENCE)
                 caller.sendall(json.dumps(self._answered(_line(caller, _LONGEST))).encode() + b"\n")
