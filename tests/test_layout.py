@@ -70,7 +70,7 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 96216,
+    "lines of the product": 96225,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (23335, 1338),
