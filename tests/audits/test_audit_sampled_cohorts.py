@@ -154,11 +154,11 @@ class TestTheAccountAlone:
         def one_sided(*given):
             law = was(*given)
             kept = law.places >= 0
-            rest = 1 - law.chances[kept].sum() - law.lost
+            rest = 1 - np.exp(law.logs[kept]).sum() - law.lost
             return replace(
                 law,
                 places=np.append(law.places[0], law.places[kept]),
-                chances=np.append(max(rest, 1e-300), law.chances[kept]),
+                logs=np.append(np.log(max(rest, 1e-300)), law.logs[kept]),
             )
 
         monkeypatch.setattr(composition, "_law", one_sided)

@@ -76,8 +76,8 @@ def one_sided(was: Callable[..., Any]) -> Callable[..., Any]:
         law = was(*given)
         kept = law.places >= 0
         places = np.append(law.places[0], law.places[kept])
-        chances = np.append(1 - law.chances[kept].sum() - law.lost, law.chances[kept])
-        return replace(law, places=places, chances=np.maximum(chances, 1e-300))
+        chances = np.append(1 - np.exp(law.logs[kept]).sum() - law.lost, np.exp(law.logs[kept]))
+        return replace(law, places=places, logs=np.log(np.maximum(chances, 1e-300)))
 
     return wrong
 
@@ -88,7 +88,7 @@ def without_tail(was: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(*given: Any) -> Any:
         law = was(*given)
         kept = law.places < law.places[-1] / 20
-        return replace(law, places=law.places[kept], chances=law.chances[kept], lost=0.0)
+        return replace(law, places=law.places[kept], logs=law.logs[kept], lost=0.0)
 
     return wrong
 

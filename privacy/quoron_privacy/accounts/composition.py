@@ -157,13 +157,11 @@ def _jumps(drops: Vector, widths: Vector) -> Vector:
 
 def _places(most: int, fine: int) -> NDArray[np.int64]:
     """0, 1, … `fine`, then ever wider by a share 1 / `fine`, up to `most`."""
-    near = np.arange(min(most, fine) + 1)
     if most <= fine:
-        return near
+        return np.arange(most + 1)
     wide = np.rint(fine * np.exp(np.arange(1, math.ceil(fine * math.log(most / fine))) / fine)).astype(np.int64)
-    places: NDArray[np.int64] = np.concatenate([near, wide[wide < most], [most]])  # ascending
-    found: NDArray[np.int64] = places[np.append(True, places[1:] > places[:-1])]
-    return found
+    found: NDArray[np.int64] = np.concatenate([np.arange(fine + 1), wide[wide < most], [most]])  # ascending
+    return found.compress(np.append(True, np.diff(found) > 0))
 
 
 def _saddle(law: _Law, rounds: int, epsilon: float) -> float:
