@@ -46,7 +46,8 @@ SURE_CLASSES = (
     "as much may be left. The run tells a bound of its own."
 )
 SEEN = 2.0  # over ν: the share of its range over which a column varies that second moments see
-COMMON = ", and are not 0 for four users in five: there it may be 100 times as much."
+COMMON = ", are not 0 for four users in five and leave labels in doubt; else it may be 100 times that."
+DOUBT = " and leave labels in doubt; else it may be 25 times that."
 FEW_ITEMS = 3  # a user, up to which columns are rare for users as well as for rows
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 
@@ -155,8 +156,8 @@ def remarks(plan: Plan) -> tuple[str, ...]:
     if plan.problem.outputs > 2:
         return (SURE_CLASSES, *_ready(plan))
     share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)
-    rare = COMMON if plan.problem.beliefs.sigmoid and plan.problem.items_per_user <= FEW_ITEMS else "."
-    seen = f"The predicted risk is of columns that vary over at least {share:.2g} % of their ranges{rare}"
+    rare = (COMMON if plan.problem.items_per_user <= FEW_ITEMS else DOUBT) if plan.problem.beliefs.sigmoid else "."
+    seen = f"The forecast is of columns that fill at least {share:.2g} % of their ranges{rare}"
     return (seen, *_ready(plan))
 
 
