@@ -51,13 +51,13 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.whitened.method": (4328, 28),
     "quoron_server.algorithms.winsorised.entry": (4439, 33),
     "quoron_server.algorithms.winsorised.method": (2931, 22),
-    "quoron_server.service.coordinator": (21882, 133),
+    "quoron_server.service.coordinator": (21887, 133),
     "quoron_client.federation.session": (7172, 51),
     "quoron_client.federation.client": (16513, 109),
     "quoron.mean": (9540, 69),
-    "quoron.training.run": (31508, 199),
+    "quoron.training.run": (31513, 199),
     "quoron.api": (21887, 148),
-    "quoron.sklearn": (32515, 204),
+    "quoron.sklearn": (32520, 204),
     "quoron.cli.app": (3836, 26),
 }
 COUNTS = {
@@ -70,10 +70,10 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 96227,
+    "lines of the product": 96232,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.api.train": (23335, 1338),
+    "quoron.api.train": (23340, 1338),
     "quoron_server.algorithms.localised.method": (1347, 62),
     "quoron_server.algorithms.tracking.method": (2673, 113),
 }

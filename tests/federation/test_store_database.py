@@ -80,6 +80,15 @@ def test_a_second_owner_is_refused_and_accepted_when_the_first_is_gone(database_
     Database(database_url).close()
 
 
+def test_whoever_comes_late_to_one_that_was_closed_does_not_own_it_again(database_url):
+    """A thread of a coordinator that has ended connected anew, and held the file against the next one."""
+    database = Database(database_url)
+    database.close()
+    with pytest.raises(LedgerError, match="which has been closed"):
+        write(database, "DELETE FROM users")
+    Database(database_url).close()
+
+
 def test_a_second_process_is_refused_while_one_owns_the_database(database_url):
     code = "import sys; from quoron_server.books.database import Database; Database(sys.argv[1])"
     with Database(database_url):

@@ -43,6 +43,7 @@ class Database:
     | what happens                                   | what is raised                                 |
     | ---------------------------------------------- | ---------------------------------------------- |
     | no connection, connection lost, disk full      | LedgerUnavailable; the next call connects anew |
+    | it has been closed                             | LedgerError: another may have opened it since  |
     | another process owns it                        | LedgerUnavailable                              |
     | another process has owned it in between        | LedgerError: this process must start again     |
     | another format, or something else than ours    | LedgerError                                    |
@@ -65,6 +66,7 @@ class Database:
         self._mutex = threading.RLock()
         self._connection: sa.Connection | None = None
         self._joined: sa.Connection | None = None
+        self._over = False
         self._engine = make_engine(self._url)
         self._tally = Tally(Path(self._url.database)) if self.sqlite and self._url.database else None
         try:
@@ -80,8 +82,9 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Give the database back."""
+        """Give the database back, for good."""
         with self._mutex:
+            self._over = True
             self._drop()
             self._engine.dispose()
 
@@ -244,6 +247,8 @@ class Database:
 
     def _connected(self) -> sa.Connection:
         """The one connection, made anew if it was lost; by an owner only if nobody else has been one since."""
+        if self._over:
+            raise LedgerError(f"Expected a ledger that is open, got {self.name}, which has been closed. Open it again.")
         if self._connection is None or self._connection.closed or self._connection.invalidated:
             self._drop()
             fresh = self._engine.connect()
