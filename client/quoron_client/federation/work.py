@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.compute.draws import user_keys
+from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
@@ -42,7 +43,7 @@ from quoron_client.protocol.wire import (
     question_from_wire,
     question_name,
 )
-from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
+from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness
 from quoron_privacy.errors import DataError, IdentityError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
