@@ -25,8 +25,6 @@ from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.algorithms.tracking.method import TrackingParameters
-from quoron_server.algorithms.tracking.schedule import MAIN_FACTOR
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
@@ -289,12 +287,8 @@ def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def unsettled(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The radius of `tracking-srgd` is released: held at its cap in the last round, it never came down to the users."""
-    last, p = events[-1]["public"] if events else {}, plan.parameters
-    if not isinstance(p, TrackingParameters) or last.get("phase") != "main":
-        return ()
-    most = p.first_radius * (MAIN_FACTOR if p.variant == "recursive" else 1.0)
-    if last["radius"] < most:
+    """A clip radius is released, too: held at its cap to the end, it never came down to the users."""
+    if not events or not plan.parameters.outgrown(events[-1]["public"]):
         return ()
     return (
         "the clip radius was still at the most that it may be when the run ended: users' answers were longer than the "
