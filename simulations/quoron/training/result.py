@@ -199,11 +199,8 @@ def _summary(
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.health, told.group
-    health = (
-        None
-        if looked is None or seen is None
-        else read(looked, seen, scene.held.encoding, () if scene.bought is None else scene.bought.columns)
-    )
+    known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
+    health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
     problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
@@ -228,9 +225,9 @@ def _summary(
         group_delta=spent.delta,
         group_limit="none" if account is None else _limit_words(account),
         warnings=(
+            *(health.warnings if health else ()),
             *scene.held.warnings,
             *(scene.bought.left_out if scene.bought else ()),
-            *(health.warnings if health else ()),
             *one_answer(model),
             *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
