@@ -23,9 +23,9 @@ import sqlalchemy as sa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol.masked import TWO_SERVERS, check_signature, read_helper_key, row_to_wire
+from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import BudgetExceeded, ConfigError, IdentityError, RunError
+from quoron_privacy.errors import BudgetExceeded, IdentityError, RunError
 from quoron_privacy.two_servers import ring
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
@@ -443,12 +443,3 @@ def _split(fingerprints: bytes) -> list[bytes]:
 def announced(consent: helper_pb2.HelperConsent, plan: Plan) -> dict[str, Any]:
     """What clients are told beside a run's description."""
     return {"sheet": plan.sheet.as_json(), "consent": consent}
-
-
-def require_helper(specification: RunSpecification, plan: Plan, helping: Helping | None) -> None:
-    """ConfigError for a run of two servers without the other one."""
-    if plan.guarantee.exposure == TWO_SERVERS and helping is None:
-        raise ConfigError(
-            f"Expected a coordinator with a helper for run {specification.run} of exposure {TWO_SERVERS}, got one "
-            "without: start it with --helper, and with TLS (docs/two-servers.md)."
-        )
