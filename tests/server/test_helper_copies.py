@@ -1,5 +1,6 @@
 """Books of the helper that are put back: every time is one more copy, and whoever asks hears what is promised now."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -89,6 +90,17 @@ def test_who_is_told_so_begins_again_with_the_helpers_consent(leader: Leader, tm
     at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
     with pytest.raises(HelperAway, match="asked anew: said"):
         at._raise(grpc.StatusCode.ABORTED, "said")
+
+
+def test_a_reply_without_end_is_left_before_it_fills_the_coordinators_memory(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helping, "_LONGEST", 1 << 20)
+    at, sent = object.__new__(Helping), itertools.count()
+    at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
+    with pytest.raises(HelperDisagrees, match="at most 1,048,576 bytes, got more"):
+        at._whole(bytes(1 << 18) for _ in sent)
+    assert next(sent) == 5
 
 
 def test_a_run_that_this_version_plans_otherwise_is_listed_without_what_its_copies_promise(
