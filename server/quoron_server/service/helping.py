@@ -321,9 +321,7 @@ class HelpedEngine:
         self._copies = self.helping.charged(run, reply.copies, self._copies)  # of one that was answered before
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
-        if not self.specification.simulation:
-            return sums
-        return replace(sums, chain=simulated_chain(asked.chains, round_))
+        return replace(sums, chain=simulated_chain(asked.chains, round_)) if self.specification.simulation else sums
 
     def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
         """Ask everybody, keep what came, and send the list."""
