@@ -20,8 +20,9 @@ from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.restoring import charge_helped, copies_of, together
+from quoron_server.helper.desk import listed
 from quoron_server.helper.keys import Keys
-from quoron_server.helper.runs import Refused, Uncharged, listed
+from quoron_server.helper.runs import Refused, Uncharged
 from quoron_server.runs import charge_of
 from quoron_server.service import helping
 from quoron_server.service.helping import Helping
@@ -78,7 +79,7 @@ def test_no_new_list_is_answered_to_a_coordinator_that_has_not_charged_the_copie
     with opened(tmp_path) as helped:
         assert helped.go_on("trial") == 2
         leader.chain = helped.books.lists("trial")[-1].chain
-        with pytest.raises(Uncharged, match=r"charged 2 copies of run trial, .* that has charged 1"):
+        with pytest.raises(Uncharged, match=r"2 charged copies of run trial, .* got 1"):
             helped.sum(leader.head(2, [], copies=1), [], LEADER)
         assert helped.books.rounds("trial") == 2
         assert helped.sum(leader.head(2, [], copies=2), [], LEADER).copies == 2
