@@ -206,7 +206,7 @@ class Helped:
                 )
             if head.copies != run.copies:
                 raise Uncharged(
-                    f"Expected {run.copies} charged copies of run {head.run}, as books were put back, got {head.copies}."
+                    f"Expected {run.copies} charged copies of run {head.run}, as books went back, got {head.copies}."
                 )
             if any(each.group >= working.sheet.groups for each in entries):
                 raise Refused(f"Expected users in one of {working.sheet.groups} groups, got one in another.")
@@ -412,8 +412,8 @@ def as_consented(run: HelpedRun) -> tuple[RunSpecification, Plan]:
     specification, plan = planned(run.specification)
     if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
         raise Refused(
-            f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, whose "
-            "noise would not go on from what was answered. Use the version of then, or `quoron helper close`."
+            f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
+            "whose noise would not go on from what was answered. Use the version of then, or `quoron helper close`."
         )
     return specification, plan
 
