@@ -419,7 +419,8 @@ def share_for(
         reached = f"{plan.needs:,} users, " * (looked_at(plan.needs) == plan.needs)
         raise Infeasible(
             "declarations",
-            f"{looked:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
+            f"{looked:,} user{'s do' if looked != 1 else ' does'} not tell {columns:,} column{'s' * (columns != 1)} "
+            f"from noise at epsilon={epsilon:g}",
             f"{reached}a larger epsilon, fewer columns, or declarations",
         )
     error = plan.errors(columns=columns, names=1).places if columns else 0.0

@@ -264,7 +264,7 @@ class Registered(AlgorithmInfo):
             return None
         if promise.bought is not None:
             whole = GaussianPromise(*promise.bought.charged)
-            return whole if promise.held_out is None else _worse(whole, promise.held_out.pair)
+            return whole if promise.held_out is None else _worse(whole, promise)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
             return None
@@ -338,9 +338,16 @@ def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[
     return found
 
 
-def _worse(promise: GaussianPromise, other: Pair) -> GaussianPromise:
-    """What keeps both, of which a user is in one."""
-    return GaussianPromise(max(promise.mu, other.mu), max(promise.variation, other.lack))
+def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
+    """What keeps both that and an evaluation, of which a user is in one, whatever label is found.
+
+    By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
+    and items were bought, and the books would tell of these (bought-run#b1).
+    """
+    assert promise.held_out is not None
+    lack = promise.held_out.pair.lack
+    most = gdp.mu_for(promise.epsilon, promise.delta - (1 + math.exp(min(promise.epsilon, 700.0))) * lack) * (1 + 1e-9)
+    return GaussianPromise(max(bought.mu, most), max(bought.variation, lack))
 
 
 def derived(plan: Plan) -> tuple[Assumption, ...]:

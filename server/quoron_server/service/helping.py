@@ -52,6 +52,7 @@ _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
 _MOST_COPIES = 100  # of a run: a helper that lies could use up everybody's budget
+UNCHARGED = "the helper's books were put back"
 _LONGEST = 1 << 30  # bytes of a message of the helper's
 _log = logging.getLogger("quoron")
 Words = NDArray[np.uint64]
@@ -234,6 +235,8 @@ class Helping:
             self._raise(code, " ".join((error.details() or "no reason").split())[:600])
 
     def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
+        if code == grpc.StatusCode.ABORTED:  # its books were put back since: what comes next begins with its consent
+            raise HelperAway(f"helper {self.link.address} asks to be asked anew: {said}", outside=UNCHARGED)
         away = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
         if code in away:
             raise HelperAway(
@@ -305,7 +308,7 @@ class HelpedEngine:
         self._begun = True
         if reply is None:
             reply = self._first(question, asked, before)
-        self._copies = self.helping.charged(run, reply.copies, self._copies)  # before anything is released
+        self._copies = self.helping.charged(run, reply.copies, self._copies)  # of one that was answered before
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
         if not self.specification.simulation:
@@ -330,6 +333,7 @@ class HelpedEngine:
             round=round_,
             previous=before,
             entries=len(entries),
+            copies=self._copies,
         )
         return self.helping.sum(head, entries)
 
