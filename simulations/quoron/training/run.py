@@ -264,8 +264,8 @@ def _made_of(prepared: Prepared[Undeclared], released: Released) -> Prepared[Cur
     scene, bought = prepared.scene, buying.read(prepared, released)
     config = buying.configured(prepared.config, scene.wanted, bought.found)
     given = config, scene.base, scene.identity, scene.frame, scene.assumptions
-    own = {"asked": check_section(prepared.config), "digest": prepared.digest, "people": scene.people}
-    made = _planned(*given, begun=True, bought=bought, **own)
+    own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
+    made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), **own)
     if made.run.plan.guarantee.bought is not bought.paid:
         raise VerificationError("Expected a promise of what was bought and all else together, got one without.")
     return made
