@@ -2,9 +2,11 @@
 
 import logging
 import re
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,12 @@ from quoron_privacy.two_servers import ring
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
+from quoron_server.books.database import Database
 from quoron_server.helper import service
 from quoron_server.helper.runs import Helped
-from quoron_server.service import Coordinator, ServeConfig, Transport, certificates
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, helping
+from quoron_server.service.helping import Helping
+from quoron_server.service.masked_sums import HelperAway
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan, require_deployable
 from quoron_server.wording import digest
@@ -149,6 +154,66 @@ def _require_uniform(words: np.ndarray) -> None:
     assert abs(ones.sum() - ones.size / 2) < 6 * np.sqrt(ones.size) / 2
     signs = ones.reshape(-1, 64).sum(axis=0)
     assert np.abs(signs - len(words) / 2).max() < 7 * np.sqrt(len(words)) / 2
+
+
+class Wires:
+    """Between a coordinator and its helper: each connection brings bytes on until it is `cut`, which nobody is told."""
+
+    def __init__(self, to: str) -> None:
+        self.to = ("127.0.0.1", int(to.rpartition(":")[2]))
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"
+        self.cut: set[int] = set()
+        self.made: list[socket.socket] = []
+
+    def __enter__(self) -> "Wires":
+        self.threads = [threading.Thread(target=self._accept)]
+        self.threads[0].start()
+        return self
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, number = self.listening.accept()[0], len(self.made) // 2
+                far = socket.create_connection(self.to)
+                self.made += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    self.threads.append(threading.Thread(target=self._bring, args=(one, other, number)))
+                    self.threads[-1].start()
+
+    def _bring(self, one: socket.socket, other: socket.socket, number: int) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                if number not in self.cut:
+                    other.sendall(data)
+
+    def __exit__(self, *_: object) -> None:
+        for each in (self.listening, *self.made):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self.threads:
+            thread.join(60)
+
+
+def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a firewall drops one that was idle for a long round: its machine would try for a quarter of an hour."""
+    monkeypatch.setattr(helping, "PATIENCE", 30.0)
+    with helper(tmp_path) as second, Wires(second.listen) as wires, Database(f"sqlite:///{tmp_path}/c.sqlite") as books:
+        at = Helping(replace(link(tmp_path, second), address=wires.address), books)
+        asked = wanted()
+        at.open(asked, make_plan(asked))
+        assert at.recall("trial", 0) is None
+        wires.cut.add(0)
+        monkeypatch.setattr(helping, "PATIENCE", 0.5)
+        with pytest.raises(HelperAway):
+            at.recall("trial", 0)
+        monkeypatch.setattr(helping, "PATIENCE", 30.0)
+        assert at.recall("trial", 0) is None
+        assert len(wires.made) == 4
+        at.close_channel()
 
 
 class TestRefusals:
