@@ -11,6 +11,7 @@ import pytest
 import dying
 import quoron
 from dying import Moment
+from quoron.cli.app import invoke
 from quoron.run_folder import RunFolder
 from quoron.training import buying, look, run, votes
 from quoron.training.found import Declarations
@@ -202,3 +203,21 @@ def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, le
     assert kept is None or bought(tmp_path / "run") == kept
     assert (kept is None) == (at == "charge" or (at, when) == ("buy", "before"))
     assert trained.bought
+
+
+def test_a_table_that_changes_once_its_run_is_charged_says_how_to_go_on_for_that_charge(
+    people, ledger, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    people.to_csv("people.csv", index=False)
+    words = ["train", "people.csv", "--user", "who", "--label", "ill", "--epsilon", "4", "--quiet", "--out", "run"]
+
+    def grown(*given: Any) -> Any:
+        raise DataError("Expected 'people.csv' as it was when it was opened, but it has changed. Begin again.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(votes, "release", grown)
+        assert invoke(words) == DataError.exit_code
+    assert "is charged. Go on, for that charge, with: quoron resume run" in " ".join(capsys.readouterr().err.split())
+    assert invoke(["resume", "run", "--quiet"]) == 0
+    assert len(charges(ledger)) == 1
