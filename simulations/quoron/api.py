@@ -285,7 +285,9 @@ def ask(
     """
     said = sections(privacy, method, door="ask", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
-    _check_declared(config, "ask")
+    if risk is None and accuracy is None and not epsilons:
+        return Advice()
+    _check_declared(config, "questions of how many users and which ε")
     table, config = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
