@@ -74,6 +74,16 @@ class Errors:
     names: float
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one release costs, and how sure it is: told beforehand, as it depends on public numbers alone."""
+
+    what: str  # in words
+    share: float  # of the whole promise's μ²
+    error: float  # standard deviation, in users' votes
+    least: float | None = None  # votes from which on a value is shown
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shapes:
     """What the first release says of K columns."""
@@ -317,6 +327,26 @@ class Bought:
                 parameters = {"sensitivity": noise.sensitivity, "scale": scale, "users": float(self.users)}
                 made.append((Release(f"bought-{name}", parameters), noise.effective_mu(size)))
         return tuple(made)
+
+    def costs(self) -> tuple[Cost, ...]:
+        """Of each release, with the error where it has most: where all columns are numbers, or all are words."""
+        error, plural = self.errors(columns=self.columns, names=self.names), "s" * (self.columns != 1)
+        words = f"values of {self.names:,} at most that {'is' if self.names == 1 else 'are'} words"
+        told = {
+            "bought-places": (
+                f"the kind of {self.columns:,} column{plural}, and about where its numbers lie",
+                error.places,
+            ),
+            "bought-cells": ("a range of each that is a number", error.cells),
+            "bought-closer": ("a closer look at one whose numbers lie close together", error.closer),
+            "bought-names": (words, error.names),
+        }
+        least = {"bought-names": self.threshold(self.names)} if self.names else {}
+        return tuple(
+            Cost(what, self.share * (mu / self.mu) ** 2, deviation, least.get(entry.mechanism))
+            for entry, mu in self.releases()
+            for what, deviation in (told[entry.mechanism],)
+        )
 
     def entries(self) -> tuple[Release, ...]:
         """The ledger entries of all releases."""

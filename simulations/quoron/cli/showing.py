@@ -27,7 +27,6 @@ from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
 from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
-from quoron_privacy.counts import bought_costs
 from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
@@ -361,7 +360,7 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
     ]
     paid = chosen.guarantee.bought
-    for each in () if paid is None else bought_costs.costs(paid):
+    for each in () if paid is None else paid.costs():
         shown = "" if each.least is None else f", shown from {each.least:,.0f} users on"
         rows.append((f"bought: {each.what}", f"{each.share:.2g} of μ²: ± {each.error:,.0f} users{shown}"))
     if chosen.guarantee.health is not None:

@@ -42,7 +42,7 @@ from quoron_server.algorithms.whitened.estimates import (
     tail_power,
     within,
 )
-from quoron_server.algorithms.whitened.forecast import Seen
+from quoron_server.algorithms.whitened.forecast import Seen, hidden
 from quoron_server.algorithms.whitened.forecast import after as bound_after
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
@@ -376,23 +376,26 @@ class WhitenedTracking:
         accepted = not released > p.vote_scale
         after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
         vote = {"vote": bound * released, "error": bound * p.vote_scale, "accepted": accepted}
-        public = vote | {"left": self._left(state) if accepted else None, "heard": state.heard >= HEARD}
+        public = vote | self._told(state, accepted=accepted)
         return Update(after, (p.vote.entry(),), public, {"answered": answered})
 
-    def _left(self, state: WhitenedState) -> float | None:
-        """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured.
+    def _told(self, state: WhitenedState, *, accepted: bool) -> dict[str, float | bool | None]:
+        """A bound on the excess risk, by what was released before the vote, and what makes it large by name.
 
-        Nor where columns could not be told from noise: the model then says little but how many labels there are.
+        None with rounds that nobody measured. Nor where columns could not be told from noise: the model then says
+        little but how many labels there are.
         """
-        p, nu = self.parameters, self.parameters.resolution * state.presence.share
-        return bound_after(self.plan.problem, p.rounds, nu, self.seen(state)) if state.heard >= HEARD else None
+        seen, heard = self.seen(state), state.heard >= HEARD
+        left = bound_after(self.plan.problem, self.parameters.rounds, seen) if heard and accepted else None
+        grows = left is not None and 2 * seen.growth(self.plan.problem) > left
+        return {"left": left, "heard": heard, "unseen": seen.unseen, "grows": grows}
 
     def seen(self, state: WhitenedState) -> Seen:
         """What a run has released, before its vote, about how far its model is off."""
-        levels, _ = self._law.at(state.point)
-        bends = np.outer(levels, 1 + DOUBT * state.doubt)
-        seen = Seen.of(state.error, bends, float(levels.mean()), state.radius)
-        return seen.pulled(float(state.radii[-1]), max(float(state.beyond[-1]), 0.0), state.tail)
+        p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
+        seen = Seen.of(state.error, bends, state.radius)._replace(hidden=hidden(state.doubt, constant=p.intercept))
+        pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
+        return seen.sure(self._law, state.point, state.centre + pull.ravel(), state.error) if p.sigmoid else seen
 
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""
