@@ -18,7 +18,6 @@ from quoron.config import is_wanted
 from quoron.training import lifetime, run, votes
 from quoron.training.wanted import wanted
 from quoron_client.data import tables
-from quoron_privacy.counts.bought_costs import costs
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from said import said
 from undeclared import QUICK, TABLE, USERS, charges, crowd, train
@@ -234,7 +233,7 @@ def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(peo
     for source in (people, tmp_path / "people.csv"):
         given = {"numeric": {"x_*": (0, 100)}, "buy": {"*": "any"}, "exclude": ["x_dose", "w*"]}
         planned = quoron.plan_training(source, **said(user="who", label="ill", **given, **QUICK))
-        assert costs(planned.plan.guarantee.bought)[0].what.startswith("the kind of 2 columns")
+        assert planned.plan.guarantee.bought.costs()[0].what.startswith("the kind of 2 columns")
 
 
 def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What a client computes for a task whose answer may be seen as it is (the others: `randomisers.local_report`).
+"""What a client computes for a task whose answer may be seen as it is (the others: `local_report`).
 
 Bad data gives a status, never an exception.
 """

@@ -8,7 +8,7 @@
 | CR alone, outside quotes, where LF ends lines | a character that cannot be read (pandas writes them so)            |
 | a row with another number of cells            | that row is skipped, and no other                                  |
 | an empty line                                 | no row                                                             |
-| a BOM, bytes that are no UTF-8                | left out; a value of its cell with a sign in their place           |
+| a BOM, bytes that are no UTF-8                | left out; a value of its cell with a sign for each                 |
 | a quote within a cell without quotes          | DataError for the whole file: it is malformed                      |
 | something between a closing quote and a comma | the same                                                           |
 | a quote that is never closed                  | the same                                                           |
@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from quoron_client.data import cells
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.text_file import Read, TextFile
 from quoron_privacy.errors import DataError
@@ -227,7 +228,7 @@ def _readable(rows: bytes) -> bytes:
     try:
         rows.decode()
     except UnicodeDecodeError:
-        return rows.decode(errors="replace").encode()
+        return cells.readable(rows)
     return rows
 
 

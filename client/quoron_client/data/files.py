@@ -265,11 +265,19 @@ def content(source: str) -> bytes:
     return digest.digest()
 
 
+_BROKEN = {  # by the reader's error, whose own name tells people little
+    "BadGzipFile": "what is no gzip file",
+    "EOFError": "a gzip file that is cut off",
+    "error": "a damaged gzip file",
+}
+
+
 def unreadable(name: str, error: Exception) -> DataError:
     """Of a file. The reader's own words may quote a row, and messages never hold a user's data."""
     if isinstance(error, PermissionError):
         return DataError(f"Expected {name!r} to be a file that this program may read, got permission denied. Allow it.")
-    return DataError(f"Expected {name!r} to be a readable table, got {type(error).__name__}. Write it again.")
+    what = _BROKEN.get(type(error).__name__, type(error).__name__)
+    return DataError(f"Expected {name!r} to be a readable table, got {what}. Write it again.")
 
 
 def _system(source: str) -> tuple[pa.fs.FileSystem, str]:

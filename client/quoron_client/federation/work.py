@@ -12,15 +12,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.compute.draws import user_keys
+from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
-from quoron_client.federation.masking import Masking, Pinned
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
@@ -30,7 +31,6 @@ from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import Answers, Status, Task
 from quoron_client.protocol.reports import LocalReport
-from quoron_client.protocol.silo import check_own
 from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
@@ -39,12 +39,19 @@ from quoron_client.protocol.wire import (
     MOST_VECTORS,
     answer_to_wire,
     body_digest,
+    check_own,
     question_from_wire,
     question_name,
 )
-from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
+from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness
 from quoron_privacy.errors import DataError, IdentityError, WireError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_protos.v1 import federation_pb2 as federation
+
+if TYPE_CHECKING:
+    from quoron_client.federation import masking
+else:
+    masking = OnFirstUse("quoron_client.federation.masking")  # of two servers alone
 
 _LOG = logging.getLogger("quoron.client")
 
@@ -56,7 +63,7 @@ class Part:
     terms: Terms
     batch: ItemBatch | None  # None: not read yet, of a run of which nothing but values may depend on them
     user: int
-    masking: Masking | None = None  # with two servers
+    masking: "masking.Masking | None" = None  # with two servers
 
 
 @dataclass(slots=True)
@@ -69,7 +76,7 @@ class Worker:
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
     people: int = 1  # for how many it answers
-    pinned: Pinned | None = None  # whose word on plans of two servers is taken
+    pinned: "masking.Pinned | None" = None  # whose word on plans of two servers is taken
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
@@ -94,7 +101,7 @@ class Worker:
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
-            masking = Masking.agree(message, terms, self.pinned) if terms.masked else None
+            agreed = masking.Masking.agree(message, terms, self.pinned) if terms.masked else None
             items = None if terms.timely else self._read(terms)
         except (WireError, DataError, IdentityError) as error:
             return str(error)
@@ -104,7 +111,7 @@ class Worker:
             return "an error that was not foreseen"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            part = Part(terms, None, user if terms.slot is None else terms.slot, masking=masking)
+            part = Part(terms, None, user if terms.slot is None else terms.slot, masking=agreed)
             if items is not None:
                 bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
                 part = self._with(replace(part, terms=bare), items)

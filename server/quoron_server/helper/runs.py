@@ -10,6 +10,7 @@
 | the same list again                                   | the same bytes                                             |
 | another list of an answered round                     | the first one's reply, with its chain and fingerprints     |
 | a round before its time, or after another chain       | refused: the books of one side were put back               |
+| a new list of one who has charged fewer copies        | refused until it has: nothing is released before           |
 | a user whom the plan does not have in this round      | left out and named: by count, separation and phase         |
 | a seal that does not open under its own info          | left out and named                                         |
 | a run that is closed, expired, or whose keys are gone | refused, for ever                                          |
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
 from quoron_privacy.accounts.lifetime import Charge
-from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
+from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, RunError, VerificationError
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.noise import ServerNoise
@@ -57,6 +58,10 @@ Signed = TypeVar("Signed", pb.HelperConsent, pb.Reply)
 
 class Refused(RunError):
     """What a coordinator asks for is not done; asking again changes nothing."""
+
+
+class Uncharged(Refused):
+    """A list of a coordinator that has yet to charge a copy of the run; asking again after that is right."""
 
 
 class UnknownRun(Refused):
@@ -203,6 +208,11 @@ class Helped:
                     f"Expected round {head.round} of run {head.run} after the lists that this helper has answered, "
                     "got other ones: the books of one of the two servers were put back."
                 )
+            if head.copies != run.copies:
+                raise Uncharged(
+                    f"Expected a coordinator that has charged {run.copies} copies of run {head.run}, as this helper's "
+                    f"books were put back, got one that has charged {head.copies}: it asks for the consent again."
+                )
             if any(each.group >= working.sheet.groups for each in entries):
                 raise Refused(f"Expected users in one of {working.sheet.groups} groups, got one in another.")
             chain = _chain(before, head, entries)
@@ -331,13 +341,7 @@ class Helped:
         rounds: dict[bytes, list[int]] = {}
         for each in lists:
             _count(rounds, each)
-        specification, plan = planned(run.specification)  # after a restart: seconds, perhaps
-        if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
-            raise Refused(
-                f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
-                "whose noise would not go on from what was answered. Use the version that it was opened with, or close "
-                "the run (quoron helper close)."
-            )
+        specification, plan = _as_consented(run)  # after a restart
         self._working[run.run] = _Working(
             Sheet.read(run.sheet),
             made,
@@ -414,8 +418,24 @@ def listed(run: HelpedRun) -> str:
     """A line about a run for the helper's operator; of an open one in several copies what they promise together."""
     if run.state != OPEN or run.copies == 1:
         return run.words()
-    copies = [Charge(run.run, "", **charge_of(planned(run.specification)[1]))] * run.copies
+    try:
+        _, plan = _as_consented(run)
+    except QuoronError:
+        return run.words(", of which this version of quoron cannot say what they promise: it plans the run otherwise")
+    copies = [Charge(run.run, "", **charge_of(plan))] * run.copies
     return run.words(f", which promise {together(copies).words()} for replacing one user")
+
+
+def _as_consented(run: HelpedRun) -> tuple[RunSpecification, Plan]:
+    """A run's plan, made anew: seconds, perhaps. Refused if it is another than was consented to."""
+    specification, plan = planned(run.specification)
+    if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
+        raise Refused(
+            f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
+            "whose noise would not go on from what was answered. Use the version that it was opened with, or close "
+            "the run (quoron helper close)."
+        )
+    return specification, plan
 
 
 def sheet_of(plan: Plan) -> Sheet:

@@ -33,7 +33,7 @@ from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.desk import Desk
 from quoron_server.helper.keys import Keys, public_fingerprint, signing_key
 from quoron_server.helper.metrics import REFUSED, HelperMetrics, Watched
-from quoron_server.helper.runs import KEEP, Helped, Refused, UnknownRun
+from quoron_server.helper.runs import KEEP, Helped, Refused, Uncharged, UnknownRun
 from quoron_server.service import metrics_port, security
 from quoron_server.service.trust import Trust
 
@@ -227,6 +227,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             return work(found.identity)
         except UnknownRun as error:
             self._abort(context, grpc.StatusCode.NOT_FOUND, None, str(error))
+        except Uncharged as error:
+            self._abort(context, grpc.StatusCode.ABORTED, REFUSED[2], str(error))
         except LedgerUnavailable as error:
             self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], error.outside)
         except OSError as error:  # such as a full disk: what waits for it goes on when there is room

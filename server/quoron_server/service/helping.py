@@ -23,9 +23,9 @@ import sqlalchemy as sa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol.masked import TWO_SERVERS, check_signature, read_helper_key, row_to_wire
+from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import BudgetExceeded, ConfigError, IdentityError, RunError
+from quoron_privacy.errors import BudgetExceeded, IdentityError, RunError
 from quoron_privacy.two_servers import ring
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
@@ -52,6 +52,7 @@ _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
 _MOST_COPIES = 100  # of a run: a helper that lies could use up everybody's budget
+UNCHARGED = "the helper's books were put back"
 _LONGEST = 1 << 30  # bytes of a message of the helper's
 _log = logging.getLogger("quoron")
 Words = NDArray[np.uint64]
@@ -234,6 +235,8 @@ class Helping:
             self._raise(code, " ".join((error.details() or "no reason").split())[:600])
 
     def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
+        if code == grpc.StatusCode.ABORTED:  # its books were put back since: what comes next begins with its consent
+            raise HelperAway(f"helper {self.link.address} asks to be asked anew: {said}", outside=UNCHARGED)
         away = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
         if code in away:
             raise HelperAway(
@@ -305,7 +308,7 @@ class HelpedEngine:
         self._begun = True
         if reply is None:
             reply = self._first(question, asked, before)
-        self._copies = self.helping.charged(run, reply.copies, self._copies)  # before anything is released
+        self._copies = self.helping.charged(run, reply.copies, self._copies)  # of one that was answered before
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
         if not self.specification.simulation:
@@ -330,6 +333,7 @@ class HelpedEngine:
             round=round_,
             previous=before,
             entries=len(entries),
+            copies=self._copies,
         )
         return self.helping.sum(head, entries)
 
@@ -439,12 +443,3 @@ def _split(fingerprints: bytes) -> list[bytes]:
 def announced(consent: helper_pb2.HelperConsent, plan: Plan) -> dict[str, Any]:
     """What clients are told beside a run's description."""
     return {"sheet": plan.sheet.as_json(), "consent": consent}
-
-
-def require_helper(specification: RunSpecification, plan: Plan, helping: Helping | None) -> None:
-    """ConfigError for a run of two servers without the other one."""
-    if plan.guarantee.exposure == TWO_SERVERS and helping is None:
-        raise ConfigError(
-            f"Expected a coordinator with a helper for run {specification.run} of exposure {TWO_SERVERS}, got one "
-            "without: start it with --helper, and with TLS (docs/two-servers.md)."
-        )

@@ -5,7 +5,7 @@ report. The whole promise, with its theorem, is there too; what is said here of 
 """
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import Box
@@ -128,11 +128,21 @@ def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
 def fitting(summary: "TrainingSummary", width: int) -> tuple[str, ...]:
     """The first warnings, as many as fit; one in any case."""
     left = LINES - FIXED - min(len(summary.bought), BOUGHT + 1) - (0 if summary.health is not None else 3)
-    for shown, warning in enumerate(summary.warnings):
-        left -= len(textwrap.wrap(f"Warning: {warning}", width))
-        if shown and left < (shown + 1 < len(summary.warnings)):  # a line says that there are more
-            return summary.warnings[:shown]
-    return summary.warnings
+    return summary.warnings[: _first([f"Warning: {each}" for each in summary.warnings], left, width)]
+
+
+def remarks(planned: Planned, used: int, width: int) -> tuple[str, ...]:
+    """The first remarks of a dry run, as many as fit beside so many lines; one in any case."""
+    return planned.remarks[: min(WARNINGS, _first(planned.remarks, LINES - used, width))]
+
+
+def _first(texts: Sequence[str], left: int, width: int) -> int:
+    """How many texts fit into so many lines, with one that says that there are more; one in any case."""
+    for shown, text in enumerate(texts):
+        left -= len(textwrap.wrap(text, width))
+        if shown and left < (shown + 1 < len(texts)):
+            return shown
+    return len(texts)
 
 
 def pairs(told: Iterable[tuple[str, str]], *, around: Box | None = None) -> Table:

@@ -16,7 +16,6 @@ from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
-from quoron_privacy.counts import bought_costs
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -119,7 +118,7 @@ class Planned:
         said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
         said |= {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
         if (paid := self.plan.guarantee.bought) is not None:
-            said["purchases"] = [asdict(each) for each in bought_costs.costs(paid)]
+            said["purchases"] = [asdict(each) for each in paid.costs()]
         return plan_json(self.plan) | said | curve | network
 
 

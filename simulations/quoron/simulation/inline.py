@@ -26,6 +26,7 @@ from quoron.simulation.again import looked_at_again
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
+from quoron_client.compute.local_report import local_report
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
@@ -34,7 +35,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Matrix, Question, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
+from quoron_client.randomisers import LocalRandomness, SeededRandomness
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_client.data import cells, spans
+from quoron.wildcards import meant
+from quoron_client.data import cells
 from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 if TYPE_CHECKING:  # only whoever fits needs it
@@ -90,7 +91,7 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
 def _by_name(bounds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     """What was declared of each feature in turn."""
     try:
-        found = spans.meant([*bounds], names, roles=())
+        found = meant([*bounds], names, roles=())
     except ConfigError as error:
         raise InputError(f"Expected bounds by the names of the features. {error}") from None
     pairs = [(name, ends) for ends, some in zip(bounds.values(), found, strict=True) for name in some]

@@ -25,8 +25,6 @@ from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.algorithms.tracking.method import TrackingParameters
-from quoron_server.algorithms.tracking.schedule import MAIN_FACTOR
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
@@ -203,11 +201,8 @@ def _summary(
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.health, told.group
-    health = (
-        None
-        if looked is None or seen is None
-        else read(looked, seen, scene.held.encoding, () if scene.bought is None else scene.bought.columns)
-    )
+    known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
+    health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
     problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
@@ -232,9 +227,9 @@ def _summary(
         group_delta=spent.delta,
         group_limit="none" if account is None else _limit_words(account),
         warnings=(
+            *(health.warnings if health else ()),
             *scene.held.warnings,
             *(scene.bought.left_out if scene.bought else ()),
-            *(health.warnings if health else ()),
             *one_answer(model),
             *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
@@ -293,12 +288,8 @@ def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def unsettled(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The radius of `tracking-srgd` is released: held at its cap in the last round, it never came down to the users."""
-    last, p = events[-1]["public"] if events else {}, plan.parameters
-    if not isinstance(p, TrackingParameters) or last.get("phase") != "main":
-        return ()
-    most = p.first_radius * (MAIN_FACTOR if p.variant == "recursive" else 1.0)
-    if last["radius"] < most:
+    """A clip radius is released, too: held at its cap to the end, it never came down to the users."""
+    if not events or not plan.parameters.outgrown(events[-1]["public"]):
         return ()
     return (
         "the clip radius was still at the most that it may be when the run ended: users' answers were longer than the "

@@ -44,6 +44,7 @@ from quoron.training.start import Identity
 from quoron.training.table import Curated, check_section, hold
 from quoron.training.votes import Released
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.labels import AnyLabel, Signs
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.noise.ahead import StartedNoise
@@ -186,7 +187,7 @@ def _planned(
     planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
-    remarks = planned.remarks
+    remarks = (*_taken_for_granted(held.encoding.label), *planned.remarks) if bought is None else planned.remarks
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
         unbalanced = look.unbalanced(held.encoding, unlooked)
@@ -194,6 +195,13 @@ def _planned(
     held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
     scene = Curated(held, identity, unlooked, bought)
     return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
+
+
+def _taken_for_granted(label: AnyLabel | None) -> tuple[str, ...]:
+    """What values a label has to have of which nothing is said, where its type does not say so."""
+    if not isinstance(label, Signs) or label.truth:
+        return ()
+    return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare classes or a range.",)
 
 
 def _prepared(config: Config, scene: S, planned: Planned, digest: str, identity: Identity) -> Prepared[S]:

@@ -15,8 +15,10 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import roles, with_columns
 from quoron.training.votes import Want
-from quoron_client.data import columns, row_kinds, spans, tables
+from quoron.wildcards import left_out, meant
+from quoron_client.data import columns, row_kinds, tables
 from quoron_client.data.labels import Signs, read_label
+from quoron_client.data.spans import named as spans_named
 from quoron_client.data.tables import Opened
 from quoron_privacy.errors import ConfigError, DataError
 
@@ -99,11 +101,11 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     said_of, own = bought_of(section), roles(section)
     named = [each for each in said_of if each != ALL]
     features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
-    said = {name for given in features for name in spans.named(given)} - {*named}
-    said |= spans.left_out(
+    said = {name for given in features for name in spans_named(given)} - {*named}
+    said |= left_out(
         [*section.numeric, *section.hashed, *section.dates, *section.categorical, *section.buy], header, section.exclude
     )
-    found = spans.meant(named, header, roles=own | said)
+    found = meant(named, header, roles=own | said)
     kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
         columns.check_name(name, header)

@@ -146,12 +146,21 @@ class WhitenedParameters(Parameters):
         return True
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Told by the shares of every gradient; beside the vote, where one user may be replaced by another."""
-        means = [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
+        """Told by the shares of every gradient; beside the vote, where one user may be replaced by another.
+
+        In parts by those of second moments, too. A length's is of users who have one above zero (free-presence#p1): no
+        round is ended by that.
+        """
+        told: list[MomentMean | NormCountMean | None] = []
+        if self.parts:
+            told = [None, self.moment(problem.dimension, 0), None, self.moment(problem.dimension, 1), None]
+        told += [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
         halved, vote = self.adjacency == "replace-one", self.vote
         last = Attendance(SPARE * vote.sensitivity / vote.scale if halved else 0.0)
-        told = (Attendance(1 / (self.cohort_size * each.presence_deviation), told=True) for each in means)
-        return (*(Attendance(0.0),) * self.first, *told, last)
+        return (*map(self._told, told), last)
+
+    def _told(self, by: MomentMean | NormCountMean | None) -> Attendance:
+        return Attendance(0.0) if by is None else Attendance(1 / (self.cohort_size * by.presence_deviation), told=True)
 
 
 def drawn(problem: Problem, rounds: int) -> int:

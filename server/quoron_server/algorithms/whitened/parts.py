@@ -84,7 +84,7 @@ class WhitenedInParts:
                 update = self.inner.stepped(own, released, sums.answered)
             after, seen = PartsState(part + 1, 0.0, update.state), (update.public, update.diagnostics)
             return Update(after, update.releases, *seen, update.present)
-        entry = p.length().entry()
+        entry, present = p.length().entry(), None
         if part == VECTOR:
             own = self.inner.begun(own, p.length().release_sums(sums, stream))
         elif part % 2 == 0:
@@ -93,7 +93,8 @@ class WhitenedInParts:
             mechanism, stage = p.moment(dimension, part // 2), part // 2
             moment = mechanism.release_sums(sums, self.inner.moment_radius(stage, typical), stream)
             own, entry = self.inner.whitened(own, moment, stage, typical), mechanism.entry()
-        return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered})
+            present = moment.presence * p.cohort_size
+        return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
 
     def _stream(self, state: PartsState, noise: NoiseSource) -> RandomStream:
         """As of the same release of one message: so a run by sums has the bits of one by rows."""
