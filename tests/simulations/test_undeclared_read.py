@@ -164,6 +164,12 @@ def test_signs_that_a_schema_says_are_text_are_declared_as_they_are_written(name
     assert declared_by(dict.fromkeys(names, 1930.0 / len(names)), text=True).label == {"classes": classes}
 
 
+def test_of_classes_in_words_capitals_do_not_decide_which_is_the_second():
+    """Coefficients speak for it."""
+    for names in (["Yes", "no"], ["yes", "No"], ["YES", "NO"]):
+        assert declared_by(dict.fromkeys(names, 900.0)).label == {"classes": sorted(names, key=str.lower)}
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [("10 20 30", "[10, 30], or wider"), ("1 2 3 4 5", "[1, 5]"), ("0 1 2", ""), ("2 7", ""), ("a 1 2", "")],

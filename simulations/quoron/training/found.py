@@ -219,9 +219,9 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         )
     is_number = said.get("kind") == "number"
     if len(names) >= 2 and len(names) <= MOST_CLASSES and (held >= MOST * there or not is_number):
-        return {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(sorted(names))}, _numbers(
-            column, names
-        )
+        classes = sorted(names, key=lambda each: (each.casefold(), each))  # of Yes and no the second is Yes
+        found = {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(classes)}
+        return found, _numbers(column, names)
     if len(names) == 1 and held >= MOST * there:
         errors = paid.errors(columns=paid.columns, names=named)
         error = hypot(errors.names, errors.places)
