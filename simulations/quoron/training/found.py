@@ -22,6 +22,7 @@ MOST = 0.8  # of the users whose label is something: so many hold the classes th
 
 YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
+LONG = 48  # letters of each
 MUCH = 1.1  # times as wide as a range that was bought is a wider one
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
 _OTHER = {"0": "1", "1": "0", "-1": "1", "false": "true", "true": "false"}
@@ -283,5 +284,9 @@ def _spelt(names: Sequence[str]) -> dict[str, Any]:
 def _short(value: Any) -> str:
     if not isinstance(value, list | tuple):
         return str(value)
-    shown = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in value[:SHOWN]]
+    shown = [f"{each:.4g}" if isinstance(each, float) else _brief(str(each)) for each in value[:SHOWN]]
     return ", ".join(shown) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else "")
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
