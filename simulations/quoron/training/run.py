@@ -176,11 +176,12 @@ def _planned(
     bought: Declarations | None = None,
     asked: TableSection | None = None,
     digest: str | None = None,
+    people: bytes = b"",
 ) -> Prepared[Curated]:
     """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
     given = check_section(config) if asked is None else asked
     config = with_columns(config, base, frame)
-    held = hold(config, base, frame, begun=begun, given=given)
+    held = hold(config, base, frame, begun=begun, given=given, people=people)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     users = held.declared.users
     trained = replace(held.declared, users=evaluated.trained_users(config, users))
@@ -195,7 +196,7 @@ def _planned(
         unbalanced = look.unbalanced(held.encoding, unlooked)
         remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
     held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
-    scene = Curated(held, identity, unlooked, bought)
+    scene = Curated(held, identity, unlooked, bought, people)
     return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
 
 
@@ -219,6 +220,9 @@ def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[
     was found; so again at every start.
     """
     with closing(_books(prepared, folder)) as own:
+        ended = own.finished or (own.planned() or {}).get("refused")
+        if not ended and not own.same_inputs(prepared.scene.people):  # a slot is the same user's to the end
+            raise other_run(folder.path, "table")
         if own.bought() is None:
             prepared.run.charge()
             trained, _ = evaluated.parts(prepared.config, prepared.run.noise(own), prepared.scene.users)
@@ -270,7 +274,8 @@ def _made_of(prepared: Prepared[Undeclared], released: Released) -> Prepared[Cur
     scene, bought = prepared.scene, buying.read(prepared, released)
     config = buying.configured(prepared.config, scene.wanted, bought.found)
     given = config, scene.base, scene.identity, scene.frame, scene.assumptions
-    made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), digest=prepared.digest)
+    own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
+    made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), **own)
     if made.run.plan.guarantee.bought is not bought.paid:
         raise VerificationError("Expected a promise of what was bought and all else together, got one without.")
     return made
@@ -301,7 +306,7 @@ def carry_out(
         run.charge()
         with memory_for("the rest of this run", ONCE):
             items = held.items()
-            if not own.finished and not own.same_inputs(digest_of(items)):
+            if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
             among, apart = evaluated.parts(prepared.config, source, held.declared.users)
