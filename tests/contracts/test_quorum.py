@@ -113,7 +113,9 @@ def test_whose_gradient_at_the_start_is_zero_is_there_all_the_same(tmp_path: Pat
     """Nine users in ten have no length, and a count of lengths would end a run that everybody answers."""
     still = Fault("nine in ten send zeros", 0.0, slice(PROBLEM.users // 10, None))
     carried_out(planned("whitened-tracking/parts"), tmp_path, Quadratic(still))
-    assert [event["public"]["quorum"] for event in rounds_of(tmp_path)][: PARTS + 2] == [UNDECIDED, MET] * ((PARTS + 1) // 2) + [MET]
+    assert [event["public"]["quorum"] for event in rounds_of(tmp_path)][: PARTS + 2] == [UNDECIDED, MET] * (
+        (PARTS + 1) // 2
+    ) + [MET]
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ONE_ROUND])

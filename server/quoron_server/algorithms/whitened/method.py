@@ -2,7 +2,7 @@
 
     first    users send a factor of their second moment and the gradient at 0, in one message
     whiten   four times: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½, the second
-             and third time where W says that it is needed: else the next W is of the same features, and they are averaged
+             and third time where W says that it is needed; else the next W is of the same features, and both count
     round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
              ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h)
              c_{t+1} = ĝ(θ_{t+1}); C_{t+1} from how far users were, which the same release tells
@@ -213,12 +213,14 @@ class WhitenedTracking:
         presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
         weight = (mechanism.scale * self.moment_radius(state, stage, typical)) ** -2
         known = state.known + weight
-        mean, last = state.moment + weight / known * (moment.mean - state.moment), stage == STAGES - 1
-        found = whitening(moment._replace(mean=mean), presence.share, known**-0.5, typical, constant=p.intercept)
-        if 0 < stage < STAGES - 1 and not found.narrow:
+        mean = state.moment + weight / known * (moment.mean - state.moment)
+        between = 0 < stage < STAGES - 1
+        moment = moment._replace(mean=mean)
+        found = whitening(moment, presence.share, known**-0.5, typical, constant=p.intercept, again=between)
+        if between and not found.narrow:
             return replace(state, presence=presence, moment=mean, known=known)
         transform, doubt = state.transform @ found.transform, found.doubt
-        if p.outputs > 1 and last:
+        if p.outputs > 1 and stage == STAGES - 1:
             transform, doubt = aligned(transform, doubt, constant=p.intercept)
         after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
         return replace(after, moment=np.zeros_like(mean), known=0.0, opened=stage > 0)
