@@ -52,11 +52,9 @@ def resolved(
     return [found.get(place, (each,)) for place, each in enumerate(declared)]
 
 
-def meant(
-    declared: Sequence[str], header: Sequence[str], *, roles: Collection[str], without: Sequence[str] = ()
-) -> list[tuple[str, ...]]:
+def meant(declared: Sequence[str], header: Sequence[str], *, roles: Collection[str]) -> list[tuple[str, ...]]:
     """As `resolved`, and spans as their columns too."""
-    found = zip(declared, resolved(declared, header, roles=roles, without=without), strict=True)
+    found = zip(declared, resolved(declared, header, roles=roles), strict=True)
     return [some if WILD in given else named(given) for given, some in found]
 
 

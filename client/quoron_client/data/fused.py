@@ -60,16 +60,15 @@ class Encoded:
     kept: NDArray[np.bool_]  # (N,)
     counts: Counts = field(repr=False)
 
-    def batch(self, users: int, owners: NDArray[np.int64], *, zero_rows: bool = True) -> ItemBatch:
+    def batch(self, users: int, owners: NDArray[np.int64]) -> ItemBatch:
         """The items of `users` users, row i being that of user owners[i] (N,).
 
-        A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge; without
-        `zero_rows` it has no item, and is one who does not answer.
+        A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge.
         """
         rows = np.flatnonzero(self.kept)
         rows = rows[np.argsort(owners[rows], kind="stable")]
         held = np.bincount(owners[rows], minlength=users)
-        counts = np.maximum(held, 1) if zero_rows else held
+        counts = np.maximum(held, 1)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         places = np.flatnonzero(np.repeat(held > 0, counts))
 

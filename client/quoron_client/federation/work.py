@@ -54,6 +54,7 @@ else:
     masking = OnFirstUse("quoron_client.federation.masking")  # of two servers alone
 
 _LOG = logging.getLogger("quoron.client")
+Found = tuple[NDArray[np.float64], Status]  # of one user
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,31 +266,30 @@ class Worker:
             rows = None if masking is None else masking.rows(name[1], message)
         except WireError as error:
             return str(error)
-        found = self._compute(part, task, name[1]) if ready else _zeros(part, task)
+        found = self._compute(part, task, name[1]) if ready else None
         if masking is None or rows is None:
-            sent = answer_to_wire(*name, *found).SerializeToString()
-        else:
-            sent = masking.answer(name, body_digest(message), rows, found[0])
+            sent = answer_to_wire(*name, *(found or _zeros(part, task))).SerializeToString()
+        else:  # of a vector of zeros the row would not be zero, by a centre and by what it says of norms
+            sent = masking.answer(name, body_digest(message), rows, _usable(found))
         kept = self.record.keep(*name, sent, spends=spends, may=may)
         return kept or "another process of this client was faster"
 
-    def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
-        """One user's values and status, whatever happens: nothing that the items do can show in a local report."""
+    def _compute(self, part: Part, task: Task, round_number: int) -> Found | None:
+        """One user's values and status, None where nothing can be said: a local report shows nothing that items do."""
         try:
             made = self.prepare(part.terms.run) if part.batch is None else part
             if made is not None and made.batch is not None:
                 values, status = self._found(part, task, made.batch, round_number)
-                usable = status == Status.ANSWERED and bool(np.isfinite(values).all())
-                return (values, status) if usable or not part.terms.timely else _zeros(part, task)
+                return (values, status) if _usable((values, status)) is not None or not part.terms.timely else None
         except Exception:
             # Whatever it is, the coordinator must not learn it: it may be a function of the data.
             _LOG.exception("The answer could not be computed.")
         if isinstance(task, LocalReport):  # its status may not depend on the items: report as a user without any would
             with suppress(Exception):  # then the question is at fault, for every user alike
                 return self._found(part, task, _nothing(part.terms.features), round_number)
-        return _zeros(part, task)
+        return None
 
-    def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
+    def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> Found:
         found = self._answers(part, task, batch, round_number, np.array([part.user], np.int64))
         return found.values[0], Status(int(found.status[0]))
 
@@ -334,7 +334,12 @@ def _nothing(features: int) -> ItemBatch:
     return ItemBatch(np.zeros((0, features), np.float32), np.zeros(0), np.zeros(2, np.int64))
 
 
-def _zeros(part: Part, task: Task) -> tuple[NDArray[np.float64], Status]:
+def _usable(found: Found | None) -> NDArray[np.float64] | None:
+    """The values of an answer that is one."""
+    return found[0] if found and found[1] == Status.ANSWERED and bool(np.isfinite(found[0]).all()) else None
+
+
+def _zeros(part: Part, task: Task) -> Found:
     """What is sent where no answer could be computed: where that may not show, an answer like any other."""
     status = Status.ANSWERED if part.terms.timely else Status.MISSING
     return np.zeros(task.answer_shape(part.terms.dimension)), status

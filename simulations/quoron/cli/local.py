@@ -31,7 +31,10 @@ HERE = Path("federation")
 @app.command()
 def start(
     source: Source = "",
-    clients: Annotated[int, typer.Option(min=1, help="How many, each with one of the source's users.")] = 20,
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many, each with one of the source's users: 20 unless told; of silos one each."),
+    ] = None,
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
@@ -86,7 +89,7 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
         print(
             f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
             f"processes\nclients {found['listen']}, operators {found['control']}\n"
-            f"quoron submit {found['folder']}/run.toml --run trial --users {found['clients']} "
+            f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} "
             f"--coordinator {order.reached(found['control'])} --token-file {found['folder']}/operator/token "
             f"--authority {found['folder']}/operator/authority.pem"
         )
