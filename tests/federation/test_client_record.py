@@ -67,7 +67,7 @@ class TestOneAnswer:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
         try:
-            with pytest.raises(LedgerError, match="full|disk I/O error"):
+            with pytest.raises(LedgerError, match=r"full|disk I/O error"):
                 record.keep("r", 0, Q, bytes(16 << 20))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
