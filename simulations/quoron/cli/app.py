@@ -44,12 +44,9 @@ from quoron.cli.common import (
 )
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
-from quoron.cli.declare import declare
-from quoron.cli.evaluate import evaluate
 from quoron.cli.groups import Grouped
 from quoron.cli.health import health
-from quoron.cli.index import index
-from quoron.cli.statistics import statistics
+from quoron.cli.tables import declare, evaluate, index, statistics
 from quoron.cli.tune import tune
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
@@ -288,7 +285,7 @@ def invoke(arguments: Sequence[str]) -> int:
     try:
         return int(app(args=list(arguments), prog_name="quoron", standalone_mode=False) or 0)
     except QuoronError as error:
-        return _refuse(str(error), error.exit_code)
+        return _refuse(" ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its help is all there is to say
         print(error.ctx.get_help() if error.ctx else error.format_message(), file=sys.stderr)
         return error.exit_code
