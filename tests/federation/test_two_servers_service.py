@@ -2,10 +2,9 @@
 
 import logging
 import re
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from federation.crowd import carried_out, complete, coordinator, from_items, inline_model, write_items
 from federation.tls import transport
 from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, link, wanted
+from federation.wires import Wires
 from quoron_client.federation import masking
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.two_servers import ring
@@ -154,46 +154,6 @@ def _require_uniform(words: np.ndarray) -> None:
     assert abs(ones.sum() - ones.size / 2) < 6 * np.sqrt(ones.size) / 2
     signs = ones.reshape(-1, 64).sum(axis=0)
     assert np.abs(signs - len(words) / 2).max() < 7 * np.sqrt(len(words)) / 2
-
-
-class Wires:
-    """Between a coordinator and its helper: each connection brings bytes on until it is `cut`, which nobody is told."""
-
-    def __init__(self, to: str) -> None:
-        self.to = ("127.0.0.1", int(to.rpartition(":")[2]))
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"
-        self.cut: set[int] = set()
-        self.made: list[socket.socket] = []
-
-    def __enter__(self) -> "Wires":
-        self.threads = [threading.Thread(target=self._accept)]
-        self.threads[0].start()
-        return self
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, number = self.listening.accept()[0], len(self.made) // 2
-                far = socket.create_connection(self.to)
-                self.made += [near, far]
-                for one, other in ((near, far), (far, near)):
-                    self.threads.append(threading.Thread(target=self._bring, args=(one, other, number)))
-                    self.threads[-1].start()
-
-    def _bring(self, one: socket.socket, other: socket.socket, number: int) -> None:
-        with suppress(OSError):
-            while data := one.recv(1 << 16):
-                if number not in self.cut:
-                    other.sendall(data)
-
-    def __exit__(self, *_: object) -> None:
-        for each in (self.listening, *self.made):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        for thread in self.threads:
-            thread.join(60)
 
 
 def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
