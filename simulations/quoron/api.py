@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # planning needs no table, and no database
     from quoron.comparing import request as requests
     from quoron.comparing.comparison import Comparison
     from quoron.model import Model
+    from quoron.planning import questions
     from quoron.planning.questions import Advice
     from quoron.reports import progress as bars
     from quoron.simulation import asking
@@ -51,6 +52,7 @@ else:
     models = OnFirstUse("quoron.model")
     requests = OnFirstUse("quoron.comparing.request")
     bars = OnFirstUse("quoron.reports.progress")
+    questions = OnFirstUse("quoron.planning.questions")
     asking = OnFirstUse("quoron.simulation.asking")
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.tuning.run")
@@ -287,7 +289,9 @@ def ask(
     """
     said = sections(privacy, method, door="ask", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
-    _check_declared(config, "ask")
+    if risk is None and accuracy is None and not epsilons:
+        return questions.Advice()
+    _check_declared(config, "questions of how many users and which ε")
     table, config = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import os
 import uuid
 import zipfile
 from pathlib import Path
@@ -61,6 +62,16 @@ def test_a_broken_gzip_file_is_told_in_words(data: bytes, what: str, tmp_path: P
     (tmp_path / "t.csv.gz").write_bytes(data)
     with pytest.raises(DataError, match=what):
         tables.read(tmp_path / "t.csv.gz")
+
+
+def test_a_pipe_and_a_folder_of_text_are_told_what_to_do(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(DataError, match=r"found a pipe or a device, which is read once\. Write"):
+        tables.opened(tmp_path / "t.csv")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "t.csv").write_bytes(TEXT)
+    with pytest.raises(DataError, match=r"found none\. Name one file of another format, or write all"):
+        tables.opened(tmp_path / "folder")
 
 
 class TestNamesThatNobodyCanRead:

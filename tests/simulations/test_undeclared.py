@@ -267,7 +267,7 @@ def test_a_comparison_and_a_question_of_what_nobody_declared_are_refused_with_th
     for more in ({}, {"numeric": {"age": (0, 100)}, "buy": {"dose": "number"}}):
         with pytest.raises(ConfigError, match=r"declared for compare.*declared\.toml"):
             quoron.compare(people, user="who", label="ill", seeds=1, **more)
-        with pytest.raises(ConfigError, match="declared for ask"):
+        with pytest.raises(ConfigError, match="declared for questions of how many users"):
             quoron.ask(people, user="who", label="ill", risk="5%", **more)
 
 

@@ -13,6 +13,7 @@ import pytest
 import dying
 import quoron
 from dying import Moment
+from quoron.cli.app import invoke
 from quoron.datasets import index
 from quoron.run_folder import RunFolder
 from quoron.training import buying, evaluated, look, run, votes
@@ -260,3 +261,55 @@ def test_a_folder_that_has_changed_since_it_was_indexed_is_refused_before_the_ch
     with pytest.raises(DataError, match="has changed since"):
         train(str(folder), tmp_path / "run")
     assert not ledger.exists()
+
+
+def test_a_table_that_changes_once_its_run_is_charged_says_how_to_go_on_for_that_charge(
+    people, ledger, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    people.to_csv("people.csv", index=False)
+    words = ["train", "people.csv", "--user", "who", "--label", "ill", "--epsilon", "4", "--quiet", "--out", "run"]
+
+    def grown(*given: Any) -> Any:
+        raise DataError("Expected 'people.csv' as it was when it was opened, but it has changed. Begin again.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(votes, "release", grown)
+        assert invoke(words) == DataError.exit_code
+    assert "is charged. Go on, for that charge, with: quoron resume run" in " ".join(capsys.readouterr().err.split())
+    assert invoke(["resume", "run", "--quiet"]) == 0
+    assert len(charges(ledger)) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"label": "who"}, "as the label too"),
+        ({"label": "who > 3"}, "as the label too"),
+        ({"weight": {"column": "ill", "most": 3}}, "a weight other than the label's own"),
+        ({"exclude": ["age", "dose", "ward"]}, "Expected features, got none"),
+    ],
+)
+def test_what_names_alone_show_is_refused_before_anything_is_bought(columns, why, people, ledger, tmp_path):
+    with pytest.raises(ConfigError, match=why):
+        train(people, tmp_path / "run", **columns)
+    assert not ledger.exists()
+
+
+def test_a_plan_of_what_nobody_declared_is_told_on_the_command_line(people, ledger, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    people.to_csv("people.csv", index=False)
+    words = ["plan", "people.csv", "--user", "who", "--label", "ill", "--epsilon", "4"]
+    assert invoke(words) == 0
+    assert "Nobody declared 5 facts of the table" in " ".join(capsys.readouterr().out.split())
+    assert invoke([*words, "--epsilons"]) == ConfigError.exit_code
+    assert "declared for questions of how many users and which ε" in " ".join(capsys.readouterr().err.split())
+    assert not ledger.exists()
+
+
+def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):
+    train(people, tmp_path / "run")
+    for epsilon in (4.0, 2.0):
+        with pytest.raises(ConfigError, match=r"run of a complete one\. Read its model"):
+            train(people, tmp_path / "run", epsilon=epsilon)
+    assert len(charges(ledger)) == 1

@@ -273,7 +273,7 @@ def invoke(arguments: Sequence[str]) -> int:
     try:
         return int(app(args=list(arguments), prog_name="quoron", standalone_mode=False) or 0)
     except QuoronError as error:
-        return _refuse(str(error), error.exit_code)
+        return _refuse(" ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its help is all there is to say
         print(error.ctx.get_help() if error.ctx else error.format_message(), file=sys.stderr)
         return error.exit_code

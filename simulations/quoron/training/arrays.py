@@ -75,15 +75,18 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
         ends = [np.broadcast_to(np.asarray(end, np.float64), (features,)) for end in (low, high)]
     except (TypeError, ValueError):
         raise InputError(
-            f"Expected bounds=(low, high), numbers or one for each of {features} features, got bounds={bounds!r}."
+            f"Expected bounds=(low, high), or (lows, highs) with one of each for {features} features, got "
+            f"bounds={bounds!r}."
         ) from None
     with np.errstate(all="ignore"):
         wrong = np.flatnonzero(~((ends[0] < ends[1]) & np.isfinite(ends[1] - ends[0])))
     if len(wrong):
         at = wrong[0]
+        listed = each is None and any(np.ndim(end) for end in (low, high))
+        fix = "Lists are (lows, highs), no pair a feature; leave" if listed else "Leave"
         raise InputError(
             f"Expected finite bounds with low < high, got [{ends[0][at]:g}, {ends[1][at]:g}] for feature {at}. "
-            "Leave out a feature that cannot vary."
+            f"{fix} out a feature that cannot vary."
         )
     return ends[0], ends[1]
 

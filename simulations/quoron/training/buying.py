@@ -235,6 +235,7 @@ def _public(config: Config, users: int) -> tuple[Problem, Any]:
     assert isinstance(config.population, TableSection)
     loss = loss_of(config.loss)
     encoding = encoding_of(config.population, loss)
+    encoding.check_meant(config.population.user)
     known = PublicKnowledge(intercept=encoding.intercept)
     domain = make_domain(config.domain, config.loss.feature_norm)
     items = config.problem.items_per_user or 1

@@ -32,7 +32,7 @@ report = OnFirstUse("quoron.training.report")
 uncertainty = OnFirstUse("quoron.uncertainty")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
-OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in one of three (docs/comparing.md)
+OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in one of four (docs/comparing.md)
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 
 
@@ -73,6 +73,7 @@ class TrainingSummary:
     version: str = ""  # of quoron
     evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
     overtaken: bool = False  # what the run released says that the plan's forecast does not hold, or more than twice it
+    doubts: tuple[str, ...] = ()  # of the warnings: that the model is no better than none, or mostly noise
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
@@ -185,7 +186,8 @@ def stored(folder: RunFolder) -> TrainedTable:
     health = None if contents["health"] is None else Health.from_json(contents["health"])
     bought = tuple(BoughtLine(**each) for each in contents["bought"])
     measured = None if contents["evaluation"] is None else Evaluation.from_json(contents["evaluation"])
-    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought, "evaluation": measured}
+    texts = {name: tuple(contents[name]) for name in ("warnings", "doubts")}
+    said = texts | {"health": health, "bought": bought, "evaluation": measured}
     summary = TrainingSummary(**contents | said)
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
@@ -202,6 +204,7 @@ def _summary(
     looked, group = plan.guarantee.health, told.group
     known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
     health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
+    doubts = *no_better(events), *unheard(events), *unsettled(plan, events)
     problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
@@ -233,12 +236,10 @@ def _summary(
             *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
-            *no_better(events),
             *uneven(events),
-            *unheard(events),
+            *doubts,
             *unseen_directions(events),
             *growing(events),
-            *unsettled(plan, events),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
@@ -248,7 +249,8 @@ def _summary(
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
         evaluation=measured,
-        overtaken=bool(unheard(events) or unsettled(plan, events)) or _outgrown(plan, events),
+        overtaken=bool(unheard(events) or unsettled(plan, events)) or outgrown(plan, events),
+        doubts=doubts,
         mu=None if charge is None else charge.mu,
         variation=0.0 if charge is None else charge.variation,
         group_mu=spent.mu if gaussian else None,
@@ -329,7 +331,7 @@ def growing(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
+def outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
     last = events[-1].get("public", {}) if events else {}
     left, planned = last.get("left"), plan.predicted_excess_risk

@@ -83,6 +83,8 @@ def prepare(
     """
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))
+        if _released(folder) is not None:
+            raise _complete(folder)
     begun = folder is not None and folder.is_training and folder.ledger.is_file()
     identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
     if is_wanted(config):
@@ -295,10 +297,7 @@ def carry_out(
     With `sharing` other processes answer for the users, to the same bits.
     """
     if _released(folder) is not None:  # of which table, nothing here may tell
-        raise ConfigError(
-            f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
-            "with `quoron.load`, or choose another folder."
-        )
+        raise _complete(folder)
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
@@ -367,6 +366,13 @@ def _released(folder: RunFolder) -> NDArray[np.float64] | None:
         return None
     with closing(Ledger.open(folder.ledger)) as own:
         return own.model if own.finished else None
+
+
+def _complete(folder: RunFolder) -> ConfigError:
+    return ConfigError(
+        f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
+        "with `quoron.load`, or choose another folder."
+    )
 
 
 def _identity(folder: RunFolder) -> Identity:
