@@ -18,9 +18,8 @@ from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
 from quoron.training.answers import in_classes, one_answer
-from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
-from quoron.training.trained import Trained
+from quoron.training.trained import BoughtLine, Trained
 from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
