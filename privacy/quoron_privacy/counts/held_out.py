@@ -38,7 +38,7 @@ CORRECT = 0.08  # squared distance that right and wrong are apart, of two classe
 PRESENT = 0.25  # and presence, in which no two rows differ
 _NUMBER = (0.2, 0.85, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
-# Of a number, of many classes: what is told of a row, released as how far it is from this, so that presence costs little.
+# Of a number, of many classes: what is told of a row is released less this, so that how many are there matters little.
 _USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}
 _HERE = 0.05  # of norm², of means that somebody else computes: presence
 _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
@@ -238,7 +238,7 @@ class HeldMeans:
     @property
     def pair(self) -> Pair:
         """What it costs a user who is held out, by its scale alone: two vectors between zero and one of norm one."""
-        size, far = 1 + self.figures, moved.rows(1 + 2.0**-31, self.users, "zero-out")  # numbers stay between their ends
+        size, far = 1 + self.figures, moved.rows(1 + 2.0**-31, self.users, "zero-out")  # cut, none leaves its ends
         return Pair.gaussian(moved.mu(far, self.scale, size), total_variation(gaussians=size))
 
     def release(self, values: Matrix, stream: RandomStream) -> Vector:
