@@ -12,7 +12,8 @@ What is written, and in which order, each step harmless to repeat after a crash:
 A run is its noise key: where ledger.sqlite is gone, the next run in the folder is another, with a charge of its own.
 
 Until the end ledger.sqlite is private (mode 0600). No other file, line of output, error or exit status depends on the
-table's values but through the releases.
+table's values but through the releases, and but for what no release can cover: a table that cannot be read or does not
+fit into memory is refused before the charge, and that a table has changed, or that memory ends, is told.
 """
 
 import hashlib
