@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quoron_client.data import cells, columns, tables
+from quoron_client.data.dialect import Dialect
 from quoron_client.data.users import group
 from quoron_privacy.errors import DataError
 
@@ -103,3 +104,21 @@ class TestNamesThatNobodyCanRead:
 def test_a_user_that_is_neither_number_nor_text_is_refused_by_its_type(kind: pa.DataType) -> None:
     with pytest.raises(DataError, match="Expected column 'who' to say whose a row is, as numbers or text, got type"):
         columns.users(pa.table({"who": pa.nulls(2, kind)}), "who")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_that_is_not_as_declared_shows_nobodys_rows(encoding: str, tmp_path: Path) -> None:
+    """All of it is one row then, and its header would be told where a column is missing."""
+    (tmp_path / "t.csv").write_bytes(TEXT * 9)
+    with pytest.raises(DataError, match=rf"to be {encoding}, as declared, got a first row that does not end") as told:
+        tables.read(tmp_path / "t.csv", ["age"], dialect=Dialect(encoding=encoding))
+    assert str(told.value).isascii()
+    (tmp_path / "t.csv").write_bytes(TEXT.decode().encode("utf-16-le"))
+    assert tables.opened(tmp_path / "t.csv", Dialect(encoding="utf-16-le")).names == ("who", "age")
+
+
+def test_a_quote_in_the_header_that_closes_in_a_row_shows_nobodys_row(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b'who,"age\nSecret,1\nb",x\nc,3,4\n')
+    with pytest.raises(DataError, match="got columns who, age, x") as told:
+        tables.read(tmp_path / "t.csv", ["ill"])
+    assert "Secret" not in str(told.value)
