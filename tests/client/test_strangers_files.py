@@ -13,7 +13,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from quoron_client.data import cells, columns, tables
+from quoron_client.data import cells, columns, row_kinds, tables
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.users import group
 from quoron_privacy.errors import DataError
@@ -122,3 +122,16 @@ def test_a_quote_in_the_header_that_closes_in_a_row_shows_nobodys_row(tmp_path: 
     with pytest.raises(DataError, match="got columns who, age, x") as told:
         tables.read(tmp_path / "t.csv", ["ill"])
     assert "Secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.uint16(), pa.uint32(), pa.int8(), pa.int64()])
+def test_places_in_a_dictionary_are_read_however_they_are_stored(kind: pa.DataType) -> None:
+    """Categories of polars are unsigned."""
+    words = pa.array(["1.5", "no", "true"])
+    column = pa.DictionaryArray.from_arrays(pa.array([0, None, 2, 1, 0], kind), words)
+    table = pa.table({"x": column})
+    assert [str(each) for each in columns.numbers(table, "x")] == ["1.5", "nan", "1.0", "nan", "1.5"]
+    assert columns.texts(table, "x").to_pylist() == ["1.5", None, "true", "no", "1.5"]
+    assert row_kinds.read(table, "x")[1].tolist() == [0, 4, 2, 3, 0]
+    stored = pa.table({"x": columns.texts(table, "x").cast(pa.binary())})  # as Parquet without a logical type has it
+    assert row_kinds.read(stored, "x")[1].tolist() == [0, 4, 2, 3, 0]

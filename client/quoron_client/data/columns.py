@@ -165,6 +165,11 @@ def is_plain(kind: pa.DataType) -> bool:
     return _family(kind) is not None
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are text, or the bytes of some."""
+    return _family(kind) == "text"
+
+
 def missing(values: pa.Array) -> NDArray[np.bool_]:
     """Which values (N,) are null."""
     return np.asarray(values.is_null().to_numpy(zero_copy_only=False))
