@@ -6,6 +6,7 @@ import lzma
 import os
 import uuid
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from quoron_client.data import cells, columns, row_kinds, tables
+from quoron_client.data.declared import check_types
 from quoron_client.data.dialect import Dialect
+from quoron_client.data.encoding import Categorical, Classes, Encoding, Signs
 from quoron_client.data.users import group
 from quoron_privacy.errors import DataError
 
@@ -135,3 +138,10 @@ def test_places_in_a_dictionary_are_read_however_they_are_stored(kind: pa.DataTy
     assert row_kinds.read(table, "x")[1].tolist() == [0, 4, 2, 3, 0]
     stored = pa.table({"x": columns.texts(table, "x").cast(pa.binary())})  # as Parquet without a logical type has it
     assert row_kinds.read(stored, "x")[1].tolist() == [0, 4, 2, 3, 0]
+
+
+def test_columns_of_bytes_hold_the_words_that_are_declared_of_them() -> None:
+    rules = Encoding((Categorical("ward", ("north", "south")),), label=Classes("ill", ("no", "yes")))
+    check_types(rules, {"ward": pa.binary(), "ill": pa.binary(3)})
+    with pytest.raises(DataError, match="what the texts of label 'ill' of type binary mean"):
+        check_types(replace(rules, label=Signs("ill")), {"ward": pa.large_binary(), "ill": pa.binary()})

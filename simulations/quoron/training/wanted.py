@@ -146,8 +146,3 @@ def _read(section: TableSection) -> Any:
         classes=tuple(section.classes),
         label_range=section.label_range,
     )
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a schema says text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
