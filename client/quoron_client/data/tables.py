@@ -133,7 +133,8 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
     elif hasattr(source, "__arrow_c_stream__"):
         found = _of_table(_from_stream(source))
     else:
-        raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
+        fix = " Collect it first." if hasattr(source, "collect") else ""
+        raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.{fix}")
     path = str(source) if isinstance(source, str | Path) else None
     return replace(found, path=path, dialect=dialect)
 

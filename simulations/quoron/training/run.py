@@ -82,10 +82,10 @@ def prepare(
     A run that began in `folder`, by default `run.out`, keeps its name and seed. `assumptions` on the table stand in its
     promise. Raises ConfigError, DataError, Infeasible; BudgetExceeded if the group's limit leaves no room.
     """
+    complete = False
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))
-        if _released(folder) is not None:
-            raise _complete(folder)
+        complete = _released(folder) is not None
     begun = folder is not None and folder.is_training and folder.ledger.is_file()
     identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
     if is_wanted(config):
@@ -95,6 +95,8 @@ def prepare(
         )
     else:
         prepared = _planned(config, base, identity, frame, assumptions, begun=begun)
+    if folder is not None and complete:
+        raise _complete(folder)
     prepared.run.check()
     return prepared
 
