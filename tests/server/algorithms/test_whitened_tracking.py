@@ -255,7 +255,7 @@ class TestPlans:
         batch = table()
         left(batch, plan_of(batch))
         d = 4
-        assert sum(drawn) == d * d + 13 * d + 45  # of the note, for twelve gradients
+        assert sum(drawn) == 2 * d * d + 14 * d + 51  # of the note, for twelve gradients
 
     @pytest.mark.parametrize("options", [{"rounds": 3}, {"rounds": 65}])
     def test_rounds_that_are_too_few_or_too_many_are_refused(self, options):
@@ -284,7 +284,7 @@ class TestPlans:
         "wrong",
         [
             {"cohort_size": 399},
-            {"moment_scales": (1.0,)},
+            {"moment_scales": (1.0,) * 3},
             {"gradient_scales": (1.0,)},
             {"feature_norm": 2.0},
             {"adjacency": "zero-out"},
