@@ -127,7 +127,7 @@ def _quantiles() -> Vector:
 
 
 BEFORE = {
-    "logistic": Powers(3.93, 0.55, -1.75, -0.4, flatter=0.31),
+    "logistic": Powers(4.1, 0.55, -1.75, -0.4, flatter=0.31),
     "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
