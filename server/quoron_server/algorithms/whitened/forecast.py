@@ -132,7 +132,7 @@ BEFORE = {
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(2.5, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0),
+    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0),
     "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
 }
 
