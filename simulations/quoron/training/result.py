@@ -33,7 +33,7 @@ report = OnFirstUse("quoron.training.report")
 uncertainty = OnFirstUse("quoron.uncertainty")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
-OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in one of four (docs/comparing.md)
+OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in four of ten (docs/comparing.md)
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 
 
