@@ -197,6 +197,8 @@ def _numbers(own: ArrayLike) -> Matrix:
         raise DataError("Expected users as arrays of numbers, got something else.") from error
     if values.dtype.kind not in _NUMBERS:
         raise DataError(f"Expected users as arrays of numbers, got values of type {values.dtype}.")
+    if isinstance(own, np.ma.MaskedArray):  # what is masked is not there, whatever lies under it
+        return np.ma.filled(own.astype(np.float64), np.nan)
     return values.astype(np.float64, copy=False)
 
 

@@ -1,6 +1,7 @@
 """A client never gives two answers in one round, never more than it agreed to, and never beyond its owner's limits."""
 
 import re
+import resource
 import sqlite3
 import stat
 import subprocess
@@ -60,6 +61,18 @@ class TestOneAnswer:
             assert beside.recall("r", 0, Q) is None
             assert record.keep("r", 0, Q, b"of the first") == b"of the first"
             assert beside.keep("r", 0, Q, b"of the second") == b"of the first"
+
+    def test_that_no_disk_takes_is_not_given_and_the_disk_is_what_is_spoken_of(self, record):
+        """SQLite ends a transaction that finds the disk full by itself."""
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+        try:
+            with pytest.raises(LedgerError, match=r"full|disk I/O error"):
+                record.keep("r", 0, Q, bytes(16 << 20))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert record.recall("r", 0, Q) is None
+        assert record.keep("r", 0, Q, b"answer") == b"answer", "with room it goes on"
 
     def test_is_refused_without_an_agreement(self, record):
         assert record.keep("other run", 0, Q, b"answer") is None

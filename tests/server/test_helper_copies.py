@@ -1,5 +1,6 @@
 """Books of the helper that are put back: every time is one more copy, and whoever asks hears what is promised now."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,8 +20,9 @@ from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.restoring import charge_helped, copies_of, together
+from quoron_server.helper.desk import listed
 from quoron_server.helper.keys import Keys
-from quoron_server.helper.runs import Refused, Uncharged, listed
+from quoron_server.helper.runs import Refused, Uncharged
 from quoron_server.runs import charge_of
 from quoron_server.service import helping
 from quoron_server.service.helping import Helping
@@ -77,7 +79,7 @@ def test_no_new_list_is_answered_to_a_coordinator_that_has_not_charged_the_copie
     with opened(tmp_path) as helped:
         assert helped.go_on("trial") == 2
         leader.chain = helped.books.lists("trial")[-1].chain
-        with pytest.raises(Uncharged, match=r"charged 2 copies of run trial, .* that has charged 1"):
+        with pytest.raises(Uncharged, match=r"2 charged copies of run trial, .* got 1"):
             helped.sum(leader.head(2, [], copies=1), [], LEADER)
         assert helped.books.rounds("trial") == 2
         assert helped.sum(leader.head(2, [], copies=2), [], LEADER).copies == 2
@@ -89,6 +91,17 @@ def test_who_is_told_so_begins_again_with_the_helpers_consent(leader: Leader, tm
     at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
     with pytest.raises(HelperAway, match="asked anew: said"):
         at._raise(grpc.StatusCode.ABORTED, "said")
+
+
+def test_a_reply_without_end_is_left_before_it_fills_the_coordinators_memory(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helping, "_LONGEST", 1 << 20)
+    at, sent = object.__new__(Helping), itertools.count()
+    at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
+    with pytest.raises(HelperDisagrees, match="at most 1,048,576 bytes, got more"):
+        at._whole(bytes(1 << 18) for _ in sent)
+    assert next(sent) == 5
 
 
 def test_a_run_that_this_version_plans_otherwise_is_listed_without_what_its_copies_promise(

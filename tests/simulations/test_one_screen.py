@@ -12,7 +12,7 @@ import pytest
 
 import quoron
 from quoron import Keep, Method, Privacy
-from quoron.cli import showing
+from quoron.cli import one_screen, showing
 from quoron.cli.app import invoke
 from quoron.reports.terminal import Terminal
 
@@ -168,3 +168,8 @@ def test_what_would_do_is_asked_of_everybody(place: Path) -> None:
     assert here.risk == pytest.approx(
         quoron.plan("people.csv", epsilon=2.0, **said).plan.predicted_excess_risk, rel=1e-9
     )
+
+
+def test_long_names_and_values_are_told_by_how_they_begin() -> None:
+    assert one_screen.feature("ward=" + 500 * "a") == "ward=" + 40 * "a" + "..."
+    assert one_screen.feature(48 * "a") == 48 * "a"

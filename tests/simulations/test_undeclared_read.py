@@ -63,6 +63,15 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
         wanted(configs.from_tree({"population": asked}), Path(), tables.opened(table))
 
 
+def test_columns_whose_names_read_as_patterns_are_left_out_before_the_charge(people):
+    odd = {"*": people.age, "x*": people.age, "y[0:3]": people.dose}
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
+    found = wanted(config, Path(), tables.opened(people.assign(**odd)))
+    assert [each.column for each in found.features] == ["age", "dose", "ward"]
+    assert len(found.left_out) == 3
+    assert all("its name reads as a pattern of columns. Rename it." in each for each in found.left_out)
+
+
 @pytest.mark.parametrize("held", [{"who": ["a"], "x": [1.0], "w": ["b"]}, {"who": [], "x": [], "w": []}])
 def test_whether_anybody_who_is_drawn_is_there_is_told_by_noise_alone(held):
     """Under zero-out a slot may hold nobody, and so may all that are drawn: that was an error, which told of it."""
@@ -162,6 +171,12 @@ def test_a_label_that_is_rare_is_trained_on_where_its_other_value_is_known_and_s
 def test_signs_that_a_schema_says_are_text_are_declared_as_they_are_written(names, classes):
     """A schema's text says nothing by itself, and is refused without its classes: after the charge that is too late."""
     assert declared_by(dict.fromkeys(names, 1930.0 / len(names)), text=True).label == {"classes": classes}
+
+
+def test_of_classes_in_words_capitals_do_not_decide_which_is_the_second():
+    """Coefficients speak for it."""
+    for names in (["Yes", "no"], ["yes", "No"], ["YES", "NO"]):
+        assert declared_by(dict.fromkeys(names, 900.0)).label == {"classes": sorted(names, key=str.lower)}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from quoron_client.data import cells
 from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import check_text
 from quoron_client.data.text_file import Read, TextFile
 from quoron_privacy.errors import DataError
 
@@ -89,6 +90,7 @@ class _Pieces:
                 raise _malformed(called, "a first row that does not end")
         line = _CR if re.match(rb"\r(?!\r?\n)", head[end : end + 3]) else _LF
         try:
+            check_text(head[:end], called)
             first, dialect = dialect.of_header(head[:end], called)
             found = next(_cells([first], dialect), [])
         except csv.Error:

@@ -19,7 +19,6 @@ import codecs
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from quoron_client.data.formats import check_text
 from quoron_privacy.errors import ConfigError, DataError
 
 DECIMAL = b"quoron.decimal"  # in the metadata of a table's schema: what its texts write before the parts of a number
@@ -71,7 +70,6 @@ class Dialect:
 
     def of_header(self, first: bytes, called: str) -> tuple[str, "Dialect"]:
         """(the header, with what separates its cells) of a first row. DataError where two may, and for no UTF-8."""
-        check_text(first, called)
         try:
             header = first.decode()
         except UnicodeDecodeError:

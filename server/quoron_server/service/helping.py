@@ -52,8 +52,7 @@ _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
 _MOST_COPIES = 100  # of a run: a helper that lies could use up everybody's budget
-UNCHARGED = "the helper's books were put back"
-_LONGEST = 1 << 30  # bytes of a message of the helper's
+_MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the helper's, and of a reply in many
 _log = logging.getLogger("quoron")
 Words = NDArray[np.uint64]
 _schema = sa.MetaData()
@@ -204,7 +203,7 @@ class Helping:
     def _reply(
         self, run: str, round_: int, ask: Callable[[Any], Iterator[helper_pb2.Chunk]], *, missing: bool = False
     ) -> Any:
-        data = self._call(lambda stub: b"".join(each.data for each in ask(stub)), missing=missing)
+        data = self._call(lambda stub: self._whole(each.data for each in ask(stub)), missing=missing)
         if data is None:
             return None
         try:
@@ -217,6 +216,15 @@ class Helping:
                 f"Expected the helper's reply to round {round_} of run {run}, got one to another list."
             )
         return reply
+
+    def _whole(self, parts: Iterator[bytes]) -> bytes:
+        """HelperDisagrees for a reply that no plan has: nobody's memory is filled by one."""
+        data = bytearray()
+        for each in parts:
+            data += each
+            if len(data) > _LONGEST:
+                raise HelperDisagrees(f"Expected a reply of the helper of at most {_LONGEST:,} bytes, got more.")
+        return bytes(data)
 
     def _check(self, message: helper_pb2.HelperConsent | helper_pb2.Reply, signature: bytes) -> None:
         try:
@@ -236,7 +244,9 @@ class Helping:
 
     def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
         if code == grpc.StatusCode.ABORTED:  # its books were put back since: what comes next begins with its consent
-            raise HelperAway(f"helper {self.link.address} asks to be asked anew: {said}", outside=UNCHARGED)
+            raise HelperAway(
+                f"helper {self.link.address} asks to be asked anew: {said}", outside="the helper's books were put back"
+            )
         away = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
         if code in away:
             raise HelperAway(
@@ -251,7 +261,7 @@ class Helping:
     def _connected(self) -> grpc.Channel:
         with self._lock:
             if self._channel is None:
-                options = (("grpc.max_receive_message_length", _LONGEST), ("grpc.enable_retries", 0))
+                options = (("grpc.max_receive_message_length", _MESSAGE), ("grpc.enable_retries", 0))
                 self._channel = grpc.secure_channel(self.link.address, self._credentials, options=options)
             return self._channel
 
@@ -311,9 +321,7 @@ class HelpedEngine:
         self._copies = self.helping.charged(run, reply.copies, self._copies)  # of one that was answered before
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
-        if not self.specification.simulation:
-            return sums
-        return replace(sums, chain=simulated_chain(asked.chains, round_))
+        return replace(sums, chain=simulated_chain(asked.chains, round_)) if self.specification.simulation else sums
 
     def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
         """Ask everybody, keep what came, and send the list."""
@@ -327,13 +335,9 @@ class HelpedEngine:
         used = next_chain(self._used(asked), round_, entries)
         total = self._totals(round_, self._gathered.values())
         self.helping.sums.hold(run, round_, Held(chain, used, total, len(entries)))
+        plan = bytes.fromhex(digest(self.plan))
         head = helper_pb2.HelperList(
-            run=run,
-            plan_digest=bytes.fromhex(digest(self.plan)),
-            round=round_,
-            previous=before,
-            entries=len(entries),
-            copies=self._copies,
+            run=run, plan_digest=plan, round=round_, previous=before, entries=len(entries), copies=self._copies
         )
         return self.helping.sum(head, entries)
 

@@ -44,12 +44,9 @@ from quoron.cli.common import (
 )
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
-from quoron.cli.declare import declare
-from quoron.cli.evaluate import evaluate
 from quoron.cli.groups import Grouped
 from quoron.cli.health import health
-from quoron.cli.index import index
-from quoron.cli.statistics import statistics
+from quoron.cli.tables import declare, evaluate, index, statistics
 from quoron.cli.tune import tune
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LINES = 24
 COEFFICIENTS, BOUGHT = 4, 3  # that are shown
-CLASS = 24  # letters of a class's name
+CLASS, NAME = 24, 48  # letters of a class's name, and of a feature's
 WARNINGS = 3  # of a plan
 RELEASED = "by what the run released"  # label of a row of summaries
 FIXED = 17  # lines of a complete run without its warnings and what was bought, at most
@@ -84,6 +84,11 @@ def coefficient(model: "Model") -> str:
         return f"coefficient for {textwrap.shorten(str(classes[1]), CLASS, placeholder='...')}"
     several = ", ".join(map(str, classes))
     return f"coefficients for {several}" if 0 < len(several) <= 2 * CLASS else "coefficient"
+
+
+def feature(name: str) -> str:
+    """A feature in a row of coefficients: long names and values by how they begin."""
+    return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
 
 def seconds(plan: Plan) -> float:

@@ -96,7 +96,9 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
     listed = table("feature", *heads, dense=not details)
     for place, (name, value) in enumerate(coefficients[:shown]):
         listed.add_row(
-            escape(name), escape(value), *([_ends(intervals[place])] if intervals and len(heads) > 1 else [])
+            escape(one_screen.feature(name)),
+            escape(value),
+            *([_ends(intervals[place])] if intervals and len(heads) > 1 else []),
         )
     out.print(listed)
     if details and trained.model.no_interval is not None:

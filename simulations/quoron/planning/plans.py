@@ -10,7 +10,7 @@ from typing import Any, Literal
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
 from quoron.planning import bounds
-from quoron.planning.choosing import UNSEEN, automatic, ruled
+from quoron.planning.choosing import UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning
@@ -157,7 +157,8 @@ def choose(
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
-    said, silos = algorithms[planned.plan.algorithm].choosing.remarks(planned.plan), silos_of(config, problem.users)
+    taken, silos = algorithms[planned.plan.algorithm], silos_of(config, problem.users)
+    said = (*unbearable(problem, taken), *taken.choosing.remarks(planned.plan))
     lost = () if silos is None else _without_silos(planned.plan, silos, config, algorithms)
     planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
     if not compare:

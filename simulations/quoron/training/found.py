@@ -22,6 +22,7 @@ MOST = 0.8  # of the users whose label is something: so many hold the classes th
 
 YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
+LONG = 48  # letters of each
 MUCH = 1.1  # times as wide as a range that was bought is a wider one
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
 _OTHER = {"0": "1", "1": "0", "-1": "1", "false": "true", "true": "false"}
@@ -219,9 +220,9 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         )
     is_number = said.get("kind") == "number"
     if len(names) >= 2 and len(names) <= MOST_CLASSES and (held >= MOST * there or not is_number):
-        return {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(sorted(names))}, _numbers(
-            column, names
-        )
+        classes = sorted(names, key=lambda each: (each.casefold(), each))  # of Yes and no the second is Yes
+        found = {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(classes)}
+        return found, _numbers(column, names)
     if len(names) == 1 and held >= MOST * there:
         errors = paid.errors(columns=paid.columns, names=named)
         error = hypot(errors.names, errors.places)
@@ -283,5 +284,9 @@ def _spelt(names: Sequence[str]) -> dict[str, Any]:
 def _short(value: Any) -> str:
     if not isinstance(value, list | tuple):
         return str(value)
-    shown = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in value[:SHOWN]]
+    shown = [f"{each:.4g}" if isinstance(each, float) else _brief(str(each)) for each in value[:SHOWN]]
     return ", ".join(shown) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else "")
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."

@@ -250,7 +250,7 @@ def _summary(
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
         evaluation=measured,
-        overtaken=bool(unheard(events) or unsettled(plan, events)) or _outgrown(plan, events),
+        overtaken=bool(unheard(events) or unsettled(plan, events)) or outgrown(plan, events),
         doubts=doubts,
         mu=None if charge is None else charge.mu,
         variation=0.0 if charge is None else charge.variation,
@@ -332,7 +332,7 @@ def growing(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
+def outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
     last = events[-1].get("public", {}) if events else {}
     left, planned = last.get("left"), plan.predicted_excess_risk

@@ -15,9 +15,10 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import roles, with_columns
 from quoron.training.votes import Want
-from quoron.wildcards import left_out, meant
+from quoron.wildcards import WILD, left_out, meant
 from quoron_client.data import columns, row_kinds, tables
 from quoron_client.data.labels import Signs, read_label
+from quoron_client.data.spans import is_span
 from quoron_client.data.spans import named as spans_named
 from quoron_client.data.tables import Opened
 from quoron_privacy.errors import ConfigError, DataError
@@ -57,6 +58,9 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     left: list[str] = []
     for name, kind, named in _resolved(section, declared, header):
         type_ = source.schema.get(name)
+        if not named and (WILD in name or is_span(name)):
+            left.append(f"Column {name!r} is left out: its name reads as a pattern of columns. Rename it.")
+            continue
         try:
             dated = kind == "any" and row_kinds.is_day(columns.kind(source.empty([name]), name))
             if dated:
