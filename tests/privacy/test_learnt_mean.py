@@ -3,6 +3,7 @@
 import doctest
 import math
 from fractions import Fraction
+from itertools import accumulate
 from statistics import NormalDist
 
 import numpy as np
@@ -129,6 +130,16 @@ def test_bins_of_length_reach_every_user_and_are_narrow_but_where_that_would_be_
         assert edges[-1] / edges[-2] == pytest.approx(2 ** (1 / 3))
     far = learnt_radii.edges_of(1e-30, 1e30)
     assert (far[-1] >= 2e30 or len(far) == learnt_radii.MOST_LENGTHS, far[-1] / far[-2]) == (True, pytest.approx(2))
+
+
+@given(st.floats(0.1, 10.0), st.lists(st.integers(0, 5), min_size=8, max_size=8))
+def test_parts_of_bins_ascend_where_bins_are_no_wider_than_a_rounding(low, widths):
+    """Whoever looks a user up among edges that do not ascend finds a place that hangs on who was looked up before."""
+    edges = np.array([0.0, *accumulate([low, *widths], lambda at, ulps: at + ulps * np.spacing(at))])
+    seen = np.ones(len(edges) - 1)
+    parts = learnt_radii.parts_of(learnt_radii.Bins(edges, seen, seen / 100, seen / 10))
+    assert (np.diff(parts) >= 0).all()
+    assert len(parts) == learnt_radii.MOST_PARTS + 1
 
 
 def test_noise_hardly_ever_makes_users_and_the_less_the_farther_away():

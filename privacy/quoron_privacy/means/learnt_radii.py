@@ -185,9 +185,10 @@ def bins_of(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: f
 
 
 def parts_of(bins: Bins) -> Vector:
-    """Edges of the parts of bins near the edge, each of equal ratio."""
+    """Edges of the parts of bins near the edge, each of equal ratio; none below the one before."""
     lows, highs = bins.edges[bins.near_edge], bins.edges[1:][bins.near_edge]
-    return np.append(lows[:, None] * (highs / lows)[:, None] ** (np.arange(_PARTS) / _PARTS), highs[-1])
+    edges = np.append(lows[:, None] * (highs / lows)[:, None] ** (np.arange(_PARTS) / _PARTS), highs[-1])
+    return np.maximum.accumulate(edges)  # of bins that are no wider than a rounding: whoever searches relies on order
 
 
 def held(bins: Bins, looked: Vector, deviation: float, parts: Vector) -> Held:
