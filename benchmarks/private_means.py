@@ -34,7 +34,7 @@ Vector = NDArray[np.float64]
 Line = dict[str, Any]
 
 DELTA, DRAWS = 1e-6, 8
-NOISES = 16  # draws of noise at least, where users are so many that few tables are drawn
+NOISES, NUMBERS = 16, 120  # draws of noise at least, and numbers that are compared
 SHAPES: dict[str, Callable[[np.random.Generator, int, int], Matrix]] = {
     "normal": lambda rng, n, d: rng.normal(size=(n, d)),
     "one-large": lambda rng, n, d: rng.normal(size=(n, d)) * np.append(10.0, np.ones(d - 1)),
@@ -63,7 +63,7 @@ def mean_cells(
     """A line for each cell and method: its error, and how many times the oracle's it is."""
     for shape in shapes:
         for users, columns in sizes:
-            few = max(2, draws * (10 if columns == 1 else 1) * 10_000 // max(users, 10_000))
+            few = 2 if users * columns > 10**6 else draws * (10 if columns == 1 and users <= 10_000 else 1)
             tables = [
                 SHAPES[shape](np.random.default_rng([draw, users, columns]), users, columns) for draw in range(few)
             ]
@@ -120,7 +120,7 @@ def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: f
                     away, epsilon, DELTA, bound=bound, spread=spread if method == "two-stage" else None,
                     method=method, simulation_seed=draw + 1000 * again,
                 ).value
-                for again in range(max(1, NOISES // len(tables)))
+                for again in range(-(-max(NOISES, NUMBERS // table.shape[1]) // len(tables)))
             ]  # fmt: skip
         except Infeasible:
             return math.nan
