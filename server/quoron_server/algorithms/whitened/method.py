@@ -67,6 +67,9 @@ LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, ov
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
 ROBUST_LABELS = 1.2
 USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of COARSE; above it in proportion
+# Of several classes: √S over G₀ and ν below which all who are told wrong count alike; the radius then, over G₀; the
+# longest step, over the usual length of a point; the share of the last step that is gone again.
+SURE, ALIKE_BELOW, ALIKE, STRIDE, MOMENTUM = 0.25, 100.0, 0.15, 1.6, 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +97,7 @@ class WhitenedState:
     radii: Vector  # (T,), C
     beyond: Vector  # (T,): share of users beyond ⅔ C
     tail: float  # the least power of the tail of users' lengths so far
+    alike: bool = False  # whether all users who are told wrong count alike
 
 
 class WhitenedTracking:
@@ -240,17 +244,24 @@ class WhitenedTracking:
         tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
         flattest = min(state.tail, tail)
         so_far = (each[: t + 1] for each in (points, gradients, variances, walks))
-        model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
-        gradient, error = model.at(theta, state.walk)
-        following, moved = self._moved(state, gradient, error, model)
-        walk = state.walk + WALK**2 * moved / d
-        after = self._aimed(state, released, share, tail, gradient, error, following, moved)
+        if state.alike:
+            following, walk, centre = self._strode(state, points, gradients), state.walk, c
+            after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
+        else:
+            model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
+            gradient, error = model.at(theta, state.walk)
+            following, moved = self._moved(state, gradient, error, model)
+            walk = state.walk + WALK**2 * moved / d
+            after = self._aimed(state, released, share, tail, gradient, error, following, moved)
+            centre = model.at(following, walk)[0]
+            if self._sure(after):
+                after, centre = replace(after, radius=ALIKE * state.start_length, alike=True), 0 * centre
         after = replace(
             after,
             round=t + 1,
             presence=presence,
             point=following,
-            centre=model.at(following, walk)[0],
+            centre=centre,
             walk=walk,
             points=points,
             gradients=gradients,
@@ -264,6 +275,30 @@ class WhitenedTracking:
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
+
+    def _strode(self, state: WhitenedState, points: Vector, gradients: Vector) -> Vector:
+        """By steps of a length, with momentum, of the mean of gradients clipped to a small part of their length.
+
+        With a ridge along the features' own directions that at the usual length of a point is as long as all noise.
+        """
+        p, parts, t = self.parameters, self._contrasts.parts, state.round
+        usual, signal = USUAL * math.sqrt(p.width), along(state.transform, constant=p.intercept)
+        noise = math.sqrt(self._contrasts.dimension / sum(each**-2 for each in p.gradient_scales))
+        pull = np.diag(state.radius * noise / usual * signal.mean() / signal)
+        pull += p.ridge * state.transform.T @ state.transform
+        before = t > 0 and state.radii[t - 1] == state.radius  # whether the last step was such a one
+        inverse = np.linalg.inv(state.radius / (STRIDE * usual) * np.eye(len(signal)) + pull)
+
+        def after(k: int) -> Vector:
+            at = points[k].reshape(parts, -1)
+            moved: Vector = (at - (gradients[k].reshape(parts, -1) + at @ pull) @ inverse).ravel()
+            return moved
+
+        following = after(t)
+        if t + 1 < p.gradients:
+            following = following + MOMENTUM * (following - (after(t - 1) if before else state.point))
+        following = within(following, self._largest)
+        return following * fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
 
     def _moved(
         self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel
@@ -406,6 +441,12 @@ class WhitenedTracking:
         """Times what γ may be off by: more where lengths have a flat tail, so that features are far from Gaussian."""
         p = self.parameters  # of the tail of fewer, or of hostile, users it is mostly noise, or theirs
         return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
+
+    def _sure(self, state: WhitenedState) -> bool:
+        """Whether most are told right, and noise hides by how much: of several classes."""
+        p = self.parameters
+        near = SURE * min(1.0, ALIKE_BELOW / p.resolution) * state.start_length
+        return p.outputs > 2 and not p.robust and math.sqrt(state.spread) < near
 
     @property
     def bound(self) -> float:
