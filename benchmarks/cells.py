@@ -5,6 +5,7 @@ oracle    the same of one Gaussian gradient at the optimum, whitened by the true
           radius that is best in hindsight: nobody can release that
 nu        nμ/√d, μ that of (ε, δ): how far users stand out of the noise
 forecast  the plan's predicted excess risk over F(0) - F*, in per cent
+told      the same bound for each seed by what its run released; None where none is told
 auc       of held-out users (of classes accuracy, of numbers the negative root of the mean square), and best auc of
           the minimum
 """
@@ -73,14 +74,22 @@ def plan_of(
 
 def model(people: TablePopulation, plan: Plan, seed: int, engine: Engine | None = None) -> np.ndarray:
     """Of one run, in this process."""
+    return ended(people, plan, seed, engine)[0]
+
+
+def ended(
+    people: TablePopulation, plan: Plan, seed: int, engine: Engine | None = None
+) -> tuple[np.ndarray, Mapping[str, Any]]:
+    """The model of one run, and what its last round made public."""
     made, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(1000 + seed)
     engine = engine_for(people) if engine is None else engine
     state = made.init()
     while (question := made.request(state, noise)) is not None:
         answers = engine.ask(question)
         answers = answers if question.reduction is None else summed(answers, question.reduction)
-        state = made.update(state, answers, noise).state
-    return np.asarray(made.model(state))
+        update = made.update(state, answers, noise)
+        state = update.state
+    return np.asarray(made.model(state)), update.public
 
 
 def start_excess(people: TablePopulation) -> float:
@@ -182,13 +191,15 @@ def told(people: TablePopulation, epsilon: float) -> dict[str, Any]:
 def run(people: TablePopulation, plan: Plan, seeds: int) -> dict[str, Any]:
     """What a plan's models leave, and what it foretold."""
     start = start_excess(people)
-    models = [model(people, plan, seed) for seed in range(seeds)]
+    runs = [ended(people, plan, seed) for seed in range(seeds)]
+    models, told = [each for each, _ in runs], [public.get("left") for _, public in runs]
     foretold = plan.predicted_excess_risk
     return {
         "algorithm": plan.algorithm,
         "left": [short(100 * people.excess_risk(each) / start) for each in models],
         "auc": [round(score(people.test_metrics(each)), 4) for each in models],
         "forecast": None if foretold is None else short(100 * foretold / start),
+        "told": [None if each is None else short(100 * each / start) for each in told],
     }
 
 

@@ -194,16 +194,23 @@ def means(lines: list[Line]) -> list[str]:
 
 
 def forecasts(lines: list[Line]) -> list[str]:
-    """Of those below 100 %: how often they held, and how loose they are."""
-    spoken = [line for line in lines if line.get("forecast") and line["forecast"] < 100]
-    runs = [(line["forecast"], left) for line in spoken for left in line["left"]]
-    if not runs:
-        return []
-    return [
-        row("forecasts below 100 % of `auto`'s plans, ν > 20", "80 %", f"{100 * len(spoken) / len(lines):.0f} %"),
-        row("runs that held them", "90 %", share(left <= forecast for forecast, left in runs)),
-        row("forecast over what was left, median", "8", f"{median(f / max(left, 1e-12) for f, left in runs):.2g}"),
-    ]
+    """Of those below 100 %, by plans and by what runs released: how often they held, and how loose they are."""
+    planned = [[(line.get("forecast"), left) for left in line["left"]] for line in lines]
+    released = [list(zip(line["told"], line["left"], strict=True)) for line in lines if "told" in line]
+    rows = []
+    for whose, kept in (("`auto`'s plans", planned), ("what runs released", released)):
+        found = [[(told, left) for told, left in runs if told and told < 100] for runs in kept]
+        spoken = [each for runs in found for each in runs]
+        if not spoken:
+            continue
+        loose = median(told / max(left, 1e-12) for told, left in spoken)
+        below = fmean(len(some) / len(runs) for some, runs in zip(found, kept, strict=True))
+        rows += [
+            row(f"forecasts below 100 % by {whose}, ν > 20", "80 %", f"{100 * below:.0f} %"),
+            row("runs that held them", "90 %", share(left <= told for told, left in spoken)),
+            row("forecast over what was left, median", "8", f"{loose:.2g}"),
+        ]
+    return rows
 
 
 def share(good: Iterable[bool]) -> str:

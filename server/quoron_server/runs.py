@@ -36,12 +36,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, RunError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server import rounds
@@ -51,13 +52,19 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
 from quoron_server.books.registry import OPEN, Front, Registry, State
-from quoron_server.books.restoring import continue_held
 from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.budget import EVERYONE, Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Evaluate, Last, Observer
 from quoron_server.serial import dumps
 from quoron_server.wording import digest, plan_json, sentence
+
+if TYPE_CHECKING:
+    from quoron_server.algorithms.two_servers import method as two_servers
+    from quoron_server.books import restoring
+else:
+    two_servers = OnFirstUse("quoron_server.algorithms.two_servers.method")  # of that exposure alone
+    restoring = OnFirstUse("quoron_server.books.restoring")  # of books that were put back
 
 Vector = NDArray[np.float64]
 Account = Callable[[], AbstractContextManager[PopulationLedger]]  # the lifetime ledger, for as long as it is needed
@@ -151,9 +158,7 @@ class Run:
         Raises what `rounds.run` raises.
         """
         if self.plan.guarantee.servers is not None:
-            from quoron_server.algorithms.two_servers.method import with_helper
-
-            engine = with_helper(engine, self.plan, self.simulation_seed)
+            engine = two_servers.with_helper(engine, self.plan, self.simulation_seed)
         return rounds.run(
             self._made,
             engine,
@@ -341,7 +346,7 @@ class Books:
             specification, plan = planned(row.specification)
             private = plan.guarantee.exposure != "none"
             promise = {"group": specification.group, **charge_of(plan)} if private else None
-        return continue_held(self.database, run, promise, by=by)
+        return restoring.continue_held(self.database, run, promise, by=by)
 
     def settle(self) -> None:
         """At a start: end once more whatever was ended, but not to its last line, before this process came.

@@ -275,6 +275,15 @@ def willing_needed(specification: RunSpecification) -> int:
     return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
+def require_helper(specification: RunSpecification, plan: Plan, *, helped: bool) -> None:
+    """ConfigError for a run of two servers at a coordinator without the other one."""
+    if plan.guarantee.exposure == "two-servers" and not helped:
+        raise ConfigError(
+            f"Expected a coordinator with a helper for run {specification.run} of exposure two-servers, got one "
+            "without: start it with --helper, and with TLS (docs/two-servers.md)."
+        )
+
+
 def require_connections(specification: RunSpecification, most_clients: int, *, alone: bool) -> None:
     """ConfigError if not all users of a run could be connected at a time, each by a client of its own if `alone`."""
     users = specification.problem.users

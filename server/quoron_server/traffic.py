@@ -15,9 +15,9 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.reports import RangeReport
+from quoron_client.protocol.questions import Question, Status, Task
 from quoron_server.algorithm import names_of
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
@@ -51,9 +51,9 @@ def encoded(question: Question, dimension: int) -> tuple[int, int]:
         return 0, 0
     user = int(question.cohort[0]) if len(question.cohort) else 0
     down = question.messages * wire.question_to_wire(question, 0, run="", user=user, seconds=0).ByteSize()
-    if isinstance(question.task, RangeReport):  # users differ in one number
-        down += sum(_optional(int(each)) for each in question.task.coordinates)
-        down -= question.messages * _optional(int(question.task.coordinates[0]))
+    if (own := _own(question.task)) is not None:
+        down += sum(_optional(int(each)) for each in own)
+        down -= question.messages * _optional(int(own[0]))
     values = np.zeros(question.task.answer_shape(dimension))
     answer = wire.answer_to_wire("", question.round, _DIGEST, values, Status.ANSWERED)
     return down, question.messages * answer.ByteSize()
@@ -72,13 +72,19 @@ class Sizes:
 
     def of(self, question: Question) -> tuple[int, int]:
         """Bytes of all planned (questions, answers)."""
-        if isinstance(question.task, RangeReport):  # the only numbers whose size is their value's
+        if _own(question.task) is not None:
             return encoded(question, self._dimension)
         one = question.task.part(slice(0, 1))
         outline = question.messages, _optional(question.round), _outline(one)
         if outline != self._last[0]:
             self._last = outline, encoded(question, self._dimension)
         return self._last[1]
+
+
+def _own(task: Task) -> NDArray[np.int64] | None:
+    """Where each user is told one number of its own, those numbers (k,): what is said of them takes what they take."""
+    own = None if task.own is None else getattr(task, task.own)
+    return own if own is not None and own.ndim == 1 else None
 
 
 def _outline(value: Any) -> Any:

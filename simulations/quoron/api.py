@@ -21,11 +21,9 @@ from quoron import engines
 from quoron.config import Config, is_wanted
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.planning.plans import Planned
-from quoron.planning.questions import Advice
 from quoron.reports.summary import from_json
 from quoron.run_folder import FRAME, MODEL, RunFolder, as_parquet, claim, write
 from quoron.sections import Keep, Method, Privacy, door, sections
-from quoron.simulation import asking
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.patterns import unread_of
@@ -37,15 +35,27 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs no table, and no database
+    from quoron import model as models
     from quoron.comparing import comparison as comparisons
+    from quoron.comparing import request as requests
     from quoron.comparing.comparison import Comparison
-    from quoron.comparing.request import Request
     from quoron.model import Model
+    from quoron.planning import questions
+    from quoron.planning.questions import Advice
+    from quoron.reports import progress as bars
+    from quoron.simulation import asking
     from quoron.training import run as training
     from quoron.training.result import TrainedTable
+    from quoron.tuning import run as tuning
 else:
     comparisons = OnFirstUse("quoron.comparing.comparison")
+    models = OnFirstUse("quoron.model")
+    requests = OnFirstUse("quoron.comparing.request")
+    bars = OnFirstUse("quoron.reports.progress")
+    questions = OnFirstUse("quoron.planning.questions")
+    asking = OnFirstUse("quoron.simulation.asking")
     training = OnFirstUse("quoron.training.run")
+    tuning = OnFirstUse("quoron.tuning.run")
 
 _SECRET = ("simulation_seed", "seed")  # what a run for real draws by itself
 
@@ -90,12 +100,10 @@ def train(
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the group's limit.
     """
-    from quoron.reports.progress import display
-
     sharing = training_sharing(_engine(engine))
     said = sections(privacy, method, keep, door="train", without=_SECRET, epsilon=epsilon, evaluate=evaluate)
     config, name, frame = described(source, columns, settings, said)
-    with display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
+    with bars.display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
         with folder.resumable():
@@ -213,15 +221,13 @@ def compare(
     Raises:
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.
     """
-    from quoron.comparing.request import Request
-
     out = None if keep is None else keep.out
     said = sections(privacy, keep, door="compare", evaluate=evaluate)
     said.pop("run", None)  # of one run; the folder is the comparison's
     config, name, frame = described(source, columns, settings, said)
     _check_declared(config, "compare")
     table, config = needed(frame, config)
-    request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
+    request = requests.Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     where = _engine(engine)
     comparison_sharing(where)
     folder = comparisons.claim(out, name)
@@ -230,11 +236,9 @@ def compare(
     return _compared(request, folder, where, progress)
 
 
-def _compared(request: "Request", folder: Path, engine: EngineChoice, progress: bool | None) -> "Comparison":
-    from quoron.reports.progress import runs_display
-
+def _compared(request: "requests.Request", folder: Path, engine: EngineChoice, progress: bool | None) -> "Comparison":
     quiet = not (sys.stderr.isatty() if progress is None else progress)
-    with RunFolder(folder).resumable(), runs_display(quiet=quiet) as watcher:
+    with RunFolder(folder).resumable(), bars.runs_display(quiet=quiet) as watcher:
         sharing = comparison_sharing(engine)
         return comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)
 
@@ -274,7 +278,7 @@ def ask(
     method: Method | None = None,
     settings: Settings = (),
     **columns: Unpack[TableColumns],
-) -> Advice:
+) -> "Advice":
     """How many users, or which ε, would do for a risk or an accuracy, and what does each ε buy?
 
     Args:
@@ -285,7 +289,9 @@ def ask(
     """
     said = sections(privacy, method, door="ask", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
-    _check_declared(config, "ask")
+    if risk is None and accuracy is None and not epsilons:
+        return questions.Advice()
+    _check_declared(config, "questions of how many users and which ε")
     table, config = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
@@ -316,8 +322,6 @@ def resume(
     folder = RunFolder(Path(directory))
     with folder.resumable():
         if folder.is_search:
-            from quoron.tuning import run as tuning
-
             return tuning.resume(folder)
         if folder.is_training:
             return training.resume(folder, observers, sharing=training_sharing(where))
@@ -342,10 +346,8 @@ def report(directory: str | Path) -> Path:
 @door
 def load(path: str | Path) -> "Model":
     """The model in a file, or in the folder of a run that has released one. DataError for anything else."""
-    from quoron.model import Model
-
     given = Path(path)
-    return Model.load(given / MODEL if given.is_dir() else given)
+    return models.Model.load(given / MODEL if given.is_dir() else given)
 
 
 def _with_bought(config: Config, frame: Any) -> tuple[Config, str]:

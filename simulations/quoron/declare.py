@@ -31,11 +31,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron import toml_text
+from quoron import toml_text, wildcards
 from quoron.sections import DELTA, Keep, Privacy, door, only, shortened
 from quoron.table_columns import integers
 from quoron.training import lifetime
-from quoron_client.data import columns, spans, tables
+from quoron_client.data import columns, tables
 from quoron_client.data.dates import DateNumber
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.features import Numeric
@@ -222,8 +222,8 @@ def declare(
 def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
     """The columns that names, patterns and spans of each kind stand for."""
     entries = [each for some in declared for each in some]
-    header = tables.names(source) if any(spans.WILD in each for each in entries) else []
-    meant = iter(spans.meant(entries, header, roles={user}))
+    header = tables.names(source) if any(wildcards.WILD in each for each in entries) else []
+    meant = iter(wildcards.meant(entries, header, roles={user}))
     return [[name for _ in some for name in next(meant)] for some in declared]
 
 

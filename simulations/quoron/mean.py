@@ -34,7 +34,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,6 +44,7 @@ from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import truncated_mean
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.learnt_mean import LearntMean, gaussians
@@ -51,9 +52,13 @@ from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
-from quoron_privacy.robust import robust_mean
 from quoron_server.plan import Guarantee, Privacy
 from quoron_server.wording import sentence
+
+if TYPE_CHECKING:
+    from quoron_privacy.robust import robust_mean
+else:
+    robust_mean = OnFirstUse("quoron_privacy.robust.robust_mean")  # where outliers are declared
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -192,6 +197,8 @@ def _numbers(own: ArrayLike) -> Matrix:
         raise DataError("Expected users as arrays of numbers, got something else.") from error
     if values.dtype.kind not in _NUMBERS:
         raise DataError(f"Expected users as arrays of numbers, got values of type {values.dtype}.")
+    if isinstance(own, np.ma.MaskedArray):  # what is masked is not there, whatever lies under it
+        return np.ma.filled(own.astype(np.float64), np.nan)
     return values.astype(np.float64, copy=False)
 
 

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
-from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_server.books.durable import SHARED, make_folder, public, sync_folder
 from quoron_server.serial import dumps
 
@@ -90,11 +90,17 @@ class RunFolder:
 
     @contextmanager
     def resumable(self) -> Iterator[None]:
-        """Note on an interruption how to go on."""
+        """Note on an interruption, and where a table cannot be read once its run is charged, how to go on."""
         try:
             yield
         except KeyboardInterrupt as stopped:
             stopped.add_note(f"Interrupted. Continue with: quoron resume {self.path}")
+            raise
+        except DataError as error:
+            if self.is_training and self.ledger.is_file():
+                error.add_note(
+                    f"The run has begun and is charged. Go on, for that charge, with: quoron resume {self.path}"
+                )
             raise
 
     def config(self) -> Config:

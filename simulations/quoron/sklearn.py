@@ -29,7 +29,7 @@ from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
-from quoron.sections import Setting, overlay
+from quoron.sections import Setting, overlay, plain
 from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron.tuning import fitting
@@ -54,6 +54,7 @@ except ModuleNotFoundError as missing:
 
 __all__ = [
     "DataDependentBounds",
+    "DoubtfulModel",
     "InputError",
     "NoiseFromSeed",
     "PrivateHuberRegressor",
@@ -74,6 +75,10 @@ class DataDependentBounds(UserWarning):
 
 class UnfitRows(UserWarning):
     """Many rows do not fit what was declared, by the private look at the table that a fit has paid for."""
+
+
+class DoubtfulModel(UserWarning):
+    """By what the fit itself released the model is no better than none, or mostly noise."""
 
 
 class NoiseFromSeed(UserWarning):
@@ -168,6 +173,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         self.model_, self.health_ = trained.model, trained.health
         for amiss in () if trained.health is None else trained.health.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
+        for doubt in trained.summary.doubts:
+            warnings.warn(doubt[:1].upper() + doubt[1:], DoubtfulModel, stacklevel=3)
         for amiss in (each for each in remarks if each.startswith("class_weight")):
             warnings.warn(amiss, UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
@@ -230,7 +237,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
                 "evaluate": self.evaluate,
             },
         }
-        tree = {name: {k: v for k, v in table.items() if v is not None} for name, table in asked.items()}
+        tree = {name: {k: plain(v, k) for k, v in table.items() if v is not None} for name, table in asked.items()}
         return configs.from_tree(overlay(tree, self.settings))
 
     @abstractmethod

@@ -48,7 +48,7 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
         if not (hasattr(source, "columns") or hasattr(source, "__arrow_c_stream__")):
             raise DataError(
                 "Expected a DataFrame, the path of a table or of a .toml file, or a preset's name, got "
-                f"{shortened(source)}.{_frame_of(source)}"
+                f"{_told(source)}.{_frame_of(source)}"
             )
         return _of_table(columns), "table", None, source
     path, text = Path("run") if isinstance(source, Config) else Path(source), str(source)
@@ -79,6 +79,11 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
 
 def _is_preset(name: str) -> bool:
     return name in {each.name for each in presets()}
+
+
+def _told(source: object) -> str:
+    """What was given: rows by their type alone, as their values are somebody's."""
+    return shortened(source) if source is None or isinstance(source, int | float) else f"a {type(source).__name__}"
 
 
 def _frame_of(source: object) -> str:

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from quoron.section import Fraction, Positive, Section, Simulated
+from quoron.wildcards import ranged
 from quoron_client.data.dialect import Dialect, can_separate
 from quoron_client.data.labels import ByClass
-from quoron_client.data.spans import MOST, Vocabulary, ranged
+from quoron_client.data.spans import MOST, Vocabulary
 from quoron_privacy.errors import ConfigError
 
 

@@ -194,13 +194,15 @@ class TestLearntMean:
     def test_the_audit_catches_an_interval_of_true_shares(self, monkeypatch):
         """As if one column's users were counted and not released with noise."""
 
-        def counted(self, bins, size, divisor, mu):
-            honest(self, bins, size, divisor, mu)
-            return np.bincount(bins, minlength=size) / divisor
+        def counted(self, edges, mu, which=slice(None)):
+            honest(self, edges, mu, which)
+            return np.histogram(self.rows, edges)[0][which] / USERS
 
-        honest, chosen = learnt_mean._Told._counted, learnt_interval.interval_of
-        monkeypatch.setattr(learnt_mean._Told, "_counted", counted)
-        monkeypatch.setattr(learnt_interval, "interval_of", lambda shares, _, *rest: chosen(shares, 1e-9, *rest))
+        honest, chosen = learnt_mean._Told.shares, learnt_interval.interval_of
+        monkeypatch.setattr(learnt_mean._Told, "shares", counted)
+        monkeypatch.setattr(
+            learnt_interval, "interval_of", lambda shares, noise, *rest: chosen(shares, noise * 1e-9, *rest)
+        )
         assert self.found(lambda mean: mean.value[0]) > EPSILON
 
     def test_the_audit_catches_a_radius_of_true_lengths(self, monkeypatch):
@@ -258,6 +260,48 @@ class TestLookAtTheEdge:
         monkeypatch.setattr(learnt_mean._Told, "_released", released)
         monkeypatch.setattr(TestLookAtTheEdge, "EDGES", np.append(0.0, np.geomspace(0.5, 4.0, 40)))
         assert self.found(lambda shown: shown.sum(axis=1), draws=5_000) > EPSILON
+
+
+class TestBinsThatAreAskedAgain:
+    """Shares of users of one column, and once more those of bins far away that may hold somebody."""
+
+    EDGES = learnt_interval.bins_around(1.0, 64.0, 1000.0)
+
+    def found(self, statistic, sound=True, draws=1_000):
+        def world(at, seed):
+            rows = np.zeros((USERS, 1))
+            rows[3] = at
+            true = np.histogram(rows, self.EDGES)[0] / USERS
+
+            def draw(runs):
+                stream, mu = SeededNoise(seed).stream("look"), gdp.mu_for(EPSILON, DELTA) / math.sqrt(2)
+                shown = np.zeros((runs, 2, len(true)))
+                for run in range(runs):
+                    told = learnt_mean._Told(rows, np.ones(USERS, bool), stream)
+                    shares = told.shares(self.EDGES, mu)
+                    noise = np.full(len(shares), told.scale)
+                    doubt = learnt_interval.doubtful(
+                        *((shares, noise) if sound else (true, 0 * noise + 0.04)), self.EDGES, 1.0
+                    )
+                    shown[run] = shares, told.again(shares, noise, self.EDGES, doubt, mu)[0] if doubt.any() else shares
+                return statistic(shown)
+
+            return draw
+
+        return epsilon_lower_bound(world(0.1, 51), world(30.0, 52), delta=DELTA, draws=draws)
+
+    @pytest.mark.parametrize("statistic", ["how many", "what"])
+    def test_they_never_exceed_the_claimed_epsilon(self, statistic):
+        far, near = (int(np.searchsorted(self.EDGES, at)) - 1 for at in (30.0, 0.1))
+        of = {
+            "how many": lambda shown: np.sum(shown[:, 0] != shown[:, 1], axis=1),
+            "what": lambda shown: shown[:, 1, far] - shown[:, 0, near],
+        }
+        assert self.found(of[statistic]) <= EPSILON
+
+    def test_the_audit_catches_bins_that_are_asked_again_because_of_who_is_in_them(self):
+        """As if true shares, and not those that were released, told what is in doubt."""
+        assert self.found(lambda shown: np.sum(shown[:, 0] != shown[:, 1], axis=1), sound=False) > EPSILON
 
 
 class TestRobustMean:

@@ -250,15 +250,6 @@ def test_a_convolution_is_drawn_for_sums_as_for_rows():
     np.testing.assert_array_equal(gradient_sums(loss, batch, task, reduction, keys=keys).total, expected.total)
 
 
-def test_rows_are_written_where_they_are_wanted():
-    batch, task = reference.random_batch(np.random.default_rng(3), RAGGED, 4), at(np.ones(4))
-    out = np.full((len(RAGGED), 4), 7.0)
-    assert average_gradient(make_loss("logistic"), batch, task, out=out) is out
-    np.testing.assert_array_equal(out, average_gradient(make_loss("logistic"), batch, task))
-    with pytest.raises(DataError, match="out of shape"):
-        average_gradient(make_loss("logistic"), batch, task, out=out[:-1])
-
-
 def test_sums_of_several_classes_and_centres_of_another_dimension_are_refused():
     batch = reference.random_batch(np.random.default_rng(3), RAGGED, 4)
     with pytest.raises(ConfigError, match="one output"):

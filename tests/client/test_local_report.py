@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from quoron_client import AverageGradient, ItemBatch, average_gradient, make_loss
+from quoron_client.compute.local_report import local_report
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.reports import RangeReport, VectorReport
-from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise, local_report
+from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
 
 USERS, DIMENSION = 40, 6

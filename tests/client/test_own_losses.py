@@ -13,7 +13,8 @@ from quoron import config as configs
 from quoron.operate.submission import specify
 from quoron.simulation.scene import loss_of
 from quoron_client import AverageGradient, L2Ball, average_gradient, average_loss, local_sgd, make_loss
-from quoron_client.losses import Classification, Declaration, Logistic, declared_loss, own
+from quoron_client.losses import Classification, Logistic, own
+from quoron_client.losses.own import Declaration, declared_loss
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
@@ -26,7 +27,7 @@ from quoron_server.wording import sentence
 # Pseudo-Huber: w² (√(1 + (r/w)²) - 1), convex, |φ'| < w, φ'' <= 1. As a file that another distribution would hold.
 SOURCE = """
 from math import sqrt
-from quoron_client.losses import Declaration
+from quoron_client.losses.own import Declaration
 
 def value(prediction, label, width):
     ratio = (prediction - label) / width

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from client import reference
-from quoron_client.compute import placed
+from quoron_client.compute import work
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.compute.placed import placed_gradient
-from quoron_client.compute.work import answer
+from quoron_client.compute.work import answer, placed_gradient
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import DataError
@@ -90,7 +89,7 @@ def test_places_that_nobody_has_take_no_work(monkeypatch):
         computed.append(len(items.labels))
         return average_gradient(loss, items, task, **named)
 
-    monkeypatch.setattr(placed, "average_gradient", counting)
+    monkeypatch.setattr(work, "average_gradient", counting)
     loss, items = reference.some_losses()[0], batch(sizes=(6,))
     many = np.roll(np.arange(10_000), 77)[None]
     found = placed_gradient(loss, items, PlacedGradient(POINT, many, 4.0))

@@ -1,7 +1,6 @@
 """Columns that count up are one entry wherever they are told, and the same columns wherever they are read."""
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -109,120 +108,6 @@ class TestASpan:
     def test_that_has_the_label_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="'x7' as both"):
             Encoding((Numeric("x[0:50000]", 0, 1),), label=Signs("x7"))
-
-
-class TestAPattern:
-    HEADER = ("who", "x1", "age", "x2", "xx", "late", "x_sick")
-
-    @pytest.mark.parametrize(
-        ("pattern", "names"),
-        [
-            ("x*", ("x1", "x2", "xx", "x_sick")),
-            ("*x*", ("x1", "x2", "xx", "x_sick")),
-            ("x*x", ("xx",)),
-            ("*", ("x1", "age", "x2", "xx", "late", "x_sick")),
-            ("*a*e", ("age", "late")),
-            ("x1*", ("x1",)),
-            ("age", ("age",)),
-            ("x[0:9]", ("x[0:9]",)),
-        ],
-    )
-    def test_stands_for_columns_of_the_header_in_its_order(self, pattern: str, names: tuple[str, ...]) -> None:
-        assert spans.resolved([pattern], self.HEADER, roles={"who"}) == [names]
-
-    def test_stands_for_no_column_that_has_another_role(self) -> None:
-        assert spans.resolved(["x*"], self.HEADER, roles={"who", "x_sick"}) == [("x1", "x2", "xx")]
-
-    @pytest.mark.parametrize(
-        ("declared", "message"),
-        [
-            (
-                ["z*"],
-                r"columns that 'z\*' stands for, got none among the 7 of the table: 'who', 'x1', 'age', 'x2', 'xx', ",
-            ),
-            (["who*"], r"got none among"),
-            (["x*", "*1"], r"declared once, got 'x1' as 'x\*' and as '\*1'. Write patterns"),
-            (["x*", "x*"], r"got 'x1' as"),
-            (["*", "*"], r"every pattern once, got '\*' twice"),
-            (["x*[0:2]"], r"got 'x\*\[0:2\]': both in one"),
-        ],
-    )
-    def test_that_is_empty_or_can_be_meant_in_two_ways_is_refused(self, declared: list[str], message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
-            spans.resolved(declared, self.HEADER, roles={"who"})
-
-    @pytest.mark.parametrize(
-        ("declared", "found"),
-        [
-            (["x*", "x2"], [("x1", "xx", "x_sick"), ("x2",)]),
-            (["x[0:2]", "x*"], [("x[0:2]",), ("x2", "xx", "x_sick")]),
-            (["*", "x*", "age"], [("late",), ("x1", "x2", "xx", "x_sick"), ("age",)]),
-            (["x1", "x1*"], [("x1",), ()]),
-        ],
-    )
-    def test_leaves_a_column_to_its_own_name_and_the_rest_to_a_star(self, declared, found) -> None:
-        assert spans.resolved(declared, self.HEADER, roles={"who"}) == found
-
-    def test_leaves_out_what_is_excluded(self) -> None:
-        def found(*without: str) -> list[tuple[str, ...]]:
-            return spans.resolved(["x*", "age"], [*self.HEADER, "x[0:9]"], roles={"who"}, without=without)
-
-        assert found("x_*", "xx", "x[0:9]", "x1*") == [("x2",), ("age",)]
-        with pytest.raises(ConfigError, match="excludes, got none in the table"):
-            found("z*")
-        with pytest.raises(ConfigError, match="exclude that nobody declares, got 'age'"):
-            found("age")
-
-    def test_of_ten_thousand_are_found_in_one_look_at_the_header(self) -> None:
-        """One by one they would be 3·10⁸ comparisons: minutes."""
-        header = [f"{place}_{each}" for place in range(10_000) for each in "abc"]
-        found = spans.resolved([f"{place}_*" for place in range(10_000)], header, roles=())
-        assert [name for some in found for name in some] == header
-        backwards = spans.resolved([f"*_{each}" for each in "abc"], header, roles=())
-        assert [len(some) for some in backwards] == [10_000] * 3
-
-    @pytest.mark.parametrize(
-        ("listed", "ranges", "found"),
-        [
-            (["a", "x1"], {"a": 1, "x*": 2}, {"a": 1, "x1": 2}),
-            (["a", "x1", "b"], {"a": 1, "*": 3, "x*": 2}, {"a": 1, "x1": 2, "b": 3}),
-            (["*"], {"a": 1, "x*": 2}, {"*": None, "a": 1, "x*": 2}),
-            (["a"], {}, {"a": None}),
-        ],
-    )
-    def test_gives_ranges_to_columns_that_are_listed(self, listed, ranges, found) -> None:
-        assert spans.ranged(listed, ranges) == found
-
-    def test_gives_no_range_twice_and_none_to_a_column_that_is_not_listed(self) -> None:
-        with pytest.raises(ConfigError, match=r"one range of 'x1', got those of 'x\*' and of '\*1'"):
-            spans.ranged(["x1"], {"x*": 1, "*1": 2})
-        with pytest.raises(ConfigError, match="that are numeric, got 'b', which is none"):
-            spans.ranged(["a"], {"b": 1})
-
-    def test_is_a_column_whose_own_name_it_is_if_it_is_no_other(self) -> None:
-        assert spans.resolved(["age*sex"], ["age", "sex", "age*sex"], roles=()) == [("age*sex",)]
-        with pytest.raises(ConfigError, match=r"got column 'age\*sex', which could be meant in two ways. Rename it"):
-            spans.resolved(["age*sex"], ["age*sex", "agexsex"], roles=())
-        with pytest.raises(ConfigError, match=r"got column 'x\[0:9\]', which could"):
-            spans.resolved(["x*"], ["x[0:9]", "x1"], roles=())
-
-    @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
-    def test_fits_what_a_regular_expression_says(self, pattern: str, name: str) -> None:
-        pattern += "*"
-        wanted = ".*".join(map(re.escape, pattern.split("*")))
-        assert spans._fits(name, pattern) == (re.fullmatch(wanted, name) is not None)
-
-    def test_of_many_stars_takes_no_time(self) -> None:
-        """Backtracking would take longer than the universe has been there."""
-        assert not spans._fits("a" * 5000, "a*" * 2000 + "b")
-
-    def test_finds_the_same_again_in_what_it_found(self) -> None:
-        """So a run folder, whose configuration has the columns, is read as it was written."""
-        header = [*(f"x{each}" for each in range(300)), "age*sex", "who"]
-        found = spans.resolved(["x*", "age*sex"], header, roles={"who"})
-        result = [name for some in found for name in spans.spanned(some)]
-        assert result == ["x[0:300]", "age*sex"]
-        assert spans.meant(result, header, roles={"who"}) == found
 
 
 class TestManyIntegers:

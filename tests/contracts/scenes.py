@@ -113,7 +113,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "tracking-srgd/independent": {"rounds": 13, "variant": "independent"},
     "whitened-tracking": {"rounds": 5},
     "whitened-tracking/classes": {"rounds": 5},
-    "whitened-tracking/parts": {"rounds": 10, "parts": True},
+    "whitened-tracking/parts": {"rounds": 14, "parts": True},
     "sgd": {"rounds": 6},
 }
 BOX = replace(PROBLEM, domain=Box(1.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)
@@ -139,8 +139,8 @@ TWO_SERVERS: dict[str, dict[str, object]] = {
     "dp-ftrl/two-servers": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
     "one-pass-dp-sgd/two-servers": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
     "mean-sgd/two-servers": {"rounds": 5},
-    "whitened-tracking/two-servers": {"rounds": 10},
-    "whitened-tracking/classes/two-servers": {"rounds": 10},
+    "whitened-tracking/two-servers": {"rounds": 14},
+    "whitened-tracking/classes/two-servers": {"rounds": 14},
     "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts.scenes import FAULTS, PROBLEM, SMALL, Quadratic, empty_ledger, make_plan
+from contracts.scenes import FAULTS, PROBLEM, SMALL, Fault, Quadratic, empty_ledger, make_plan
 from contracts.test_algorithms import Crash, crashing, dying_after_every_write, require_planned
 from cover import EVERY_QUESTION, by_default
 from quoron_privacy.counts import quorum as quorums
@@ -15,7 +15,7 @@ from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum
+from quoron_server.algorithms.quorum import MET, NOT_MET, UNDECIDED, WithQuorum
 from quoron_server.algorithms.whitened.parameters import PARTS
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption, Kind
@@ -42,9 +42,9 @@ def told_in(plan: Plan) -> set[int]:
     return {number for number, each in enumerate(plan.attendance()) if each.told}
 
 
-def undecided(plan: Plan) -> int:
-    """Rounds before the first that decides: of six questions that stand for one message the last speaks for all."""
-    return PARTS if getattr(plan.parameters, "parts", False) else 0
+def undecided(plan: Plan) -> tuple[int, ...]:
+    """Rounds that no release decides: of ten questions that stand for one message the five about a length."""
+    return tuple(range(0, PARTS, 2)) if getattr(plan.parameters, "parts", False) else ()
 
 
 def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:
@@ -80,8 +80,8 @@ def test_a_met_quorum_changes_no_bit_of_the_model_and_cohorts_are_what_rounds_as
     with_, without = tmp_path / "with", tmp_path / "without"
     model = carried_out(plan, with_)
     np.testing.assert_array_equal(model, carried_out(plan.without_quorum(), without))
-    for one, other in zip(rounds_of(with_), rounds_of(without), strict=True):
-        assert one["public"] == {**other["public"], "quorum": MET}
+    for number, (one, other) in enumerate(zip(rounds_of(with_), rounds_of(without), strict=True)):
+        assert one["public"] == {**other["public"], "quorum": UNDECIDED if number in undecided(plan) else MET}
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
         require_planned(plan, ledger.releases(), ledger.events())
     decided = [each for each in plan.releases() if each.entry.mechanism == "quorum"]
@@ -89,24 +89,33 @@ def test_a_met_quorum_changes_no_bit_of_the_model_and_cohorts_are_what_rounds_as
     assert tuple(event["messages"] for event in rounds_of(with_)) == cohorts
     assert sum(cohorts) == plan.cost.messages
     assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == {
-        number: size for number, size in enumerate(cohorts) if number >= undecided(plan) and number not in told
+        number: size for number, size in enumerate(cohorts) if number not in told.union(undecided(plan))
     }
 
 
 @every_variant
 def test_a_run_that_nobody_answers_ends_without_a_quorum_and_without_a_model(name: str, tmp_path: Path) -> None:
-    engine, before = Quadratic(NOBODY), undecided(planned(name))
+    engine, before = Quadratic(NOBODY), int(0 in undecided(planned(name)))
     with pytest.raises(WithoutQuorum, match=f"Round {before + 1} of at most"):
         carried_out(planned(name), tmp_path, engine)
     assert len(engine.asked) == before + 1
     assert rounds_of(tmp_path)[before]["public"] == {"quorum": NOT_MET}
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        own = [entry.mechanism for _, entry in ledger.releases()]
+        own = [entry.mechanism for round_, entry in ledger.releases() if round_ >= before]
         assert own == ["quorum"] if before not in told_in(planned(name)) else "quorum" not in own
         assert not ledger.finished
     with pytest.raises(WithoutQuorum, match=f"Round {before + 1} of at most"):  # and is not begun anew
         carried_out(planned(name), tmp_path, engine)
     assert len(engine.asked) == before + 1
+
+
+def test_whose_gradient_at_the_start_is_zero_is_there_all_the_same(tmp_path: Path) -> None:
+    """Nine users in ten have no length, and a count of lengths would end a run that everybody answers."""
+    still = Fault("nine in ten send zeros", 0.0, slice(PROBLEM.users // 10, None))
+    carried_out(planned("whitened-tracking/parts"), tmp_path, Quadratic(still))
+    assert [event["public"]["quorum"] for event in rounds_of(tmp_path)][: PARTS + 2] == [UNDECIDED, MET] * (
+        (PARTS + 1) // 2
+    ) + [MET]
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ONE_ROUND])

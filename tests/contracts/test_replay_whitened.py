@@ -16,6 +16,7 @@ from quoron_privacy.means import norm_counts
 from quoron_privacy.means.free_presence import MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import Plan
 
@@ -112,7 +113,18 @@ class RedrawnRadius(WhitenedTracking):
         return super().update(state, answers, noise)
 
 
-@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, OwnVotes, RedrawnRadius])
+class WidensByRows(WhitenedTracking):
+    """Whitens between the first and the last second moment where users themselves tell that it is needed."""
+
+    def update(self, state, answers, noise):
+        far = np.abs(np.nan_to_num(answers.values[answers.answered])).max(axis=1, initial=0.0) > 0.9
+        honest = method.whitening
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(method, "whitening", lambda *a, **k: honest(*a, **k)._replace(narrow=bool(far.any())))
+            return super().update(state, answers, noise)
+
+
+@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, OwnVotes, RedrawnRadius, WidensByRows])
 def test_replay_catches_an_algorithm_that_leaks(twin: type[WhitenedTracking]) -> None:
     plan = make_plan(NAME)
     assert complaint_of_the_sound_one() == ""

@@ -16,6 +16,7 @@ What differs from an engine:
 """
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -26,11 +27,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
 import yaml
 
 import postgres_server
@@ -53,6 +55,7 @@ fi
 exec postgres -c listen_addresses='*'
 """
 Service = dict[str, Any]
+Test = TypeVar("Test", bound=Callable[..., None])
 
 
 COMMANDS = {"command", "entrypoint", "test"}
@@ -86,6 +89,7 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
 
 
 @functools.cache
+@functools.cache
 def missing() -> str | None:
     """Why nothing can be contained here; None if it can."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -97,6 +101,19 @@ def missing() -> str | None:
     command = ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "sh", "-c", trial]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"no namespaces, bridges or mounts: {done.stderr.strip()}"
+
+
+def absent(*programs: str) -> str:
+    """What all services together need, `programs` too, and this machine lacks; empty if nothing."""
+    found = {"containers": missing(), "PostgreSQL": postgres_server.missing()}
+    found |= {} if importlib.util.find_spec("psycopg") else {"psycopg": "not installed"}
+    found |= {program: "not installed" for program in programs if shutil.which(program) is None}
+    return ", ".join(f"{name}: {why}" for name, why in found.items() if why is not None)
+
+
+def in_containers(test: Test) -> Test:
+    """Carried out slowly, where all services can be."""
+    return pytest.mark.slow(pytest.mark.skipif(absent() != "", reason=absent())(test))
 
 
 def seconds(text: str) -> float:

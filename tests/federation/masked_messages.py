@@ -12,7 +12,7 @@ CONSENT = helper.HelperConsent(
     simulation=True, copies=2,
 )  # fmt: skip
 ENTRY = helper.Entry(fingerprint=b"\1", question_digest=b"\2", sealed=b"\3", group=2)
-LIST = helper.HelperList(run="r", plan_digest=b"\1", round=7, previous=b"\2", entries=300)
+LIST = helper.HelperList(run="r", plan_digest=b"\1", round=7, previous=b"\2", entries=300, copies=2)
 MESSAGES = {
     "ClientMessage.masked": federation.ClientMessage(masked=MASK),
     "MaskedAnswer": MASK,
@@ -54,7 +54,7 @@ GOLDEN: dict[str, str] = {
     "HelperConsent": (
         "0a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e52087a65726f2d6f757458ac0262010468017002"
     ),
-    "HelperList": "0a0172120101180722010228ac02",
+    "HelperList": "0a0172120101180722010228ac023002",
     "Entry": "0a01011201021a01032002",
     "ListPart": "0a0e0a0172120101180722010228ac02120b0a01011201021a01032002",
     "RoundReference": "0a01721007",

@@ -1,6 +1,7 @@
 """A client never gives two answers in one round, never more than it agreed to, and never beyond its owner's limits."""
 
 import re
+import resource
 import sqlite3
 import stat
 import subprocess
@@ -60,6 +61,18 @@ class TestOneAnswer:
             assert beside.recall("r", 0, Q) is None
             assert record.keep("r", 0, Q, b"of the first") == b"of the first"
             assert beside.keep("r", 0, Q, b"of the second") == b"of the first"
+
+    def test_that_no_disk_takes_is_not_given_and_the_disk_is_what_is_spoken_of(self, record):
+        """SQLite ends a transaction that finds the disk full by itself."""
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+        try:
+            with pytest.raises(LedgerError, match=r"full|disk I/O error"):
+                record.keep("r", 0, Q, bytes(16 << 20))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert record.recall("r", 0, Q) is None
+        assert record.keep("r", 0, Q, b"answer") == b"answer", "with room it goes on"
 
     def test_is_refused_without_an_agreement(self, record):
         assert record.keep("other run", 0, Q, b"answer") is None
@@ -371,7 +384,7 @@ class TestWhatACoordinatorSays:
 # Their answers are new random bytes each time, so an answer made twice shows. Forks, because starting Python is slow.
 CLIENTS = DYING + textwrap.dedent(
     """
-    import os, resource, signal, sqlite3, sys
+    import sys
     from pathlib import Path
     from quoron_client.federation.record import Agreement, Record
 
@@ -388,39 +401,16 @@ CLIENTS = DYING + textwrap.dedent(
         assert all(record.keep("r", number, OTHER, b"") is None for number in range(ROUNDS + 1))
         assert record.spent == (1.0, 1e-6)
 
-    def client(path, way, point):
-        out, pipe = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(out)
-                if way == "statement" and point:
-                    sqlite3.connect = dying(point)
-                if way == "write" and point:  # the write that reaches this length of a file is cut short, and the last
-                    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (point, resource.RLIM_INFINITY))
-                work(path, pipe)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        os.close(pipe)
-        with open(out, "rb") as sent:
-            lines = sent.read()
-        status = os.waitpid(child, 0)[1]
-        died = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGXFSZ)
-        assert died or status == 0, (point, status)
-        return died, lines
-
     way, points = sys.argv[2], range(*map(int, sys.argv[3:6]))
     kills = 0
     for point in points:
         path = Path(sys.argv[1]) / f"{point}.sqlite"
-        died, first = client(path, way, point)
-        again, second = client(path, way, points[(7 * point) % len(points)])
-        whole, last = client(path, way, 0)
+        died, first = client(work, path, point, way)
+        again, second = client(work, path, points[(7 * point) % len(points)], way)
+        whole, last = client(work, path, 0)
         assert not whole
         kills += died + again
-        sent = {line for line in (first + second + last).splitlines()}
+        sent = {*first, *second, *last}
         assert sorted(line.split()[0] for line in sent) == [b"%d" % number for number in range(ROUNDS)], point
         for journal in Path(sys.argv[1]).iterdir():
             journal.unlink()

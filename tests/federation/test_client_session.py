@@ -8,6 +8,7 @@ import pytest
 
 from federation.conversation import CONVOLVED, GRADIENT, RANGE, VECTOR, D, asked, converse, terms, values
 from quoron_client.compute.draws import user_keys
+from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import Record, read_terms, work
@@ -15,7 +16,7 @@ from quoron_client.federation.own_table import own_items
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Status
-from quoron_client.randomisers import SeededRandomness, local_report
+from quoron_client.randomisers import SeededRandomness
 from quoron_protos.v1 import federation_pb2 as federation
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from quoron.populations import Categorical, Numeric, from_table
+from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.encoding import Encoding, Signs, read_label
@@ -17,7 +18,7 @@ from quoron_client.losses import Huber, Logistic, SmoothedHinge
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.reports import VectorReport
-from quoron_client.randomisers import SystemRandomness, local_report
+from quoron_client.randomisers import SystemRandomness
 from quoron_privacy.errors import DataError, WireError
 
 TERMS = {

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import postgres_server
-from federation import engine
-from federation.engine import FILE, ROOT, Engine, services
+from federation.engine import FILE, ROOT, Engine, in_containers, services
 from federation.test_containers import command_of
 
 HELPER = ROOT / "compose.helper.yml"
@@ -89,9 +87,7 @@ def test_the_script_makes_them_once(tmp_path: Path) -> None:
     assert made[0]["helper/signing.key"] not in [content for name, content in made[0].items() if "helper/s" not in name]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(engine.missing() is not None, reason=f"containers cannot be made here: {engine.missing()}")
-@pytest.mark.skipif(postgres_server.missing() is not None, reason="PostgreSQL is not installed")
+@in_containers
 def test_two_operators_carry_a_run_to_its_end_and_the_helpers_asks_it_while_it_serves(tmp_path: Path) -> None:
     with Engine(tmp_path / "c", MERGED) as composed:
         composed.up(*CLIENTS)

@@ -8,9 +8,7 @@ import pytest
 import typer.main
 import yaml
 
-import postgres_server
-from federation import engine
-from federation.engine import FILE, ROOT, Engine, services
+from federation.engine import FILE, ROOT, Engine, in_containers, services
 from quoron.cli.app import app
 
 HOSPITALS = ROOT / "compose.hospitals.yml"
@@ -65,9 +63,7 @@ def engine_environment(trial: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "QUORON_TRIAL": str(trial)}
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(engine.missing() is not None, reason=f"containers cannot be made here: {engine.missing()}")
-@pytest.mark.skipif(postgres_server.missing() is not None, reason="PostgreSQL is not installed")
+@in_containers
 def test_three_hospitals_of_300_patients_run_to_the_end(tmp_path: Path) -> None:
     with Engine(tmp_path / "c", MERGED) as composed:
         composed.up(*CLIENTS)

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -25,8 +24,6 @@ from federation.crowd import (
     until,
     write_items,
 )
-from federation.test_service_memory import DIMENSION, consented, separate
-from federation.test_service_memory import asked as asked_of_all
 from federation.tls import transport
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import parts, wire
@@ -34,14 +31,9 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import ConfigError, WireError
+from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server import rounds, serial
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.database import Database
-from quoron_server.runs import Books
 from quoron_server.service import Coordinator, conversation
-from quoron_server.specification import make_plan, require_fitting, require_room
 
 SOME = ("one-pass-dp-sgd", "phased-sgd", "tracking-srgd", "local-model")
 LONG = 100  # numbers of an answer that takes 17 parts
@@ -445,66 +437,3 @@ def test_the_bytes_that_are_written_are_those_that_are_counted(most: int, monkey
     assert conversation._length(message, body) == whole.ByteSize()
     written = list(conversation.packets(message, body))
     assert (written == [whole.SerializeToString()]) == (most > 1000)
-
-
-def test_what_messages_in_parts_do_not_hold_is_refused_by_name() -> None:
-    plan = make_plan(specification("one-pass-dp-sgd"))
-    large = replace(plan, problem=replace(plan.problem, dimension=wire.MAX_MESSAGE // 32))
-    with pytest.raises(ConfigError, match=r"Expected messages of at most 536,870,912 bytes, got 536,875,008"):
-        require_fitting(large, wire.MAX_MESSAGE)
-    require_fitting(replace(plan, problem=replace(plan.problem, dimension=16_000_000)), wire.MAX_MESSAGE)
-    less = replace(plan, problem=replace(plan.problem, dimension=3_000_000))
-    with pytest.raises(ConfigError, match=r"Expected messages of at most 67,108,864 bytes"):
-        require_fitting(less, wire.MAX_MESSAGE, most=wire.MAX_WHOLE)
-
-
-def test_a_state_that_no_database_takes_is_refused_by_name_before_the_run_is_taken_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the database would say so in the first round, with the budget spent."""
-    wanted = specification("srgd")
-    plan = make_plan(wanted)
-    length = serial.size(ALGORITHMS["srgd"].make(plan).init())
-    monkeypatch.setattr(rounds, "MOST_STATE", length - 1)
-    words = rf"Expected a run whose state takes at most {length - 1} bytes, .* got {length} for srgd"
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
-        books = Books(database)
-        with pytest.raises(ConfigError, match=words):
-            books.check(wanted, plan)
-        monkeypatch.setattr(rounds, "MOST_STATE", length)
-        books.check(wanted, plan)
-
-
-def test_rounds_whose_answers_no_memory_holds_are_refused_by_name() -> None:
-    plan = make_plan(specification("one-pass-dp-sgd"))
-    large = replace(plan, problem=replace(plan.problem, dimension=1_000_000))
-    cohort = -(-plan.cost.messages // plan.cost.rounds)
-    require_room(large, 16 * cohort * 1_000_000, 0)
-    with pytest.raises(ConfigError, match=rf"{cohort} users are asked for 1,000,000 numbers each by one-pass-dp-sgd"):
-        require_room(large, 16 * cohort * 1_000_000 - 1, 0)
-
-
-def test_who_still_reads_when_the_round_is_over_makes_nobody_hold_the_question_any_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slow readers of many rounds would hold a question of each; who has not begun reads what comes next."""
-    monkeypatch.setattr(parts, "MOST", 1 << 16)
-    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
-
-    async def scene() -> tuple[int, set[int], list[object]]:
-        async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
-            await consented(running, [peer])
-            here = running.sessions._here[0]
-            asking = asyncio.create_task(asked_of_all(running, 1, seconds=600.0))
-            await until(lambda: here._saying == "trial" and here._writing)
-            body = wire.Body.of(AverageGradient(np.ones((1, DIMENSION)), (1.0,)))
-            here._unsent.append((pb.ServerMessage(question=pb.Question(run="other")), body, 0))
-            here.over("other")
-            assert not here._unsent
-            assert here.ending is None
-            asking.cancel()
-            await asyncio.wait({asking})
-            await until(lambda: not running.sessions.backlog.bytes)
-            return running.sessions.backlog.bytes, set(running.sessions.backlog.slow), [here.ending]
-
-    assert carried_out(scene()) == (0, {0}, ["The client does not read."])

@@ -20,7 +20,7 @@ from federation.crowd import (
     specification,
     until,
 )
-from quoron_client.protocol import wire
+from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
@@ -416,3 +416,29 @@ def test_the_largest_message_is_within_what_the_protocol_knows(largest: int, tmp
                 pass
 
     carried_out(scene())
+
+
+def test_who_still_reads_when_the_round_is_over_makes_nobody_hold_the_question_any_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow readers of many rounds would hold a question of each; who has not begun reads what comes next."""
+    monkeypatch.setattr(parts, "MOST", 1 << 16)
+    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
+
+    async def scene() -> tuple[int, set[int], list[object]]:
+        async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
+            await consented(running, [peer])
+            here = running.sessions._here[0]
+            asking = asyncio.create_task(asked(running, 1, seconds=600.0))
+            await until(lambda: here._saying == "trial" and here._writing)
+            body = wire.Body.of(AverageGradient(np.ones((1, DIMENSION)), (1.0,)))
+            here._unsent.append((pb.ServerMessage(question=pb.Question(run="other")), body, 0))
+            here.over("other")
+            assert not here._unsent
+            assert here.ending is None
+            asking.cancel()
+            await asyncio.wait({asking})
+            await until(lambda: not running.sessions.backlog.bytes)
+            return running.sessions.backlog.bytes, set(running.sessions.backlog.slow), [here.ending]
+
+    assert carried_out(scene()) == (0, {0}, ["The client does not read."])

@@ -380,7 +380,7 @@ class TestAHundredThousandPersons:
 # As in test_client_record: clients of one silo's record, killed and started again. A person leaves on the way.
 CLIENTS = DYING + textwrap.dedent(
     """
-    import os, signal, sqlite3, sys
+    import sys
     from pathlib import Path
     import numpy as np
     from quoron_client.federation.record import Agreement, Record
@@ -404,33 +404,13 @@ CLIENTS = DYING + textwrap.dedent(
             assert record.register(["carla", "ben", "anna"]).tolist() == [2, -1, 0]
             assert (record.charged(np.arange(3)) <= (1.0, 1e-6)).all()
 
-    def client(path, point):
-        out, pipe = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(out)
-                if point:
-                    sqlite3.connect = dying(point)
-                work(path, pipe)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        os.close(pipe)
-        with open(out, "rb") as sent:
-            lines = sent.read().splitlines()
-        status = os.waitpid(child, 0)[1]
-        died = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        assert died or status == 0, (point, status)
-        return died, lines
-
     points = range(*map(int, sys.argv[2:5]))
     kills = 0
     for point in points:
         path = Path(sys.argv[1]) / f"{point}.sqlite"
-        died, first = client(path, point)
-        again, second = client(path, points[(7 * point) % len(points)])
-        whole, last = client(path, 0)
+        died, first = client(work, path, point)
+        again, second = client(work, path, points[(7 * point) % len(points)])
+        whole, last = client(work, path, 0)
         assert not whole
         kills += died + again
         sent = {tuple(line.split()) for line in first + second + last}

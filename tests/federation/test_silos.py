@@ -28,7 +28,7 @@ SIZES = (7, 12, 1)
 
 def planned(name: str, *, sums: bool = False) -> RunSpecification:
     users, options = FEW[name]
-    if sums and name == "whitened-tracking":  # whose first message is six
+    if sums and name == "whitened-tracking":  # whose first message is ten
         options = {"rounds": int(str(options["rounds"])) + PARTS}
     return specification(name, silos=(7, users - 8, 1), silo_sums=sums, options=options)
 

@@ -180,8 +180,13 @@ class TestAnswer:
         assert all(len(row) == sheet.length and ring.fits(row, sheet) for row in rows)
         assert any(row.any() for row in rows)
 
-    def test_broken_data_and_no_time_are_the_zero_row_and_nobody_can_tell(self, scene: Scene, tmp_path: Path) -> None:
-        """Twin 17."""
+    @pytest.mark.parametrize("centre", [None, 0.3])
+    def test_broken_data_and_no_time_are_the_zero_row_and_nobody_can_tell(
+        self, centre: float | None, scene: Scene, tmp_path: Path
+    ) -> None:
+        """Twin 17. The row of a vector of zeros is none: around a centre it is as long as any, on the other side."""
+        made = scene.leader.sheet.rounds[0]
+        around = None if centre is None else np.full(made.length, centre)
         (tmp_path / "broken").mkdir()
         (tmp_path / "broken" / "mine.csv").write_text("x0,nonsense\n1,\n")
         broken = Scene(tmp_path / "broken", data=tmp_path / "broken" / "mine.csv")
@@ -190,7 +195,7 @@ class TestAnswer:
         sent = []
         for each, ready in ((scene, True), (broken, True), (late, False)):
             assert takes_part(each, each.announcement())
-            question, _ = each.question()
+            question, _ = each.question(reduction=ClippedRows(made, 1.0, around))
             assert each.worker.attends("trial") == each.run.seconds, "it answers at a time that is public"
             answer = (each.worker.reply if ready else each.worker.zero_row)(question)
             sent.append((answer, each.opened(answer or b"", question)))

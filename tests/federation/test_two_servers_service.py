@@ -2,6 +2,9 @@
 
 import logging
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,12 @@ from quoron_privacy.two_servers import ring
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
+from quoron_server.helper import service
 from quoron_server.helper.runs import Helped
 from quoron_server.service import Coordinator, ServeConfig, Transport, certificates
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan, require_deployable
+from quoron_server.wording import digest
 
 
 @pytest.mark.parametrize(
@@ -167,6 +172,37 @@ class TestRefusals:
         run = wanted(early_ends=True)
         with pytest.raises(ConfigError, match="early_ends=false"):
             require_deployable(run, make_plan(run), allow_simulation=True)
+
+    def test_a_coordinator_that_falls_silent_in_the_middle_of_lists_keeps_no_other_waiting(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As many lists as the helper has threads are begun, and nothing more is said: without deadlines, for ever."""
+        monkeypatch.setattr(service, "PATIENCE", 0.2)
+        over, said = threading.Event(), []
+
+        def silent() -> Iterator[helper_pb2.ListPart]:
+            yield helper_pb2.ListPart(head=helper_pb2.HelperList(run="trial", entries=3))
+            over.wait(60)
+
+        with helper(tmp_path) as second, ExitStack() as open_:
+            files = [(tmp_path / f"{name}").read_bytes() for name in ("authority.pem", "leader.key", "leader.pem")]
+            stubs = []
+            for _ in range(3):  # each of which may have four calls
+                options = (("grpc.use_local_subchannel_pool", 1),)
+                channel = grpc.secure_channel(second.listen, grpc.ssl_channel_credentials(*files), options=options)
+                stubs.append(HelperStub(open_.enter_context(channel)))
+            asked = wanted()
+            plan = bytes.fromhex(digest(make_plan(asked)))
+            request = helper_pb2.OpenRun(run="trial", specification=asked.as_text(), plan_digest=plan, software="test")
+            stubs[2].Open(request, timeout=60)
+            calls = [stubs[number // 4].Sum(silent()) for number in range(service._CALLS)]
+            assert stubs[2].Open(request, timeout=60).run == "trial"
+            for each in calls:
+                with pytest.raises(grpc.RpcError) as caught:
+                    list(each)
+                said.append(caught.value.code())
+            over.set()
+        assert set(said) <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
 
     def test_the_helper_lets_in_whom_its_operator_has_named_alone(self, issued: Path, tmp_path: Path) -> None:
         with helper(tmp_path) as second:

@@ -1,24 +1,15 @@
 """The compose profile of Flower is carried out, each service in namespaces of its own: see federation/engine.py."""
 
-import importlib.util
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import postgres_server
 from federation import engine
 from federation.engine import Container, Engine, services
 from flower.test_containers_flower import FORBIDDEN, NODES
 
-WANTED = {
-    "containers": engine.missing(),
-    "PostgreSQL": postgres_server.missing(),
-    "psycopg": None if importlib.util.find_spec("psycopg") else "not installed",
-    **{program: None if shutil.which(program) else "not installed" for program in ("nginx", "wget")},
-}
-ABSENT = ", ".join(f"{name}: {why}" for name, why in WANTED.items() if why is not None)
+ABSENT = engine.absent("nginx", "wget")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(ABSENT != "", reason=ABSENT)]
 
 # The status of a path, sent as it stands; others take its dots out first.

@@ -124,6 +124,17 @@ def test_what_is_calibrated_is_verified_at_any_size_and_nearly_no_less(users, cl
         assert first**2 / (first**2 + second**2) == pytest.approx(room.PLACED if classes == 2 else room.FIRST, rel=1e-4)
 
 
+@pytest.mark.parametrize("users", [3, 2**16, 2**17, 10**7, 2**30])
+@pytest.mark.parametrize(("classes", "cap"), KINDS)
+def test_what_is_charged_is_no_less_than_what_was_calibrated_for_however_coarse_the_grid_is(users, classes, cap):
+    """The grid of a sum is coarser for more users; a fixed one, of 2⁻³⁸, was too fine from 2¹⁷ on."""
+    for adjacency in ("replace-one", "zero-out"):
+        held = a_release(classes, cap, users=users, adjacency=adjacency)
+        assert held.mu <= held.pair.mu <= held.mu * (1 + 1e-8)
+    means = room.HeldMeans.calibrate(users=users, figures=cap, epsilon=1.0, delta=1e-6)
+    means.verify(1.0, 1e-6, adjacency="replace-one")
+
+
 @pytest.mark.parametrize(
     "change", [{"users": 499}, {"cap": 9}, {"classes": 0}, {"adjacency": "replace-one"}, {"scales": (0.01, 0.004)}]
 )

@@ -3,6 +3,7 @@
 import doctest
 import math
 from fractions import Fraction
+from itertools import accumulate
 from statistics import NormalDist
 
 import numpy as np
@@ -129,6 +130,16 @@ def test_bins_of_length_reach_every_user_and_are_narrow_but_where_that_would_be_
         assert edges[-1] / edges[-2] == pytest.approx(2 ** (1 / 3))
     far = learnt_radii.edges_of(1e-30, 1e30)
     assert (far[-1] >= 2e30 or len(far) == learnt_radii.MOST_LENGTHS, far[-1] / far[-2]) == (True, pytest.approx(2))
+
+
+@given(st.floats(0.1, 10.0), st.lists(st.integers(0, 5), min_size=8, max_size=8))
+def test_parts_of_bins_ascend_where_bins_are_no_wider_than_a_rounding(low, widths):
+    """Whoever looks a user up among edges that do not ascend finds a place that hangs on who was looked up before."""
+    edges = np.array([0.0, *accumulate([low, *widths], lambda at, ulps: at + ulps * np.spacing(at))])
+    seen = np.ones(len(edges) - 1)
+    parts = learnt_radii.parts_of(learnt_radii.Bins(edges, seen, seen / 100, seen / 10))
+    assert (np.diff(parts) >= 0).all()
+    assert len(parts) == learnt_radii.MOST_PARTS + 1
 
 
 def test_noise_hardly_ever_makes_users_and_the_less_the_farther_away():
@@ -316,6 +327,44 @@ class TestOneColumn:
         assert 0.002 < released.unseen < 0.02
         assert abs(released.value - values.mean())[0] < 8 * released.deviation
 
+    @given(
+        centre=st.floats(-3.0, 3.0),
+        ends=st.tuples(st.floats(0.1, 5.0), st.floats(0.1, 5.0)),
+        radius=st.floats(1e-3, 10.0),
+        values=st.lists(st.floats(-20.0, 20.0), min_size=1, max_size=9),
+    )
+    @fast
+    def test_both_means_together_are_of_rows_of_norm_one_and_the_narrow_one_is_even(self, centre, ends, radius, values):
+        interval = learnt_interval.Interval(centre - ends[0], centre + ends[1], 0.0, 0.0, 0.0)
+        narrow = learnt_interval.Narrow(centre, radius, 1.0, 0.0)
+        there, back = (
+            learnt_interval.rows_of(centre + sign * np.array(values)[:, None], interval, narrow) for sign in (1, -1)
+        )
+        assert np.all(np.linalg.norm(there, axis=1) <= 1 + 1e-15)
+        assert there[:, 1] == pytest.approx(-back[:, 1], abs=1e-6)
+
+    def test_users_who_lie_evenly_are_told_better_than_by_the_interval_alone_and_others_as_well(self):
+        """What the narrow mean says counts unless the interval contradicts it."""
+        interval = learnt_interval.Interval(-3.0, 3.0, 0.0, 0.0, 0.0)
+        narrow = learnt_interval.Narrow(0.0, 1.0, 0.5, 1e-6)
+        value, noise = learnt_interval.combined(np.array([0.01, 0.01]), interval, narrow, 0.01)
+        assert (0.02 < value < 0.03, noise < 0.02) == (True, True)
+        apart, loud = learnt_interval.combined(np.array([0.1, -0.1]), interval, narrow, 0.01)
+        assert (abs(apart - 0.3) < 0.01, loud) == (True, pytest.approx(0.03, rel=0.05))
+
+    def test_bins_far_beyond_all_others_are_asked_for_again_when_in_doubt_and_no_others(self):
+        edges = learnt_interval.bins_around(1.0, 1000.0, 1000.0)
+        noise = np.full(len(edges) - 1, 0.003)
+        shares = np.where(np.abs(edges[:-1] + edges[1:]) < 5.0, 0.05, 0.0)
+        far = int(np.searchsorted(edges, 20.0)) - 1
+        assert not learnt_interval.doubtful(shares, noise, edges, 1.0).any()
+        for doubted, which in ((0.009, far), (0.009, far - 4), (0.5, far)):
+            own = shares.copy()
+            own[which] += doubted
+            asked = np.flatnonzero(learnt_interval.doubtful(own, noise, edges, 1.0))
+            assert set(asked) <= {far - 1, far, far + 1}
+            assert (far in asked) == (which == far and doubted < 0.1)
+
     def test_where_nobody_is_near_the_place_it_is_looked_for_again_by_what_was_seen(self):
         edges = learnt_interval.bins_around(1.0, 1000.0, 1000.0)
         shares = np.zeros(len(edges) - 1)
@@ -329,7 +378,7 @@ class TestOneColumn:
         width, looks = 2.0 / learnt_interval.MOST_PLACES, 1
         while not learnt_interval.near_enough(width, learnt_radii.SMALLEST):
             width, looks = max(3 * width / learnt_interval.MOST_PLACES, 3 * learnt_radii.SMALLEST), looks + 1
-        assert (looks + 1) * learnt_interval.TRIES <= learnt_interval.LOOKS
+        assert (looks + 1) * learnt_interval.TRIES + learnt_interval.ASKED <= learnt_interval.LOOKS
         for scale in (learnt_radii.SMALLEST, 1.0):
             assert len(learnt_interval.bins_around(scale, 1.0, 1e12)) <= learnt_interval.MOST_PLACES
 

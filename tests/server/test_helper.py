@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -129,7 +130,7 @@ class TestOneList:
 
             service = HelperService(helped, *[None] * 3)  # type: ignore[arg-type]
             with pytest.raises(Refused, match=f"at most {users} users"):
-                service._summed(parts(users + 1), LEADER)
+                service._summed(parts(users + 1), LEADER, SimpleNamespace(after=lambda _: None))  # type: ignore[arg-type]
             assert taken == [0]
 
 

@@ -1,10 +1,14 @@
 """Books of the helper that are put back: every time is one more copy, and whoever asks hears what is promised now."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import grpc
 import numpy as np
 import pytest
 
@@ -16,12 +20,13 @@ from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.restoring import charge_helped, copies_of, together
+from quoron_server.helper.desk import listed
 from quoron_server.helper.keys import Keys
-from quoron_server.helper.runs import Refused, listed
+from quoron_server.helper.runs import Refused, Uncharged
 from quoron_server.runs import charge_of
 from quoron_server.service import helping
 from quoron_server.service.helping import Helping
-from quoron_server.service.masked_sums import HelperDisagrees
+from quoron_server.service.masked_sums import HelperAway, HelperDisagrees
 from quoron_server.service.records import Records
 from quoron_server.wording import plan_json
 from server.helper_scene import LEADER, SIGNING, Leader, opened, plan_of, real, request
@@ -61,6 +66,56 @@ def test_the_same_backup_put_back_again_and_again_is_one_more_copy_each_time(lea
                 leader.ask(0, [])
             assert leader.helped.go_on("trial") == copies
             assert leader.ask(0, []).copies == copies
+
+
+def test_no_new_list_is_answered_to_a_coordinator_that_has_not_charged_the_copies(
+    leader: Leader, tmp_path: Path
+) -> None:
+    """Put back while the coordinator went on: it had the sum's noise before its books had the charge."""
+    copied(tmp_path, tmp_path / "half")
+    with opened(tmp_path) as leader.helped:
+        leader.ask(2, [])
+    put_back(tmp_path, tmp_path / "half")
+    with opened(tmp_path) as helped:
+        assert helped.go_on("trial") == 2
+        leader.chain = helped.books.lists("trial")[-1].chain
+        with pytest.raises(Uncharged, match=r"2 charged copies of run trial, .* got 1"):
+            helped.sum(leader.head(2, [], copies=1), [], LEADER)
+        assert helped.books.rounds("trial") == 2
+        assert helped.sum(leader.head(2, [], copies=2), [], LEADER).copies == 2
+        assert helped.recall("trial", 1, LEADER).copies == 2, "of what was answered before"
+
+
+def test_who_is_told_so_begins_again_with_the_helpers_consent(leader: Leader, tmp_path: Path) -> None:
+    at = object.__new__(Helping)
+    at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
+    with pytest.raises(HelperAway, match="asked anew: said"):
+        at._raise(grpc.StatusCode.ABORTED, "said")
+
+
+def test_a_reply_without_end_is_left_before_it_fills_the_coordinators_memory(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helping, "_LONGEST", 1 << 20)
+    at, sent = object.__new__(Helping), itertools.count()
+    at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
+    with pytest.raises(HelperDisagrees, match="at most 1,048,576 bytes, got more"):
+        at._whole(bytes(1 << 18) for _ in sent)
+    assert next(sent) == 5
+
+
+def test_a_run_that_this_version_plans_otherwise_is_listed_without_what_its_copies_promise(
+    leader: Leader, tmp_path: Path
+) -> None:
+    """Another plan's promise is not the run's; and what cannot be read keeps no other run from being listed."""
+    with opened(tmp_path) as helped:
+        (run,) = helped.books.runs()
+        twice = replace(run, copies=2)
+        assert "2, which promise ε" in listed(twice)
+        for other in (replace(twice, plan_digest=bytes(32)), replace(twice, specification="{}")):
+            assert listed(other).endswith(
+                "copies 2, of which this version of quoron cannot say what they promise: it plans the run otherwise"
+            )
 
 
 def test_books_of_another_branch_with_more_lists_are_put_back_too(leader: Leader, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The helper's operator: the same commands while it serves and while it does not, and what it tells who watches."""
 
 import json
+import shutil
 import socket
 import threading
 import urllib.error
@@ -146,6 +147,13 @@ def test_a_socket_of_one_that_was_killed_is_nobodys_and_nonsense_ends_nothing(tm
         assert not (tmp_path / "keys" / "operator.sock").exists()
 
 
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room that others on this machine do not fill between two looks."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))
+
+
+@pytest.mark.usefixtures("steady")
 class TestMetrics:
     def scraped(self, helped: Helped, database: Database, path: str = "metrics", *, on_time: bool = True) -> str:
         metrics = HelperMetrics(helped, database, lambda: {"helper": 30.5}, clock=lambda: 1_800_000_000.0)

@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 from quoron.sklearn import (
     DataDependentBounds,
+    DoubtfulModel,
     InputError,
     NoiseFromSeed,
     PrivateHuberRegressor,
@@ -268,8 +269,9 @@ def test_more_than_two_classes_are_refused_by_name_where_the_loss_knows_two(ledg
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"bounds": (0, [1, 2, 3])}, "one for each of 2 features"),
+        ({"bounds": (0, [1, 2, 3])}, "one of each for 2 features"),
         ({"bounds": (5, 5)}, "low < high"),
+        ({"bounds": ((0, 100), (0, 5))}, r"Lists are \(lows, highs\), no pair a feature"),
         ({"bounds": (-np.inf, 5)}, "finite bounds"),
         ({"bounds": "wide"}, "bounds='wide'"),
         ({"unit": "person"}, "unit='person'"),
@@ -281,6 +283,20 @@ def test_a_wrong_argument_is_named(wrong, words, ledger):
     with pytest.raises(ValueError, match=words):
         classifier(**wrong).fit(X, Y, USERS)
     assert charges(ledger) == []
+
+
+def test_a_number_of_numpy_is_a_number(ledger):
+    given = {"epsilon": np.float32(8), "delta": np.float64(1e-5), "rounds": np.int64(3), "items_per_user": np.int32(3)}
+    assert classifier(**given).fit(X, Y, USERS).guarantee_.epsilon == 8.0
+
+
+def test_a_fit_warns_where_what_it_released_is_no_better_than_none(ledger):
+    """Ranges ten million times too wide: no column can be told from noise, whatever the draw."""
+    many, ill, whose = people(600)
+    given: dict[str, Any] = {"algorithm": "whitened-tracking", "rounds": None, "epsilon": 4.0, "bounds": (-1e9, 1e9)}
+    with pytest.warns(DoubtfulModel, match="better off with the model than with none|could not be told from noise"):
+        model = classifier(**given).fit(many, ill, groups=whose)
+    assert model.score(many, ill) < 0.7
 
 
 def test_a_fit_trains_in_a_private_folder_and_leaves_none(ledger, temporary, monkeypatch):

@@ -9,10 +9,11 @@ import pytest
 
 from federation.crowd import DIMENSION, items
 from quoron.config import TableSection, parse
-from quoron.local import people, rehearsal
-from quoron.local.folder import ITEMS, RUN, Folder
+from quoron.local import kept, people, rehearsal
+from quoron.local.folder import ITEMS, ORDER, RUN, Folder
 from quoron.local.items import load_items
-from quoron.local.people import columns_of, cut, give, give_tables, settle
+from quoron.local.order import Order
+from quoron.local.people import columns_of, cut, give, give_tables, settle, silos_in
 from quoron.local.programs import MADE
 from quoron.operate.submission import declared
 from quoron.populations import Synthetic
@@ -22,6 +23,7 @@ from quoron_client.federation.own_table import own_items
 from quoron_client.federation.terms import read_terms
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
+from quoron_server.silos import Silos
 from quoron_server.specification import describe, make_plan
 from small_run import TOML
 
@@ -154,6 +156,43 @@ class TestItems:
             give_tables(folder, config, table, 10_000)
         assert not _items(folder)
         give_tables(folder, parse(TOML), table, 2)
+
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_silos_have_the_rows_of_their_persons_whose_names_stay(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        """Those of the first names are the first silo's."""
+        folder, more = _empty(tmp_path / "f", 3), ("population.users=12",) if source is TOML else ()
+        config = parse(source.replace("[population]", "[population]\nsilos = [3, 4, 5]"), settings=more)
+        found = silos_in(folder, config, table)
+        assert found is not None
+        user, silos = found
+        assert silos.sizes == (3, 4, 5)
+        give_tables(folder, config, table, 3, silos)
+        held = [set(pq.read_table(folder.client(number) / ITEMS)[user].to_pylist()) for number in (1, 2, 3)]
+        assert [len(each) for each in held] == [3, 4, 5]
+        assert max(held[0]) < min(held[1]) <= max(held[1]) < min(held[2])
+        told = parse((folder.path / RUN).read_text())
+        assert (told.population.silos, told.population.user) == ((3, 4, 5), user)  # type: ignore[union-attr]
+        assert declared(told, 12).users == 12
+        folder.write(ORDER, {"people": [3, 4, 5], "user": user})
+        assert silos_in(folder, None, tmp_path / "gone") == (user, Silos((3, 4, 5))), (
+            "the table need not be there again"
+        )
+
+    def test_sizes_that_do_not_add_up_and_other_clients_than_silos_start_nothing(
+        self, table: Path, tmp_path: Path
+    ) -> None:
+        config = parse(TOML.replace("[population]", "[population]\nsilos = [2, 3]"))
+        with pytest.raises(ConfigError, match="5 persons in 2 silos"):
+            silos_in(Folder(tmp_path), config, table)
+        some = parse(TOML.replace("[population]", "[population]\nsilos = 3"))
+        with pytest.raises(ConfigError, match="a client for each of 3 silos, got --clients 20"):
+            kept.start(Folder(tmp_path), some, table, clients=20, listen="127.0.0.1:1", control="127.0.0.1:2")
+        assert not [*tmp_path.glob("clients/*")]
+        for wrong in ({"people": (3, 4, 5)}, {"people": (2, 3), "user": "who"}):
+            with pytest.raises(ConfigError, match="persons of each of 3 silos"):
+                Order(clients=3, processes=1, listen="127.0.0.1:1", control="127.0.0.1:2", **wrong)
 
     def test_a_table_that_is_cut_off_is_not_there(
         self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -229,6 +229,37 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         said(tmp_path, "local", "stop", *where)
 
 
+@pytest.mark.slow
+def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connected(tmp_path: Path) -> None:
+    place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    made = MADE_UP.replace("delta = 0.05", "delta = 1e-5").replace("users = 12", "users = 12\nsilos = [3, 4, 5]")
+    (tmp_path / "run.toml").write_text(
+        made.replace("dp-sgd-wor", "dp-sgd-poisson").replace("rounds = 3", "rounds = 2, rate = 1.0")
+    )
+    where, record = ["--folder", place.path], place.client(2) / "record.sqlite"
+    operator = ["--coordinator", ports[1], "--token-file", place.operator / "token", "--authority", place.authority]
+    theirs = ["--record", record, "--data", place.client(2) / "items.parquet", "--user", "person"]
+    try:
+        said(tmp_path, "local", "start", tmp_path / "run.toml", "--listen", ports[0], "--control", ports[1], *where)
+        assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["users"] == 12
+        ask = ["submit", place.path / "run.toml", "--users", 12, "--seconds", 5, "--quorum", "none", *operator]
+        ask += ["--set", "privacy.epsilon=3"]
+        for run in ("first", "second"):
+            said(tmp_path, *ask, "--run", run)
+            assert "complete" in said(tmp_path, "watch", run, *operator)
+            if run == "first":
+                spent = json.loads(said(tmp_path, "silo", "account", *theirs, "--json"))
+                told = said(tmp_path, "silo", "forget", "person-0000004", *theirs[:2], "--for-good")
+        after = json.loads(said(tmp_path, "silo", "account", *theirs, "--json"))
+    finally:
+        said(tmp_path, "local", "stop", *where)
+    assert told.startswith("person-0000004 has left")
+    assert [each["epsilon"] for each in spent] == [3.0] * 4
+    gone = after.pop(1)
+    assert (gone["epsilon"], gone["left"] is None, gone["name"]) == (3.0, False, "person-0000004")
+    assert [(each["epsilon"], each["left"]) for each in after] == [(6.0, None)] * 3
+
+
 @programs
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::1]"])
 def test_one_that_listens_elsewhere_has_its_clients(host: str, tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ from quoron_privacy.counts.table_health import Shares, TableHealth
 USERS = 1000
 
 
-def a_report(shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053) -> words.Health:
+def a_report(
+    shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053, wider: Any = None
+) -> words.Health:
     columns, labels = declared_columns(rules), declared_labels(rules)
     health = TableHealth.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu, share=0.05)
     even = np.full(len(labels), 1 / max(1, len(labels)))
     given = {"unusable": 0.0, "labels": even, "values": 0.0, "columns": np.zeros(len(columns))}
-    return words.read(health, Shares(**given | shares), rules)
+    return words.read(health, Shares(**given | shares), rules, wider=wider)
 
 
 TWO = Encoding((Numeric("age", 0, 100), Categorical("ward", ("a", "b"))), label=Signs("ill"))
@@ -46,6 +48,13 @@ def test_what_is_beyond_the_noise_is_said_and_nothing_else(shares, rules, said):
     assert len(found) == len(said)
     for each, begins in zip(found, said, strict=True):
         assert each.startswith(begins)
+
+
+def test_labels_beyond_a_range_that_was_bought_are_told_a_range_that_would_do_as_far_as_it_is_released():
+    (said,) = a_report({"labels": np.array([0.0, 0.7])}, PRICE).warnings
+    assert said.endswith("Declare a wider label_range.")
+    (said,) = a_report({"labels": np.array([0.0, 0.7])}, PRICE, wider=(0.0, 64.0)).warnings
+    assert said.endswith("Declare a wider label_range: [0, 64] had nearly all labels when it was bought, coarsely.")
 
 
 def test_a_class_that_nearly_everybody_has_is_said_where_the_noise_allows():

@@ -12,7 +12,7 @@ import pytest
 
 import quoron
 from quoron import Keep, Method, Privacy
-from quoron.cli import showing
+from quoron.cli import one_screen, showing
 from quoron.cli.app import invoke
 from quoron.reports.terminal import Terminal
 
@@ -61,6 +61,7 @@ def test_a_dry_run_and_the_end_of_a_run_fit_one_screen(
     for needed in ("Promise: (2, 1e-06)-differential privacy", "pays for training", "rounds", "predicted excess risk"):
         assert needed in said
     assert "Dry run: nothing is charged" in said
+    assert "Label 'ill' is read as true/false, 0/1 or -1/1: else declare classes or a range." in said
     assert "Next: the same without --dry-run" in said
     assert "model.json" in "".join(after)
 
@@ -167,3 +168,8 @@ def test_what_would_do_is_asked_of_everybody(place: Path) -> None:
     assert here.risk == pytest.approx(
         quoron.plan("people.csv", epsilon=2.0, **said).plan.predicted_excess_risk, rel=1e-9
     )
+
+
+def test_long_names_and_values_are_told_by_how_they_begin() -> None:
+    assert one_screen.feature("ward=" + 500 * "a") == "ward=" + 40 * "a" + "..."
+    assert one_screen.feature(48 * "a") == 48 * "a"

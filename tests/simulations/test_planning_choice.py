@@ -187,6 +187,9 @@ def test_of_many_declared_outliers_everybody_is_asked_once_whatever_others_predi
     planned = chosen(pretended("tracking-srgd", 9e-6), MANY, FILTER, hostile_share=0.051)
     assert planned.plan.algorithm == "tracking-srgd"
     assert "5.1 % of users are declared outliers, who may bias it" in str(planned.choice)
+    assert planned.remarks[0].startswith("Of 5.1 % hostile users the forecast knows nothing, and nothing here is good")
+    assert not chosen(RECOMMENDED, MANY, FILTER, hostile_share=0.05).remarks
+    assert not chosen(FILTER, hostile_share=0.2, alike=True).remarks
 
 
 WORSE_FILTER = pretended("worse-filter", 9e-6, exposure="model", removes_outliers=True)

@@ -238,3 +238,10 @@ def test_so_few_users_that_the_noise_is_longer_than_the_bound_are_refused_with_t
     rows = np.resize(few, (refused.value.users, 5))
     found = private_mean(rows, 0.5, 1e-6, bound=10.0, method=method, simulation_seed=1)
     assert found.noise_scale * math.sqrt(5) <= 10.0
+
+
+def test_what_a_masked_array_hides_is_not_there():
+    hidden = np.where(np.arange(len(USERS))[:, None] < 500, 9.0, USERS)
+    masked, gone = np.ma.masked_equal(hidden, 9.0), np.where(hidden == 9.0, np.nan, hidden)
+    assert np.array_equal(found(masked).value, found(gone).value)
+    assert np.array_equal(found(list(masked)).value, found(gone).value)

@@ -120,14 +120,21 @@ def write(folder: Path, rows: Rows, kind: str = "file", rules: str = RULES) -> P
     return folder
 
 
-@pytest.fixture(autouse=True)
-def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The same secret noise, name and day in every run, and answers that do not depend on the table."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+def hold_chance(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """The same secret noise, name and day in every run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     key = bytes(range(32))
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(key)))
     monkeypatch.setattr(preparing.secrets, "token_hex", lambda size: "ab" * size)
     monkeypatch.setattr(preparing.secrets, "randbits", lambda bits: 12345)
+    always = partial(lifetime.PopulationLedger, clock=lambda: "2026-01-01T00:00:00Z")
+    monkeypatch.setattr(lifetime, "PopulationLedger", always)
+
+
+@pytest.fixture(autouse=True)
+def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The same secret noise, name and day in every run, and answers that do not depend on the table."""
+    hold_chance(monkeypatch, tmp_path_factory.mktemp("cache"))
 
     def same(self: Any, question: Question) -> Answers:
         computed = ask(self, replace(question, reduction=None))  # whatever computing may say or raise
@@ -138,8 +145,6 @@ def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
     release = TableHealth.release
     monkeypatch.setattr(TableHealth, "release", looked)
-    always = partial(lifetime.PopulationLedger, clock=lambda: "2026-01-01T00:00:00Z")
-    monkeypatch.setattr(lifetime, "PopulationLedger", always)
     ask = curator.CuratorEngine.ask
     monkeypatch.setattr(curator.CuratorEngine, "ask", same)
 

@@ -18,7 +18,6 @@ from quoron.config import is_wanted
 from quoron.training import lifetime, run, votes
 from quoron.training.wanted import wanted
 from quoron_client.data import tables
-from quoron_privacy.counts.bought_costs import costs
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from said import said
 from undeclared import QUICK, TABLE, USERS, charges, crowd, train
@@ -234,7 +233,7 @@ def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(peo
     for source in (people, tmp_path / "people.csv"):
         given = {"numeric": {"x_*": (0, 100)}, "buy": {"*": "any"}, "exclude": ["x_dose", "w*"]}
         planned = quoron.plan_training(source, **said(user="who", label="ill", **given, **QUICK))
-        assert costs(planned.plan.guarantee.bought)[0].what.startswith("the kind of 2 columns")
+        assert planned.plan.guarantee.bought.costs()[0].what.startswith("the kind of 2 columns")
 
 
 def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, capsys):
@@ -268,7 +267,7 @@ def test_a_comparison_and_a_question_of_what_nobody_declared_are_refused_with_th
     for more in ({}, {"numeric": {"age": (0, 100)}, "buy": {"dose": "number"}}):
         with pytest.raises(ConfigError, match=r"declared for compare.*declared\.toml"):
             quoron.compare(people, user="who", label="ill", seeds=1, **more)
-        with pytest.raises(ConfigError, match="declared for ask"):
+        with pytest.raises(ConfigError, match="declared for questions of how many users"):
             quoron.ask(people, user="who", label="ill", risk="5%", **more)
 
 

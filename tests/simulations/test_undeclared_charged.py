@@ -1,19 +1,24 @@
 """What is bought of a table is charged before it is looked at, told after, and once a run, wherever a run dies."""
 
 import json
+import shutil
 import signal
 import subprocess
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import dying
 import quoron
 from dying import Moment
+from quoron.cli.app import invoke
+from quoron.datasets import index
 from quoron.run_folder import RunFolder
-from quoron.training import buying, look, run, votes
+from quoron.training import buying, evaluated, look, run, votes
 from quoron.training.found import Declarations
+from quoron_client.data.users import Numbering
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
 from quoron_server.books.ledger import Ledger
@@ -202,3 +207,109 @@ def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, le
     assert kept is None or bought(tmp_path / "run") == kept
     assert (kept is None) == (at == "charge" or (at, when) == ("buy", "before"))
     assert trained.bought
+
+
+def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(people, ledger, tmp_path, monkeypatch):
+    """One user of another name between two starts moves the slots of others: of those who are held out now some had
+    a part in what was bought. The twin is a run that does not remember whom it bought from."""
+    bought_from, measured, release, batches = [], [], votes.release, evaluated.batches
+
+    def buying(*given: Any) -> Any:
+        bought_from.append(set(names()[given[6]]))
+        return release(*given)
+
+    def measuring(declared: Any, items: Any, users: Any) -> Any:
+        measured.append(set(names()[users]))
+        return batches(declared, items, users)
+
+    def names() -> Any:
+        return np.unique(table["who"].to_numpy())
+
+    monkeypatch.setattr(votes, "release", buying)
+    monkeypatch.setattr(evaluated, "batches", measuring)
+    table, out = people.assign(who=[f"u{each:04}" for each in people["who"]]), tmp_path / "run"
+    with monkeypatch.context() as once:
+        once.setattr(run, "_planned_for", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(table, out, evaluate=0.3)
+    shutil.copytree(out, tmp_path / "twin")
+    before, table = table, table.assign(who=table["who"].replace("u0007", "zoe"))
+    with pytest.raises(OtherVersion, match="same table"):
+        train(table, out, evaluate=0.3)
+    assert not measured
+    with monkeypatch.context() as twin:
+        twin.setattr(Numbering, "digest", property(lambda self: b"\0" * 32))
+        twin.setattr(Ledger, "same_inputs", lambda *_: True)
+        train(table, tmp_path / "twin", evaluate=0.3)
+    assert bought_from[0] & measured[-1]
+    table = before
+    train(table, out, evaluate=0.3)
+    assert len(bought_from) == 1
+    assert not bought_from[0] & measured[-1]
+    assert bought_from[0] | measured[-1] == set(names())
+
+
+def test_a_folder_that_has_changed_since_it_was_indexed_is_refused_before_the_charge(
+    people, ledger, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "visits"
+    folder.mkdir()
+    people.to_parquet(folder / "0.parquet")
+    index.opened(folder, "who")
+    people.iloc[:-1].to_parquet(folder / "0.parquet")
+    with pytest.raises(DataError, match="has changed since"):
+        train(str(folder), tmp_path / "run")
+    assert not ledger.exists()
+
+
+def test_a_table_that_changes_once_its_run_is_charged_says_how_to_go_on_for_that_charge(
+    people, ledger, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    people.to_csv("people.csv", index=False)
+    words = ["train", "people.csv", "--user", "who", "--label", "ill", "--epsilon", "4", "--quiet", "--out", "run"]
+
+    def grown(*given: Any) -> Any:
+        raise DataError("Expected 'people.csv' as it was when it was opened, but it has changed. Begin again.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(votes, "release", grown)
+        assert invoke(words) == DataError.exit_code
+    assert "is charged. Go on, for that charge, with: quoron resume run" in " ".join(capsys.readouterr().err.split())
+    assert invoke(["resume", "run", "--quiet"]) == 0
+    assert len(charges(ledger)) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"label": "who"}, "as the label too"),
+        ({"label": "who > 3"}, "as the label too"),
+        ({"weight": {"column": "ill", "most": 3}}, "a weight other than the label's own"),
+        ({"exclude": ["age", "dose", "ward"]}, "Expected features, got none"),
+    ],
+)
+def test_what_names_alone_show_is_refused_before_anything_is_bought(columns, why, people, ledger, tmp_path):
+    with pytest.raises(ConfigError, match=why):
+        train(people, tmp_path / "run", **columns)
+    assert not ledger.exists()
+
+
+def test_a_plan_of_what_nobody_declared_is_told_on_the_command_line(people, ledger, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    people.to_csv("people.csv", index=False)
+    words = ["plan", "people.csv", "--user", "who", "--label", "ill", "--epsilon", "4"]
+    assert invoke(words) == 0
+    assert "Nobody declared 5 facts of the table" in " ".join(capsys.readouterr().out.split())
+    assert invoke([*words, "--epsilons"]) == ConfigError.exit_code
+    assert "declared for questions of how many users and which ε" in " ".join(capsys.readouterr().err.split())
+    assert not ledger.exists()
+
+
+def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):
+    train(people, tmp_path / "run")
+    for epsilon in (4.0, 2.0):
+        with pytest.raises(ConfigError, match=r"run of a complete one\. Read its model"):
+            train(people, tmp_path / "run", epsilon=epsilon)
+    assert len(charges(ledger)) == 1

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import quoron
 from quoron import Method
-from quoron.training.result import UNEVEN, uneven, unheard, unsettled
+from quoron.training.result import OUTGROWN, UNEVEN, growing, outgrown, uneven, unheard, unseen_directions, unsettled
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.plan import Plan
 
@@ -46,6 +47,31 @@ def test_columns_that_may_all_be_noise_are_remarked() -> None:
     (said,) = unheard([{"public": {}}, {"public": {"heard": False}}])
     assert "could not be told from noise" in said
     assert "Declare ranges nearer to where the values are" in said
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "words"),
+    [(unseen_directions, "unseen", "more than a quarter of the directions"), (growing, "grows", "told almost exactly")],
+)
+def test_what_makes_a_released_bound_large_is_remarked_by_name(said: Any, name: str, words: str) -> None:
+    assert said([]) == said([{"public": {}}]) == said([{"public": {name: False}}]) == ()
+    (told,) = said([{"public": {name: True}}])
+    assert words in told
+
+
+def test_a_plan_is_taken_back_by_a_run_that_tells_more_than_twice_as_much_or_kept_no_model() -> None:
+    plan = quoron.plan("few-rounds", method=Method("whitened-tracking")).plan
+    predicted = plan.predicted_excess_risk
+    assert predicted is not None
+
+    def told(**public: Any) -> bool:
+        return outgrown(plan, [{"public": public}])
+
+    assert not outgrown(plan, [])
+    assert not told()
+    assert not told(left=0.99 * OUTGROWN * predicted, accepted=True)
+    assert told(left=1.01 * OUTGROWN * predicted, accepted=True)
+    assert told(left=None, accepted=False)
 
 
 def trained(width: float, method: str, users: int = 6_000) -> Any:

@@ -199,7 +199,7 @@ def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
         ({"user": 3}, "Expected user as a text for plan_training, got user=3"),
         ({"label": None}, "the columns that say whose a row is and what is predicted, got user='who' and label=None"),
         ({"epsilon": "2"}, "Expected epsilon as a number for plan_training, got epsilon='2'"),
-        ({"source": [{"who": 1}]}, r"Expected a DataFrame, .*, got \[\{'who': 1\}\]. Write pandas.DataFrame\(rows\)"),
+        ({"source": [{"who": 1}]}, r"Expected a DataFrame, .*, got a list. Write pandas.DataFrame\(rows\)"),
         ({"source": "nowhere.csv"}, "Expected a table at '.*nowhere.csv', found no such file"),
         ({"source": "nothing"}, "Expected a table to be at 'nothing'"),
         (

@@ -65,7 +65,6 @@ def average_gradient(
     *,
     keys: Keys | None = None,
     threads: int | None = None,
-    out: Matrix | None = None,
     scale: Vector | None = None,
 ) -> Matrix:
     """w_u · (s_u · Σ_k weights[k] · ∇F_u(points[k]) - centre) for every user u, shape (k, d).
@@ -77,15 +76,12 @@ def average_gradient(
     A `Convolution` draws from `keys` (k,), see `draws.user_keys`.
 
     A user without items gets zeros, a user with a non-finite feature or label gets NaN (see `work.answer`). The bits
-    do not depend on `threads` nor on the other users. Rows are written into `out` (k, d) if there is one: of many short
-    users, fresh memory costs more than the gradients. Raises `DataError` for points, a centre or `out` of another
-    shape, `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
+    do not depend on `threads` nor on the other users. Raises `DataError` for points or a centre of another shape,
+    `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
     """
     own, classes = _prepared(loss, batch, task, keys, threads, scale)
     dimension = batch.dimension * loss.outputs
-    rows = np.empty((batch.users, dimension)) if out is None else out
-    if rows.shape != (batch.users, dimension):
-        raise DataError(f"Expected out of shape {(batch.users, dimension)}, got {rows.shape}.")
+    rows = np.empty((batch.users, dimension))
     if classes:
         class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
     else:

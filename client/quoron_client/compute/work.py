@@ -1,4 +1,4 @@
-"""What a client computes for a task whose answer may be seen as it is (the others: `randomisers.local_report`).
+"""What a client computes for a task whose answer may be seen as it is (the others: `local_report`).
 
 Bad data gives a status, never an exception.
 """
@@ -13,9 +13,8 @@ from quoron_client.compute.draws import Keys
 from quoron_client.compute.gradients import average_gradient, average_loss
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.moments import second_moment_factor
-from quoron_client.compute.placed import placed_gradient
 from quoron_client.compute.user_loops import user_loop
-from quoron_client.data.items import Items
+from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
@@ -66,6 +65,36 @@ def answer(
     status[batch.counts == 0] = MISSING
     rows[status != ANSWERED] = 0.0
     return Answers(values, status)
+
+
+def placed_gradient(loss: Loss, batch: Items, task: PlacedGradient, *, threads: int | None = None) -> Matrix:
+    """(1/divisor) Σ clip(∇f(x; z_p)) over each user's places that have an item, shape (k, d).
+
+    An item's weight multiplies its loss, as ever. A user with a non-finite item at one of its places gets NaN; others
+    of its items are not looked at. The bits do not depend on `threads` nor on the other users. Raises `DataError`
+    unless there is one row of places per user.
+    """
+    places, held = np.asarray(task.places, np.int64), batch.counts
+    if places.ndim != 2 or len(places) != batch.users:
+        raise DataError(f"Expected a row of places for each of {batch.users} users, got shape {places.shape}.")
+    total = np.zeros((batch.users, task.points.shape[1]))
+    kept = (places >= 0) & (places < held[:, None])
+    # Place by place, so that a user's sum has one order; no time for places that nobody has, however many are named.
+    for place in np.flatnonzero(kept.any(axis=0)):
+        column, there = places[:, place], np.flatnonzero(kept[:, place])
+        rows = batch.begins[there] + column[there]
+        weights = None if batch.weights is None else batch.weights[rows]
+        single = ItemBatch(batch.features[rows], batch.labels[rows], np.arange(len(rows) + 1), weights)
+        gradients = average_gradient(loss, single, AverageGradient(task.points, (1.0,)), threads=threads)
+        total[there] += gradients if task.clip is None else _clipped(gradients, task.clip)
+    return total / task.divisor
+
+
+def _clipped(rows: Matrix, norm: float) -> Matrix:
+    lengths = np.sqrt(np.sum(rows**2, axis=1))
+    factors: Matrix = np.ones(len(rows))
+    np.divide(norm, lengths, out=factors, where=lengths > norm)
+    return rows * factors[:, None]
 
 
 def _moment(batch: Items, task: SecondMoment, threads: int | None) -> Matrix:

@@ -13,12 +13,13 @@
 
 Text says a number if it is a decimal one, such as ` -7e1 `, or true or false; else it says none. Where a decimal comma
 is declared, `-3,14` and `1.234,5` are such numbers: points may stand between groups of three digits. What is no text in
-UTF-8, such as half a character, has a sign in place of what cannot be read. So equal numbers of different types are one
-category and one user, `1` and `"1"` too, but not `True`.
+UTF-8, such as half a character, has a sign for each byte that cannot be read. So equal numbers of different types are
+one category and one user, `1` and `"1"` too, but not `True`.
 """
 
 import math
 import re
+import sys
 from collections.abc import Iterable
 from decimal import Decimal
 from functools import partial
@@ -35,7 +36,8 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _COMMA = re.compile(r"[-+]?((\d+|\d{1,3}(\.\d{3})+)(,\d*)?|,\d+)([eE][-+]?\d+)?", re.ASCII)
 _TRUE, _FALSE = frozenset({"true", "True", "TRUE"}), frozenset({"false", "False", "FALSE"})
 _DIGITS = 400  # a Decimal of more is beyond float64, and can have more digits than memory
-_FEW = 1 << 11  # texts that are read before a compiler is loaded
+_FEW = 1 << 11  # texts that are read before a compiler is loaded; once it is, those of a wide table's batches are more
+_FEWER = 1 << 5
 _PIECE = 1 << 17  # texts that a thread reads at a time
 _WIDTH = 8  # a text takes as long as so many numbers that are read
 _loops = OnFirstUse("quoron_client.data.number_loops")
@@ -45,9 +47,19 @@ def text(value: object) -> str | None:
     """One value of any type as text, None where it is missing; never raises for what a value does."""
     try:
         found = _text(value)
-        return None if not found else found.encode(errors="surrogatepass").decode(errors="replace")
+        return None if not found else readable(found.encode(errors="surrogatepass")).decode()
     except Exception:  # no truth value, no text: whatever somebody's object does, it is one unusable value
         return None
+
+
+def readable(data: bytes) -> bytes:
+    """As UTF-8: what is none has a sign for each byte, U+F780 to U+F7FF, so that different names stay different.
+
+    >>> readable(b"M\\xfcller").decode()
+    'M\\uf7fcller'
+    """
+    escaped = data.decode(errors="surrogateescape").encode(errors="surrogatepass")
+    return escaped.replace(b"\xed\xb2", b"\xef\x9e").replace(b"\xed\xb3", b"\xef\x9f")
 
 
 def texts(values: Iterable[object]) -> pa.Array:
@@ -77,7 +89,7 @@ def numbers(values: pa.Array, decimal: str) -> NDArray[np.float64]:
     if pa.types.is_dictionary(values.type):
         each = np.append(numbers(values.dictionary, decimal), np.nan)
         return np.asarray(each[pc.fill_null(values.indices, -1).to_numpy(zero_copy_only=False)], np.float64)
-    if len(values) < _FEW:
+    if len(values) < (_FEWER if "numba" in sys.modules else _FEW):
         return _read(values, decimal)
     _, ends, letters = values.buffers()
     offsets = np.frombuffer(ends, np.int64)[values.offset :][: len(values) + 1]
@@ -110,7 +122,7 @@ def _text(value: object) -> str | None:
     if isinstance(value, int):
         return int.__repr__(value)
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).decode(errors="replace")
+        return readable(bytes(value)).decode()
     if isinstance(value, np.floating):
         return _text(float(value))
     if isinstance(value, complex | np.complexfloating) and value.imag == 0:

@@ -50,11 +50,15 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 
 def users(table: pa.Table, name: str) -> pa.Array:
-    """The column of users, as `column` gives it, of types that can be counted and put in order.
+    """The column of users, as `column` gives it, of types that can be counted and put in order. DataError for others.
 
     0.0 and -0.0 are one user: equal numbers are.
     """
     values = column(table, name)
+    if isinstance(values.type, pa.BaseExtensionType):  # such as a UUID, whose bytes are whose it is
+        values = values.storage
+    if any(fit(values.type) for fit in _UNORDERED):
+        raise DataError(f"Expected column {name!r} to say whose a row is, as numbers or text, got type {values.type}.")
     if pa.types.is_decimal(values.type) and values.type.bit_width < 128:
         return values.cast(pa.decimal128(values.type.precision, values.type.scale))
     if not pa.types.is_floating(values.type):
@@ -202,6 +206,7 @@ def _family(kind: pa.DataType) -> str | None:
     return "numbers" if any(fit(kind) for fit in fits) else None
 
 
+_UNORDERED = (pa.types.is_nested, pa.types.is_interval, pa.types.is_run_end_encoded)
 _TEXT = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),

@@ -8,7 +8,7 @@
 | CR alone, outside quotes, where LF ends lines | a character that cannot be read (pandas writes them so)            |
 | a row with another number of cells            | that row is skipped, and no other                                  |
 | an empty line                                 | no row                                                             |
-| a BOM, bytes that are no UTF-8                | left out; a value of its cell with a sign in their place           |
+| a BOM, bytes that are no UTF-8                | left out; a value of its cell with a sign for each                 |
 | a quote within a cell without quotes          | DataError for the whole file: it is malformed                      |
 | something between a closing quote and a comma | the same                                                           |
 | a quote that is never closed                  | the same                                                           |
@@ -31,7 +31,9 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from quoron_client.data import cells
 from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import check_text
 from quoron_client.data.text_file import Read, TextFile
 from quoron_privacy.errors import DataError
 
@@ -88,6 +90,7 @@ class _Pieces:
                 raise _malformed(called, "a first row that does not end")
         line = _CR if re.match(rb"\r(?!\r?\n)", head[end : end + 3]) else _LF
         try:
+            check_text(head[:end], called)
             first, dialect = dialect.of_header(head[:end], called)
             found = next(_cells([first], dialect), [])
         except csv.Error:
@@ -227,7 +230,7 @@ def _readable(rows: bytes) -> bytes:
     try:
         rows.decode()
     except UnicodeDecodeError:
-        return rows.decode(errors="replace").encode()
+        return cells.readable(rows)
     return rows
 
 

@@ -18,7 +18,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -28,7 +28,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
 from quoron_client.data.dates import DateNumber, DatePart
 from quoron_client.data.features import Categorical, Feature, Hashed, Numeric, apart, together
-from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import (
     Balanced,
     Classes,
@@ -54,8 +53,6 @@ else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
     fused = OnFirstUse("quoron_client.data.fused")  # and a compiler
 
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Owners = NDArray[np.int64]
 
 _HAIR = 1 - 2.0**-22  # below the bound, so that rounding to float32 cannot pass it
@@ -68,7 +65,6 @@ __all__ = [
     "Comparison",
     "DateNumber",
     "DatePart",
-    "Encoded",
     "Encoding",
     "Feature",
     "Hashed",
@@ -80,57 +76,6 @@ __all__ = [
     "Weight",
     "read_label",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How often a table did not fit its rules. Functions of private data: for reports of simulations only."""
-
-    rows: int
-    dropped: int  # rows left out
-    unusable: Mapping[str, int]  # by column: values that made a row unusable
-    filled: Mapping[str, int]  # by numeric column: values taken to be in the middle of their range
-    clipped: Mapping[str, int]  # by numeric column or weight: values outside the declared range
-    unknown: Mapping[str, tuple[int, int]]  # by categorical column: values in no category, and how many different ones
-    labels_clipped: Mapping[str, int]  # of the label's column: labels outside the declared range
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
-    """The rows of a table as items. A row that is not kept is zero throughout."""
-
-    features: NDArray[np.float32]  # (N, p), norms at most the feature norm
-    labels: Vector  # (N,)
-    weights: Vector | None  # (N,) in [0, 1]; None where all count alike
-    kept: Mask  # (N,)
-    counts: Counts = field(repr=False)
-
-    def batch(self, users: int, owners: Owners, *, zero_rows: bool = True) -> ItemBatch:
-        """The items of `users` users, row i being that of user owners[i] (N,).
-
-        A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge; without
-        `zero_rows` it has no item, and is one who does not answer.
-        """
-        rows = np.flatnonzero(self.kept)
-        rows = rows[np.argsort(owners[rows], kind="stable")]
-        held = np.bincount(owners[rows], minlength=users)
-        counts = np.maximum(held, 1) if zero_rows else held
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        places = np.flatnonzero(np.repeat(held > 0, counts))
-
-        def placed(values: Any) -> Any:
-            if len(places) == offsets[-1]:
-                return values[rows]
-            placed = np.zeros((offsets[-1], *values.shape[1:]), values.dtype)
-            placed[places] = values[rows]
-            return placed
-
-        weighted: dict[str, Any] = {} if self.weights is None else {"weights": placed(self.weights)}
-        return ItemBatch(placed(self.features), placed(self.labels), offsets, **weighted)
-
-    def users_without(self, users: int, owners: Owners) -> int:
-        """Users whose rows are all left out. A function of private data: for reports of simulations only."""
-        return int(np.count_nonzero(np.bincount(owners[self.kept], minlength=users) == 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,13 +235,10 @@ class Encoding:
         found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
         return replace(self, features=tuple(found))
 
-    def encode(self, table: "pa.Table") -> Encoded:
+    def encode(self, table: "pa.Table") -> "fused.Encoded":
         """All rows as items. Raises DataError as `check` does, and never for a value."""
         self.check(table)
-        block = fused.Block.of(self, table.num_rows)
-        counts = self._counts(table, fused.encode(self, table, block), block)
-        weights = block.weights if self.weighted else None
-        return Encoded(block.features, block.labels, weights, block.kept, counts)
+        return fused.encoded(self, table)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads."""
@@ -319,26 +261,6 @@ class Encoding:
         norms = np.linalg.norm(rows.astype(np.float64), axis=1)
         scale = self.feature_norm * _HAIR / np.where(norms > 0, norms, 1.0)
         return (rows * scale[:, None]).astype(np.float32)
-
-    def _counts(self, table: "pa.Table", found: Owners, block: "fused.Block") -> Counts:
-        unusable, filled, clipped, unknown = dict[str, int](), dict[str, int](), dict[str, int](), {}
-        for place, (each, (missing, outside)) in enumerate(zip(self.features, found.tolist(), strict=False)):
-            if each.is_number:
-                clipped[each.title] = outside
-            elif each.middle is None:
-                bit = 1 + place
-                chosen = block.marks[:, bit >> 3] >> (bit & 7) & 1 == 1
-                unknown[each.title] = missing, columns.kinds(table, each.column, chosen) if missing else 0
-                continue
-            (unusable if self.missing == "drop" else filled)[each.title] = missing
-        at, label = len(self.features), {}
-        if self.label is not None:
-            unusable[self.label.column], outside = found[at].tolist()
-            label = {self.label.column: outside} if isinstance(self.label, Range) else {}
-        if self.weight is not None:
-            unusable[self.weight.column], clipped[self.weight.column] = found[-1].tolist()
-        dropped = int(np.count_nonzero(~block.kept))
-        return Counts(len(block.marks), dropped, unusable, filled, clipped, unknown, label)
 
 
 @cache

@@ -94,7 +94,10 @@ class Files:
         with _reached(str(source)):
             infos = _listed(system, root)
         if not infos:
-            raise DataError(f"Expected Parquet files in {str(source)!r}, found none.")
+            raise DataError(
+                f"Expected Parquet files in {str(source)!r}, found none. Name one file of another format, "
+                "or write all as Parquet."
+            )
         start = len(root.rstrip("/")) + 1 if infos[0].path != root else len(root) - len(infos[0].base_name)
         parts = tuple(_part(info, start) for info in infos)
         own = [each for each in _opened(system, parts[0]).schema_arrow if each.name not in dict(parts[0].keys)]
@@ -178,7 +181,10 @@ class Files:
         theirs = stored.schema_arrow
         for name in columns:
             if theirs.names.count(name) != 1:
-                raise DataError(f"Expected one column {name!r} in {part.name!r}, got {theirs.names.count(name)}.")
+                raise DataError(
+                    f"Expected one column {name!r} in {part.name!r}, as in {self.parts[0].name!r}, got "
+                    f"{theirs.names.count(name)}. Write all files with the same columns."
+                )
             wanted, found = self.schema.field(name).type, theirs.field(name).type
             if found != wanted:
                 raise DataError(
@@ -247,7 +253,11 @@ def state(source: str) -> tuple[int, int]:
     with _reached(source):
         info = system.get_file_info(path)
     if info.type != pa.fs.FileType.File:
-        raise DataError(f"Expected a table at {source!r}, found no such file.")
+        piped = "a pipe or a device, which is read once. Write what it gives to a file"
+        raise DataError(
+            f"Expected a table at {source!r}, found "
+            f"{'no such file' if info.type == pa.fs.FileType.NotFound else piped}."
+        )
     return info.size, info.mtime_ns or 0
 
 
@@ -265,11 +275,20 @@ def content(source: str) -> bytes:
     return digest.digest()
 
 
+_BROKEN = {  # by the reader's error, whose own name tells people little
+    "BadGzipFile": "what is no gzip file",
+    "ArrowInvalid": "one that is damaged, cut off or of another format",
+    "EOFError": "a gzip file that is cut off",
+    "error": "a damaged gzip file",
+}
+
+
 def unreadable(name: str, error: Exception) -> DataError:
     """Of a file. The reader's own words may quote a row, and messages never hold a user's data."""
     if isinstance(error, PermissionError):
         return DataError(f"Expected {name!r} to be a file that this program may read, got permission denied. Allow it.")
-    return DataError(f"Expected {name!r} to be a readable table, got {type(error).__name__}. Write it again.")
+    what = _BROKEN.get(type(error).__name__, type(error).__name__)
+    return DataError(f"Expected {name!r} to be a readable table, got {what}. Write it again.")
 
 
 def _system(source: str) -> tuple[pa.fs.FileSystem, str]:

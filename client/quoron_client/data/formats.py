@@ -34,6 +34,29 @@ KINDS: dict[str, Kind] = {
     ".ipc": "arrow",
 }
 SAID = ".csv, .tsv, .jsonl, .parquet or .feather"  # of them to people; text may end in .gz, too
+_PACKED = "Unpack it; text may stay packed as .gz."
+_SHEET = "Save its sheet as CSV."
+_FIXES = {
+    **dict.fromkeys((".zip", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz", ".gz"), _PACKED),
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), _SHEET),
+    **dict.fromkeys(
+        (".txt", ".dat", ".asc", ".data"), "Of rows of text rename it to .csv, or to .tsv if tabs part their cells."
+    ),
+    ".json": "Of an object a line rename it to .jsonl; else write it so.",
+}
+# How files of other formats begin, and what they are; some begin like text.
+_MAGIC = (
+    (b"\x1f\x8b", "a gzip file", "Rename it to .csv.gz, or unpack it."),
+    (b"PK\x03\x04", "a zip file or a spreadsheet", "Unpack it, or save its sheet as CSV."),
+    (b"\xd0\xcf\x11\xe0", "an old spreadsheet", _SHEET),
+    (b"BZh", "a bzip2 file", _PACKED),
+    (b"\xfd7zXZ", "an xz file", _PACKED),
+    (b"\x28\xb5\x2f\xfd", "a zstd file", _PACKED),
+    (b"PAR1", "a Parquet file", "Rename it to .parquet."),
+    (b"ARROW1", "a Feather file", "Rename it to .feather."),
+    (b"SQLite format 3", "a database", "Write its table as CSV."),
+    (b"%PDF-", "a PDF", "Write its table as CSV."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +102,16 @@ def format_of(name: str) -> Format:
     """Of a file of that name. DataError for a name that says nothing."""
     found = _known(name)
     if found is None:
-        raise DataError(f"Expected a table that ends in {SAID}, got {name_of(name)!r}. Write it so.")
+        fix = _FIXES.get(PurePath(name_of(name)).suffix.casefold(), "Write it so.")
+        raise DataError(f"Expected a table that ends in {SAID}, got {name_of(name)!r}. {fix}")
     return found
+
+
+def check_text(first: bytes, called: str) -> None:
+    """DataError for a file said to be text whose first row, up to a line end, begins like one of another format."""
+    for begin, what, fix in _MAGIC:
+        if first.startswith(begin) and (begin != b"BZh" or first[4:10] == b"1AY&SY"):
+            raise DataError(f"Expected {called!r} to be text, as its name says, got {what}. {fix}")
 
 
 def _known(name: str) -> Format | None:

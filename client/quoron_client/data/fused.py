@@ -15,7 +15,8 @@ A piece of rows is made by one thread, and a row's item and marks are functions 
 pieces and threads.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from quoron_client.data import columns, fused_loops
 from quoron_client.data.encoding import Encoding
+from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import ClassWeights, Range
 from quoron_client.data.misfits import declared_labels, label_places
 from quoron_privacy.kernels.threads import all_threads, at_once
@@ -33,6 +35,56 @@ from quoron_privacy.kernels.threads import all_threads, at_once
 PIECE = 1 << 20  # numbers that a thread makes at a time, at most, about
 LEAST = 1 << 10  # rows
 Counted = NDArray[np.int64]  # (K, 2): of each declared column, values that are missing or unknown, and others outside
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often a table did not fit its rules. Functions of private data: for reports of simulations only."""
+
+    rows: int
+    dropped: int  # rows left out
+    unusable: Mapping[str, int]  # by column: values that made a row unusable
+    filled: Mapping[str, int]  # by numeric column: values taken to be in the middle of their range
+    clipped: Mapping[str, int]  # by numeric column or weight: values outside the declared range
+    unknown: Mapping[str, tuple[int, int]]  # by categorical column: values in no category, and how many different ones
+    labels_clipped: Mapping[str, int]  # of the label's column: labels outside the declared range
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """The rows of a table as items. A row that is not kept is zero throughout."""
+
+    features: NDArray[np.float32]  # (N, p), norms at most the feature norm
+    labels: NDArray[np.float64]  # (N,)
+    weights: NDArray[np.float64] | None  # (N,) in [0, 1]; None where all count alike
+    kept: NDArray[np.bool_]  # (N,)
+    counts: Counts = field(repr=False)
+
+    def batch(self, users: int, owners: NDArray[np.int64]) -> ItemBatch:
+        """The items of `users` users, row i being that of user owners[i] (N,).
+
+        A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge.
+        """
+        rows = np.flatnonzero(self.kept)
+        rows = rows[np.argsort(owners[rows], kind="stable")]
+        held = np.bincount(owners[rows], minlength=users)
+        counts = np.maximum(held, 1)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        places = np.flatnonzero(np.repeat(held > 0, counts))
+
+        def placed(values: Any) -> Any:
+            if len(places) == offsets[-1]:
+                return values[rows]
+            placed = np.zeros((offsets[-1], *values.shape[1:]), values.dtype)
+            placed[places] = values[rows]
+            return placed
+
+        weighted: dict[str, Any] = {} if self.weights is None else {"weights": placed(self.weights)}
+        return ItemBatch(placed(self.features), placed(self.labels), offsets, **weighted)
+
+    def users_without(self, users: int, owners: NDArray[np.int64]) -> int:
+        """Users whose rows are all left out. A function of private data: for reports of simulations only."""
+        return int(np.count_nonzero(np.bincount(owners[self.kept], minlength=users) == 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +136,13 @@ class Block:
         for array in self.arrays if marks else self.item:
             if array is not self.weights or self.weighted:
                 array.resize((rows, *array.shape[1:]), refcheck=False)
+
+
+def encoded(rules: Encoding, table: pa.Table) -> Encoded:
+    """All rows of a table, which `rules.check` found good, as items."""
+    block = Block.of(rules, table.num_rows)
+    counts = _counts(rules, table, encode(rules, table, block), block)
+    return Encoded(block.features, block.labels, block.weights if rules.weighted else None, block.kept, counts)
 
 
 def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
@@ -185,6 +244,27 @@ class _Shape:
         fused_loops.mark(missing, 0, marks)
         fused_loops.mark(missing | above, bit, marks)
         weights *= np.minimum(values / weight.most, 1.0)
+
+
+def _counts(rules: Encoding, table: pa.Table, found: Counted, block: Block) -> Counts:
+    unusable, filled, clipped, unknown = dict[str, int](), dict[str, int](), dict[str, int](), {}
+    for place, (each, (missing, outside)) in enumerate(zip(rules.features, found.tolist(), strict=False)):
+        if each.is_number:
+            clipped[each.title] = outside
+        elif each.middle is None:
+            bit = 1 + place
+            chosen = block.marks[:, bit >> 3] >> (bit & 7) & 1 == 1
+            unknown[each.title] = missing, columns.kinds(table, each.column, chosen) if missing else 0
+            continue
+        (unusable if rules.missing == "drop" else filled)[each.title] = missing
+    at, label = len(rules.features), {}
+    if rules.label is not None:
+        unusable[rules.label.column], outside = found[at].tolist()
+        label = {rules.label.column: outside} if isinstance(rules.label, Range) else {}
+    if rules.weight is not None:
+        unusable[rules.weight.column], clipped[rules.weight.column] = found[-1].tolist()
+    dropped = int(np.count_nonzero(~block.kept))
+    return Counts(len(block.marks), dropped, unusable, filled, clipped, unknown, label)
 
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:

@@ -71,6 +71,11 @@ class Gathering:
         """Of the users, in their order."""
         return self._numbering.names()
 
+    @property
+    def people(self) -> bytes:
+        """A digest of these."""
+        return self._numbering.digest
+
     def end(self) -> "Gathered":
         """All of it. DataError for a table without rows, and for a row without a user."""
         if self._numbering.waiting:

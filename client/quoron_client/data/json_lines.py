@@ -9,7 +9,7 @@
 | a key twice                              | the last counts                                                           |
 | a line that is no object, or no JSON     | no row, as one of another number of cells in a CSV file; and no other     |
 | an empty line                            | no row                                                                    |
-| bytes that are no UTF-8, half a letter   | a value of its cell with a sign in their place                            |
+| bytes that are no UTF-8, half a letter   | a value of its cell with a sign for each                                  |
 | a line of more than 2^22 values          | no row: they would take fifty times its memory                            |
 | a line of more than 256 MiB              | DataError for the whole file                                              |
 
@@ -78,7 +78,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
     if len(line) > MOST and _values(line) > MOST:
         return None
     try:
-        said = _DECODER.decode(line.decode(errors="replace"))
+        said = _DECODER.decode(cells.readable(line).decode())
     except MemoryError:  # nothing is wrong with the line
         raise
     except Exception:  # no JSON, or nested more deeply than can be read

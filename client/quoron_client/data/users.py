@@ -1,5 +1,7 @@
 """Whose each row of a table is: users are numbered in the order of their names, however their rows come."""
 
+import hashlib
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -76,12 +78,23 @@ class Numbering:
 
     def names(self) -> list[str]:
         """Of all users, with rows or without, as text, in the order of their numbers."""
+        return list(self._texts().to_pylist())
+
+    @property
+    def digest(self) -> bytes:
+        """Of the same: of users that are numbered otherwise another. Private, since names are."""
+        letters, ends = columns.letters(self._texts())
+        found = hashlib.blake2b(np.diff(ends).tobytes(), digest_size=32, person=b"quoron-users")
+        found.update(letters[ends[0] : ends[-1]].tobytes())
+        return found.digest()
+
+    def _texts(self) -> pa.Array:
         named = self._named()[1]
         values = named.take(pc.sort_indices(named))
         try:
-            return list(columns.texts(pa.table({self._user: values}), self._user).to_pylist())
+            return columns.texts(pa.table({self._user: values}), self._user)
         except DataError:  # dates and the like
-            return list(values.cast(pa.large_string()).to_pylist())
+            return values.cast(pa.large_string())
 
     def _named(self) -> tuple[pa.Array, pa.Array]:
         """The names that were met, and these with those that are declared alone."""

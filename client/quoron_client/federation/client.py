@@ -6,18 +6,24 @@ asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("min
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.masking import Pinned
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import welcomed
 from quoron_client.federation.session import converse
-from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.identity import check_identity, warn_of_readers
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron_client.federation import masking, silo_work
+else:
+    masking = OnFirstUse("quoron_client.federation.masking")  # of two servers alone
+    silo_work = OnFirstUse("quoron_client.federation.silo_work")  # of several persons alone
 
 _log = logging.getLogger("quoron.client")
 
@@ -31,7 +37,7 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     ConfigError if it does so and is not said to be one user. Otherwise as `take_part`.
     """
     if config.user_column is not None:
-        await take_part(config, stop=stop, worker=SiloWorker.of)
+        await take_part(config, stop=stop, worker=silo_work.SiloWorker.of)
         return
     alone, items, dialect = config.one_user, config.items_per_user, config.dialect
     timely = [each for each in (PUBLIC_ATTENDANCE, TWO_SERVERS) if each in config.accept_exposures]
@@ -72,5 +78,5 @@ async def take_part(
             warn_of_readers(path)
         works = await asyncio.to_thread(worker, config, record)
         if config.helper_key is not None and config.certificate is not None:
-            works.pinned = Pinned.read(config.helper_key, config.certificate)
+            works.pinned = masking.Pinned.read(config.helper_key, config.certificate)
         await converse(config, works, asyncio.Event() if stop is None else stop)

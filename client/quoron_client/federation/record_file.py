@@ -175,10 +175,11 @@ class RecordFile:
         self.database.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self.database.execute("COMMIT")
         except BaseException:
-            self.database.execute("ROLLBACK")
+            if self.database.in_transaction:  # a full disk has ended it, and is what to speak of
+                self.database.execute("ROLLBACK")
             raise
-        self.database.execute("COMMIT")
 
     @contextmanager
     def errors(self) -> Iterator[sqlite3.Connection]:

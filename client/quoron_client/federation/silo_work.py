@@ -28,14 +28,13 @@ from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import FAR, Answers, Status, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.silo import (
-    check_own,
     persons_of,
     reduction_from_wire,
     rows_to_wire,
     sums_to_wire,
 )
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.wire import MAX_MESSAGE, MOST_VECTORS, answer_to_wire, question_from_wire
+from quoron_client.protocol.wire import MAX_MESSAGE, MOST_VECTORS, answer_to_wire, check_own, question_from_wire
 from quoron_privacy.errors import ConfigError, DataError, WireError
 from quoron_privacy.release import Reduction
 from quoron_protos.v1 import federation_pb2 as federation

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.compute.draws import user_keys
+from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
-from quoron_client.federation.masking import Masking, Pinned
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
@@ -30,7 +31,6 @@ from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import Answers, Status, Task
 from quoron_client.protocol.reports import LocalReport
-from quoron_client.protocol.silo import check_own
 from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
@@ -39,14 +39,22 @@ from quoron_client.protocol.wire import (
     MOST_VECTORS,
     answer_to_wire,
     body_digest,
+    check_own,
     question_from_wire,
     question_name,
 )
-from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
+from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness
 from quoron_privacy.errors import DataError, IdentityError, WireError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_protos.v1 import federation_pb2 as federation
 
+if TYPE_CHECKING:
+    from quoron_client.federation import masking
+else:
+    masking = OnFirstUse("quoron_client.federation.masking")  # of two servers alone
+
 _LOG = logging.getLogger("quoron.client")
+Found = tuple[NDArray[np.float64], Status]  # of one user
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +64,7 @@ class Part:
     terms: Terms
     batch: ItemBatch | None  # None: not read yet, of a run of which nothing but values may depend on them
     user: int
-    masking: Masking | None = None  # with two servers
+    masking: "masking.Masking | None" = None  # with two servers
 
 
 @dataclass(slots=True)
@@ -69,7 +77,7 @@ class Worker:
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
     people: int = 1  # for how many it answers
-    pinned: Pinned | None = None  # whose word on plans of two servers is taken
+    pinned: "masking.Pinned | None" = None  # whose word on plans of two servers is taken
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
@@ -94,7 +102,7 @@ class Worker:
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
-            masking = Masking.agree(message, terms, self.pinned) if terms.masked else None
+            agreed = masking.Masking.agree(message, terms, self.pinned) if terms.masked else None
             items = None if terms.timely else self._read(terms)
         except (WireError, DataError, IdentityError) as error:
             return str(error)
@@ -104,7 +112,7 @@ class Worker:
             return "an error that was not foreseen"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            part = Part(terms, None, user if terms.slot is None else terms.slot, masking=masking)
+            part = Part(terms, None, user if terms.slot is None else terms.slot, masking=agreed)
             if items is not None:
                 bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
                 part = self._with(replace(part, terms=bare), items)
@@ -258,31 +266,30 @@ class Worker:
             rows = None if masking is None else masking.rows(name[1], message)
         except WireError as error:
             return str(error)
-        found = self._compute(part, task, name[1]) if ready else _zeros(part, task)
+        found = self._compute(part, task, name[1]) if ready else None
         if masking is None or rows is None:
-            sent = answer_to_wire(*name, *found).SerializeToString()
-        else:
-            sent = masking.answer(name, body_digest(message), rows, found[0])
+            sent = answer_to_wire(*name, *(found or _zeros(part, task))).SerializeToString()
+        else:  # of a vector of zeros the row would not be zero, by a centre and by what it says of norms
+            sent = masking.answer(name, body_digest(message), rows, _usable(found))
         kept = self.record.keep(*name, sent, spends=spends, may=may)
         return kept or "another process of this client was faster"
 
-    def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
-        """One user's values and status, whatever happens: nothing that the items do can show in a local report."""
+    def _compute(self, part: Part, task: Task, round_number: int) -> Found | None:
+        """One user's values and status, None where nothing can be said: a local report shows nothing that items do."""
         try:
             made = self.prepare(part.terms.run) if part.batch is None else part
             if made is not None and made.batch is not None:
                 values, status = self._found(part, task, made.batch, round_number)
-                usable = status == Status.ANSWERED and bool(np.isfinite(values).all())
-                return (values, status) if usable or not part.terms.timely else _zeros(part, task)
+                return (values, status) if _usable((values, status)) is not None or not part.terms.timely else None
         except Exception:
             # Whatever it is, the coordinator must not learn it: it may be a function of the data.
             _LOG.exception("The answer could not be computed.")
         if isinstance(task, LocalReport):  # its status may not depend on the items: report as a user without any would
             with suppress(Exception):  # then the question is at fault, for every user alike
                 return self._found(part, task, _nothing(part.terms.features), round_number)
-        return _zeros(part, task)
+        return None
 
-    def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
+    def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> Found:
         found = self._answers(part, task, batch, round_number, np.array([part.user], np.int64))
         return found.values[0], Status(int(found.status[0]))
 
@@ -327,7 +334,12 @@ def _nothing(features: int) -> ItemBatch:
     return ItemBatch(np.zeros((0, features), np.float32), np.zeros(0), np.zeros(2, np.int64))
 
 
-def _zeros(part: Part, task: Task) -> tuple[NDArray[np.float64], Status]:
+def _usable(found: Found | None) -> NDArray[np.float64] | None:
+    """The values of an answer that is one."""
+    return found[0] if found and found[1] == Status.ANSWERED and bool(np.isfinite(found[0]).all()) else None
+
+
+def _zeros(part: Part, task: Task) -> Found:
     """What is sent where no answer could be computed: where that may not show, an answer like any other."""
     status = Status.ANSWERED if part.terms.timely else Status.MISSING
     return np.zeros(task.answer_shape(part.terms.dimension)), status

@@ -18,17 +18,17 @@ from quoron_client.losses.huber import Huber
 from quoron_client.losses.least_squares import LeastSquares
 from quoron_client.losses.linear import Linear
 from quoron_client.losses.logistic import Logistic
-from quoron_client.losses.own import Declaration, declared_loss, installed, installed_loss
 from quoron_client.losses.quadratic import Quadratic
 from quoron_client.losses.smoothed_hinge import SmoothedHinge
 from quoron_client.losses.softmax import Softmax
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
+brought = OnFirstUse("quoron_client.losses.own")  # losses that others declare
 __all__ = [
     "LOSSES",
     "Absolute",
     "Classification",
-    "Declaration",
     "Hinge",
     "Huber",
     "LeastSquares",
@@ -39,7 +39,6 @@ __all__ = [
     "Regression",
     "SmoothedHinge",
     "Softmax",
-    "declared_loss",
     "loss_family",
     "loss_names",
     "make_loss",
@@ -55,7 +54,7 @@ LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
 
 def loss_names() -> tuple[str, ...]:
     """All losses: those of this package, then those that installed distributions bring."""
-    return (*LOSSES, *(name for name in installed() if name not in LOSSES))
+    return (*LOSSES, *(name for name in brought.installed() if name not in LOSSES))
 
 
 def loss_family(name: str) -> type[Loss]:
@@ -65,12 +64,13 @@ def loss_family(name: str) -> type[Loss]:
     """
     if name in LOSSES:
         return LOSSES[name]
-    if name not in installed():
+    if name not in brought.installed():
         raise ConfigError(
             f"Expected loss to be one of {', '.join(loss_names())}, got loss={name!r}. Install the package that "
             "brings it, if it is another's."
         )
-    return installed_loss(name)
+    family: type[Loss] = brought.installed_loss(name)
+    return family
 
 
 def make_loss(name: str, **bounds: float) -> Loss:

@@ -1,6 +1,6 @@
 """A loss of one's own, from outside this package: two scalar functions, and the constants that their author declares.
 
-    from quoron_client.losses import Declaration
+    from quoron_client.losses.own import Declaration
 
     def value(prediction, label, width): ...
     def slope(prediction, label, width): ...

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Status, Task
+from quoron_client.protocol.questions import Answers, Status
 from quoron_client.protocol.wire import MAX_NUMBERS, array_from_wire, array_to_wire
 from quoron_privacy.errors import QuoronError, WireError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
@@ -44,12 +44,6 @@ def persons_of(bits: bytes, *, people: int) -> Persons:
     if not len(found) or found[-1] >= people:
         raise WireError(f"Expected persons below {people:,}, got none or others.")
     return found.astype(np.int64)
-
-
-def check_own(task: Task, asked: int) -> None:
-    """WireError unless a task has something for each of so many, where it has something of each one's own."""
-    if task.own is not None and (given := len(getattr(task, task.own))) != asked:
-        raise WireError(f"Expected {task.own} for each of {asked:,} persons, got {given:,}.")
 
 
 def rows_to_wire(run: str, round: int, digest: bytes, found: Answers) -> federation.Answer:

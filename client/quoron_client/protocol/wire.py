@@ -136,6 +136,12 @@ def question_from_wire(message: federation.Question) -> tuple[str, int, bytes, T
     return run, round_number, digest, task
 
 
+def check_own(task: Task, asked: int) -> None:
+    """WireError unless a task has something for each of so many, where it has something of each one's own."""
+    if task.own is not None and (given := len(getattr(task, task.own))) != asked:
+        raise WireError(f"Expected {task.own} for each of {asked:,} persons, got {given:,}.")
+
+
 def answer_to_wire(run: str, round: int, digest: bytes, values: NDArray[Any], status: Status) -> federation.Answer:
     """One user's answer, `values` of the task's answer shape; zeros unless answered, so that its size says nothing."""
     sent = values if status == Status.ANSWERED else np.zeros_like(values)

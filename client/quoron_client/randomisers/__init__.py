@@ -2,7 +2,6 @@
 
 from quoron_client.randomisers.randomness import LocalRandomness, SeededRandomness, SystemRandomness
 from quoron_client.randomisers.range_bits import RangeBits
-from quoron_client.randomisers.report import local_report
 from quoron_client.randomisers.vector import VectorNoise
 
 __all__ = [
@@ -11,5 +10,4 @@ __all__ = [
     "SeededRandomness",
     "SystemRandomness",
     "VectorNoise",
-    "local_report",
 ]

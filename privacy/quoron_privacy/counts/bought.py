@@ -74,6 +74,16 @@ class Errors:
     names: float
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one release costs, and how sure it is: told beforehand, as it depends on public numbers alone."""
+
+    what: str  # in words
+    share: float  # of the whole promise's μ²
+    error: float  # standard deviation, in users' votes
+    least: float | None = None  # votes from which on a value is shown
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shapes:
     """What the first release says of K columns."""
@@ -318,6 +328,26 @@ class Bought:
                 made.append((Release(f"bought-{name}", parameters), noise.effective_mu(size)))
         return tuple(made)
 
+    def costs(self) -> tuple[Cost, ...]:
+        """Of each release, with the error where it has most: where all columns are numbers, or all are words."""
+        error, plural = self.errors(columns=self.columns, names=self.names), "s" * (self.columns != 1)
+        words = f"values of {self.names:,} at most that {'is' if self.names == 1 else 'are'} words"
+        told = {
+            "bought-places": (
+                f"the kind of {self.columns:,} column{plural}, and about where its numbers lie",
+                error.places,
+            ),
+            "bought-cells": ("a range of each that is a number", error.cells),
+            "bought-closer": ("a closer look at one whose numbers lie close together", error.closer),
+            "bought-names": (words, error.names),
+        }
+        least = {"bought-names": self.threshold(self.names)} if self.names else {}
+        return tuple(
+            Cost(what, self.share * (mu / self.mu) ** 2, deviation, least.get(entry.mechanism))
+            for entry, mu in self.releases()
+            for what, deviation in (told[entry.mechanism],)
+        )
+
     def entries(self) -> tuple[Release, ...]:
         """The ledger entries of all releases."""
         return tuple(entry for entry, _ in self.releases())
@@ -389,7 +419,8 @@ def share_for(
         reached = f"{plan.needs:,} users, " * (looked_at(plan.needs) == plan.needs)
         raise Infeasible(
             "declarations",
-            f"{looked:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
+            f"{looked:,} user{'s do' if looked != 1 else ' does'} not tell {columns:,} column{'s' * (columns != 1)} "
+            f"from noise at epsilon={epsilon:g}",
             f"{reached}a larger epsilon, fewer columns, or declarations",
         )
     error = plan.errors(columns=columns, names=1).places if columns else 0.0

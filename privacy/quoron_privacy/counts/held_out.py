@@ -139,7 +139,7 @@ class HeldOut:
         """What they cost a user who is held out, by their scales and a distance that is written out again."""
         apart = _apart(self.classes, self.cap, self.adjacency, self.cells)
         each = (
-            moved.mu(_over(far, size, self.users), scale, size)
+            moved.mu(_over(*far, size, self.users), scale, size)
             for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
         )
         return Pair.gaussian(moved.together(*each), self.variation)
@@ -238,7 +238,8 @@ class HeldMeans:
     @property
     def pair(self) -> Pair:
         """What it costs a user who is held out, by its scale alone: two vectors between zero and one of norm one."""
-        mu = moved.mu(_over(1.0, 1 + self.figures, self.users), self.scale, 1 + self.figures)
+        far = moved.rows(1 + 2.0**-31, self.users, "zero-out")  # cut towards zero, numbers stay between their ends
+        mu = moved.mu(far, self.scale, 1 + self.figures)
         return Pair.gaussian(mu, total_variation(gaussians=1 + self.figures))
 
     def release(self, values: Matrix, stream: RandomStream) -> Vector:
@@ -404,20 +405,21 @@ def _sensitivities(users: int, classes: int, adjacency: Adjacency, cap: int, cel
     return found[0], found[1]
 
 
-def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> tuple[float, float]:
-    """The same distances by the law of cosines, of Gram matrices: for whoever verifies."""
+def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> list[tuple[float, float]]:
+    """(distance, radius around zero) of each again, by the law of cosines, of Gram matrices: for whoever verifies."""
     found = []
     for which, blocks in enumerate(([*_first(classes)], _vertices(classes, cells))):
-        square = 0.0
+        square = radius = 0.0
         for block in blocks:
             gram = block.T @ block
             norms = np.diag(gram)
             pairs = norms[:, None] + norms[None, :] - 2 * gram
             square += max(float(pairs.max()), float(norms.max())) if adjacency == "replace-one" else float(norms.max())
+            radius += float(norms.max())
         if which and cap > 1:
-            square = (1 - _ITEMS[0] - _ITEMS[1]) * square + _ITEMS[0] + _ITEMS[1]
-        found.append(math.sqrt(square) * (1 + 1e-11))
-    return found[0], found[1]
+            square, radius = ((1 - _ITEMS[0] - _ITEMS[1]) * each + _ITEMS[0] + _ITEMS[1] for each in (square, radius))
+        found.append((math.sqrt(square) * (1 + 1e-11), math.sqrt(radius) * (1 + 1e-9)))
+    return found
 
 
 def _one_moves(users: int) -> float:
@@ -425,9 +427,10 @@ def _one_moves(users: int) -> float:
     return (1 + 2.0**-30) / users * (1 + mean_slack(users))
 
 
-def _over(far: float, size: int, users: int) -> float:
-    """Of a mean of so many: with the grid of its sum (2⁻⁴⁰ is coarser than any) and the quotient."""
-    return (far + far * math.sqrt(4 * size) * 2.0**-38) / users * (1 + (64 * users + 4) * 2.0**-51)
+def _over(far: float, radius: float, size: int, users: int) -> float:
+    """Of a mean of so many: with the grid of its sum, which is the coarser the more they are, and the quotient."""
+    grid = 2.0**-40 + 2.0 ** max(math.floor(math.log2(users)) - 55, -52)
+    return (far + radius * math.sqrt(4 * size) * grid) / users * (1 + (64 * users + 4) * 2.0**-51)
 
 
 def _simplex(shares: Matrix) -> Matrix:

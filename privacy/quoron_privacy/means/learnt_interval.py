@@ -4,8 +4,8 @@
     >>> scale = 0.026
     >>> edges = bins_around(scale, 1.0, 5_000.0)
     >>> shares = np.diff(np.array([NormalDist(0.0, 1.5 * scale).cdf(edge) for edge in edges]))
-    >>> found = interval_of(shares, 0.001, edges, scale, 0.0004)
-    >>> 2.5 < found.high / scale < 5.0, abs(found.outside) < 0.01 * scale
+    >>> found = interval_of(shares, np.full(len(shares), 0.001), edges, scale, 0.0004)
+    >>> 2.5 < found.high / scale < 5.5, abs(found.outside) < 0.01 * scale
     (True, True)
 
 Functions of releases and of public numbers alone: nothing here can cost privacy, and what it gets wrong costs accuracy.
@@ -23,14 +23,23 @@ from numpy.typing import NDArray
 from quoron_privacy.means.learnt_radii import seen_of, stands_out, unseen
 
 Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
 TRIES = 3  # at the place and what lies around it
-LOOKS = 15  # of all tries at most, by the smallest scale: four at the place and one around it
+LOOKS = 17  # at most, by the smallest scale: four at the place and one around it a try, and those that ask again
 LEAST_LAST = 0.3  # of μ² for the mean
+_WINDOWS = (1, 2, 4)  # neighbouring bins that tell together
 _WIDTH = 3.0  # scales that a bin of place is wide
 _STEP, _STEEPEST = 1.6, 0.25  # of tails that nothing shows: see `unseen`
 _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
+_FALSE = 0.03  # how often noise makes users somewhere beyond `learnt_radii._NEAR` scales, about
+ASKED, AGAIN = 2, 0.5  # times that bins in doubt are asked for, and for which part of what the look around cost
+STILL_LEFT = 0.55  # of μ² for the mean, below which nothing is asked again
+_JUMP, _DOUBT = 1.5, 2.5  # bins in doubt: so many times farther than those surely seen; from so many deviations on
+_WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
+_CHANCE = 6.0  # variances of the square of a difference that noise explains
+_LEAST_KEPT, _MOVES = 0.2, np.array([0.0, 1e-3, -1e-3])  # what the narrow mean has to show of a move; moves, in widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,16 @@ class Interval:
     outside: float  # what they add to the mean beyond the clipped one, by their released shares
     deviation: float  # of that, from noise
     least: float  # share of users that is seen wherever it lies
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """A second mean, of users near one point, which tells the mean of all if they lie evenly around it."""
+
+    centre: float
+    radius: float
+    kept: float  # of a move of all users the part that it shows
+    scatter: float  # its variance as an estimate, if they lie evenly, beside its noise; infinite where it is none
 
 
 def shares_of(strength: float) -> tuple[float, float, float]:
@@ -72,11 +91,12 @@ def near_enough(width: float, scale: float) -> bool:
 
 
 def bins_around(scale: float, bound: float, strength: float) -> Vector:
-    """Edges around zero to twice the bound: equal ones, then three to the octave, then octaves."""
+    """Edges around zero to twice the bound: equal ones, then by a constant ratio to 32 scales, then octaves."""
     each = min(6, max(2, round(strength**0.3 / 2.6)))
+    ratio = 2 ** min(_WIDEST, _AT_2400 * (2400 / strength) ** 0.2)
     side = [scale * k / each for k in range(1, int(3.5 * each) + 1)]
     while side[-1] < 2 * bound:
-        side.append(side[-1] * (2 ** (1 / 3) if side[-1] < 32 * scale else 2.0))
+        side.append(side[-1] * (ratio if side[-1] < 32 * scale else 2.0))
     return np.concatenate([-np.array(side[::-1]), [0.0], side])
 
 
@@ -89,21 +109,37 @@ def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
     return max(scale, float(edges[half + 1 + int(np.argmax(enough))])) if enough.any() else scale
 
 
-def interval_of(shares: Vector, deviation: float, edges: Vector, scale: float, unit: float) -> Interval:
+def doubtful(shares: Vector, deviations: Vector, edges: Vector, scale: float) -> Mask:
+    """Bins far beyond those that surely hold users that may hold some, by themselves or with a neighbour."""
+    sure = np.flatnonzero(seen_of(shares, deviations, _least(deviations, edges, scale), windows=_WINDOWS))
+    far = _JUMP * max(3 * scale, float(edges[sure.max() + 1]), -float(edges[sure.min()]))
+    doubt = np.zeros(len(shares), np.bool_)
+    for window in (1, 2):
+        together, noise = (np.convolve(each, np.ones(window), "valid") for each in (shares, deviations**2))
+        for start in np.flatnonzero(together > _DOUBT * np.sqrt(noise)).tolist():
+            doubt[start : start + window] = True
+    return doubt & (np.maximum(edges[:-1], -edges[1:]) >= far)
+
+
+def _least(deviations: Vector, edges: Vector, scale: float) -> Vector:
+    """Shares that stand out of noise."""
+    return stands_out(np.maximum(-edges[:-1], edges[1:]) / scale, deviations, len(deviations), _FALSE)
+
+
+def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float, unit: float) -> Interval:
     """The least of noise, of what users outside add to it, and of those whom nothing shows.
 
     `unit` is the noise of the mean for a width of one. All pairs of edges are tried.
     """
     low, high = edges[:-1], edges[1:]
-    same = np.full(len(shares), deviation)
-    least = stands_out(np.maximum(-low, high) / scale, same, len(shares))
-    seen = seen_of(shares, same, least, windows=(1, 2, 4))
+    least, deviation = _least(deviations, edges, scale), float(deviations.max())
+    seen = seen_of(shares, deviations, least, windows=_WINDOWS)
     first, last = int(np.flatnonzero(seen).min()), int(np.flatnonzero(seen).max())
     known = np.zeros(len(shares), np.bool_)
     known[max(0, first - 1) : last + 2] = True
-    trust = np.where(known & (shares > 0), shares**2 / (shares**2 + deviation**2), 0.0)
+    trust = np.where(known & (shares > 0), shares**2 / (shares**2 + deviations**2), 0.0)
     users, middles = trust * shares, _middles(low, high)
-    square = np.minimum(users, deviation) ** 2
+    square = np.minimum(users, deviations) ** 2
     loose = (_INSIDE * users * (high - low)) ** 2
 
     above, below = np.maximum(middles - high[:, None], 0.0), np.maximum(low[:, None] - middles, 0.0)
@@ -119,8 +155,61 @@ def interval_of(shares: Vector, deviation: float, edges: Vector, scale: float, u
     risk = np.where(width > 0, (width * unit) ** 2 + up + down[:, None], math.inf)
     at, to = np.unravel_index(int(np.argmin(risk)), risk.shape)
     reach = above[to] - below[at]
-    noise = deviation * math.sqrt(float(np.sum((trust * reach) ** 2)))
+    noise = math.sqrt(float(np.sum((trust * reach * deviations) ** 2)))
     return Interval(float(low[at]), float(high[to]), float(np.sum(users * reach)), noise, float(min(1.0, least.max())))
+
+
+def narrow_of(shares: Vector, edges: Vector, found: Interval, users: int, unit: float) -> Narrow:
+    """That of the least noise around the mean of those inside; `unit` is the noise of a mean for a radius of one."""
+    low, high, width = edges[:-1], edges[1:], found.high - found.low
+    inside = (low >= found.low) & (high <= found.high)
+    middles, known = ((low + high) / 2)[inside], np.maximum(shares[inside], 0.0)
+    known = known / known.sum() if known.any() else np.full(len(known), 1 / len(known))
+    centre = float(known @ middles)
+    radii = max(found.high - centre, centre - found.low) * 2.0 ** (-np.arange(24) / 4)
+    here, up, down = (_shown(middles + move, found, centre, radii[:, None]) for move in width * _MOVES)
+    kept = radii * ((up - down) @ known) / (width * (_MOVES[1] - _MOVES[2]))
+    heard = np.maximum(kept, _LEAST_KEPT)
+    scatter = (middles - centre - here * (radii / heard)[:, None]) ** 2 @ known / users
+    noise = np.where(kept < _LEAST_KEPT, math.inf, (unit * radii / heard) ** 2 + scatter)
+    best = int(np.argmin(noise))
+    told = math.isfinite(noise[best])
+    return Narrow(centre, float(radii[best]), float(heard[best]), float(scatter[best]) if told else math.inf)
+
+
+def rows_of(values: Vector, found: Interval, narrow: Narrow) -> Vector:
+    """(a, √(1 - a²) b at most) of users' values (k, 1), both means' rows: (k, 2), of norm one at most."""
+    middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
+    wide = np.clip((values - middle) / half, -1.0, 1.0)
+    return np.hstack([wide, _shown(values, found, narrow.centre, narrow.radius)])
+
+
+def _shown(values: Vector, found: Interval, centre: float, radius: float | Vector) -> Vector:
+    """What the narrow mean takes of users there: between -1 and 1, odd around the centre."""
+    middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
+    wide = np.minimum(1.0, np.maximum(np.abs(values - middle), np.abs(2 * centre - values - middle)) / half)
+    taken: Vector = np.sqrt(1 - wide**2) * np.clip((values - centre) / radius, -1.0, 1.0)
+    return taken
+
+
+def combined(mean: Vector, found: Interval, narrow: Narrow, unit: float) -> tuple[float, float]:
+    """(the mean, its noise) from both means, released with noise `unit`.
+
+    The narrow one tells it if users lie evenly around a point. Where the other differs by more than noise explains, it
+    counts by that much more.
+    """
+    half = (found.high - found.low) / 2
+    value, loud = (
+        (found.low + found.high) / 2 + half * mean[0] + found.outside,
+        math.hypot(half * unit, found.deviation),
+    )
+    if math.isinf(narrow.scatter):
+        return float(value), loud
+    even, quiet = narrow.centre + narrow.radius * mean[1] / narrow.kept, unit * narrow.radius / narrow.kept
+    variance = quiet**2 + narrow.scatter
+    apart = max(0.0, (value - even) ** 2 - _CHANCE * (loud**2 + variance))
+    share = (apart + variance) / (apart + variance + loud**2)
+    return float(even + share * (value - even)), math.hypot(share * loud, (1 - share) * quiet)
 
 
 def _middles(low: Vector, high: Vector) -> Vector:

@@ -68,7 +68,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class LearntMean:
-    """Four to seventeen releases on the same users, each by radii and a centre that those before it tell.
+    """Four to nineteen releases on the same users, each by radii and a centre that those before it tell.
 
     Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
     `gaussians(dimension)` Gaussian samples at most.
@@ -159,12 +159,19 @@ class LearntMean:
             if wider is None or left < keep:
                 break
             scale = wider
-        unit = _noise(self.users, 1, spend(left)).scale / 2
-        found = learnt_interval.interval_of(shares, deviation, edges, scale, unit)
+        deviations, again = np.full(len(shares), deviation), learnt_interval.AGAIN * around
+        for _ in range(learnt_interval.ASKED):
+            doubt = learnt_interval.doubtful(shares, deviations, edges, scale)
+            if doubt.any() and left >= again + learnt_interval.STILL_LEFT:
+                shares, deviations = told.again(shares, deviations, centre + edges, doubt, spend(again))
+                left -= again
+        unit = _noise(self.users, 2, spend(left)).scale
+        found = learnt_interval.interval_of(shares, deviations, edges, scale, unit / 2)
+        narrow = learnt_interval.narrow_of(shares, edges, found, self.users, unit)
+        mean, _ = told.mean(lambda rows: learnt_interval.rows_of(rows - centre, found, narrow), 2, spend(left))
+        value, own = learnt_interval.combined(mean, found, narrow, unit)
         middle, radius = centre + (found.low + found.high) / 2, (found.high - found.low) / 2
-        mean, noise = told.mean(clipped(np.array([middle]), radius), 1, spend(left))
-        value, own = middle + radius * mean + found.outside, math.hypot(radius * noise, found.deviation)
-        return Learnt(value, np.array([middle]), radius, own, found.least, tuple(told.noises))
+        return Learnt(np.array([centre + value]), np.array([middle]), radius, own, found.least, tuple(told.noises))
 
 
 @dataclass(slots=True, eq=False)
@@ -187,10 +194,19 @@ class _Told:
             octaves[own] = np.clip(np.log2(top / np.maximum(lengths, top * 2.0**-BINS)), 0, BINS - 1)
         return self._counted(octaves[self.here[one] & self.here[other]], BINS, half, mu)
 
-    def shares(self, edges: Vector, mu: float) -> Vector:
-        """Noisy shares of users of one column between `edges`; those beyond count in the outer bins."""
+    def shares(self, edges: Vector, mu: float, which: Mask | slice = slice(None)) -> Vector:
+        """Noisy shares of users of one column in `which` bins between `edges`; those beyond count in the outer ones."""
         bins = np.clip(np.searchsorted(edges, self.rows[self.here, 0], side="right") - 1, 0, len(edges) - 2)
-        return self._counted(bins, len(edges) - 1, len(self.rows), mu)
+        counts = np.bincount(bins, minlength=len(edges) - 1)[which]
+        return self._released(counts / len(self.rows), len(self.rows), mu)
+
+    def again(self, shares: Vector, deviations: Vector, edges: Vector, which: Mask, mu: float) -> tuple[Vector, Vector]:
+        """Those shares and their noise, after those of `which` bins are released once more."""
+        answer, shares, deviations = self.shares(edges, mu, which), shares.copy(), deviations.copy()
+        part = deviations[which] ** 2 / (deviations[which] ** 2 + self.scale**2)
+        shares[which] += part * (answer - shares[which])
+        deviations[which] = self.scale * np.sqrt(part)
+        return shares, deviations
 
     def lengths(self, centre: Vector, edges: Vector, mu: float) -> Vector:
         """Noisy shares of users whose distance from `centre` is between `edges`; others do not count."""
@@ -238,7 +254,7 @@ def first_share(strength: float) -> float:
 def gaussians(dimension: int) -> int:
     """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means at last."""
     if dimension == 1:
-        return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 1
+        return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 2
     return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension
 
 

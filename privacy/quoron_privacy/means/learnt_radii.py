@@ -28,6 +28,7 @@ STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
 _NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most, and into how many each
 MOST_PARTS = _NEAR_EDGE * _PARTS
+OUTER = 3
 _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 _MIDDLE_SHARES = (0.06, 0.1, 0.15, 0.2, 0.25, 0.3)
 _HIDDEN = 0.5  # of a typical length: what a deviation of unseen users may do
@@ -40,7 +41,7 @@ _CHANCE, _ALONE = 3.0, 25.0  # deviations of the square of a difference that noi
 _UNSEEN = 1.0  # deviations of users that may be beyond the edge, falling off by the cube
 _CLEAR = 1.5  # deviations of a part of the last bin with users, below which it is empty
 _STEP, _STEEPEST = 1.3, 0.5  # of tails that nothing shows: see `unseen`
-_STEPS_ON, _SHARP, _GROUP = 6, 0.75, 0.05
+_STEPS_ON, _SHARP, _GROUP, _HARDLY = 6, 0.75, 0.05, 0.3
 _ABOVE, _BELOW = 1.5, 2.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
 
 
@@ -162,7 +163,7 @@ def edges_of(radius: float, bound: float) -> Vector:
     """Upper edges of bins of length, to 2 bound or more: three to the octave, from 1.6 radius on one if too many."""
     octaves, most = max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))), MOST_LENGTHS - _INNER_BINS
     near = radius * 2.0 ** (np.arange(3 - _INNER_BINS, 3) / 3)
-    each = 3 if 3 * octaves <= most else 1
+    each = OUTER if OUTER * octaves <= most else 1
     outer = np.arange(1, min(most, each * octaves) + 1) / each
     return np.concatenate([near, near[-1] * 2.0**outer])
 
@@ -182,9 +183,10 @@ def bins_of(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: f
 
 
 def parts_of(bins: Bins) -> Vector:
-    """Edges of the parts of bins near the edge, each of equal ratio."""
+    """Edges of the parts of bins near the edge, each of equal ratio; none below the one before."""
     lows, highs = bins.edges[bins.near_edge], bins.edges[1:][bins.near_edge]
-    return np.append(lows[:, None] * (highs / lows)[:, None] ** (np.arange(_PARTS) / _PARTS), highs[-1])
+    edges = np.append(lows[:, None] * (highs / lows)[:, None] ** (np.arange(_PARTS) / _PARTS), highs[-1])
+    return np.maximum.accumulate(edges)  # of bins that are no wider than a rounding: whoever searches relies on order
 
 
 def held(bins: Bins, looked: Vector, deviation: float, parts: Vector) -> Held:
@@ -222,9 +224,9 @@ def _holding(shares: Vector, deviations: Vector, least: Vector) -> Mask:
     return holding
 
 
-def stands_out(scales: Vector, deviations: Vector, bins: int) -> Vector:
+def stands_out(scales: Vector, deviations: Vector, bins: int, false: float = _FALSE) -> Vector:
     """Shares that noise alone reaches hardly ever, and the less, the more scales away, where that would cost more."""
-    chances = np.minimum(_OFTEN, _FALSE / bins * np.minimum(1.0, _NEAR / np.maximum(scales, _NEAR)) ** 2)
+    chances = np.minimum(_OFTEN, false / bins * np.minimum(1.0, _NEAR / np.maximum(scales, _NEAR)) ** 2)
     least: Vector = deviations * [-NormalDist().inv_cdf(each) for each in np.maximum(chances, _RAREST).tolist()]
     return least
 
@@ -232,10 +234,12 @@ def stands_out(scales: Vector, deviations: Vector, bins: int) -> Vector:
 def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[int, ...]) -> Mask:
     """Bins that hold users for sure, alone or so many neighbours together; if none does, that of the most."""
     seen = np.zeros(len(shares), np.bool_)
-    for window in windows:
-        for start in range(len(shares) - window + 1):
+    for window in (each for each in windows if each <= len(shares)):
+        together = np.convolve(shares, np.ones(window), "valid")
+        enough = np.lib.stride_tricks.sliding_window_view(least, window).max(axis=1) * math.sqrt(window)
+        for start in np.flatnonzero(together > enough).tolist():
             own = slice(start, start + window)
-            if not seen[own].any() and shares[own].sum() > least[own].max() * math.sqrt(window):
+            if not seen[own].any():
                 seen[own] = shares[own] > (deviations[own] if window > 1 else 0.0)
     return seen if seen.any() else shares == shares.max()
 
@@ -287,13 +291,13 @@ def unseen(
     below = np.append(0.0, np.cumsum(shares))
     steps = np.diff(np.interp(edge / step ** np.arange(4), edges, below)[::-1])
     third, second, first = np.maximum(steps, 0.0).tolist()
-    fall, faster = (first / second if second > 0 else math.inf), 1.0
+    fall, faster, most = (first / second if second > 0 else math.inf), 1.0, deviation
     if fall > _SHARP:
-        fall = _GROUP
+        fall, most = _GROUP, _HARDLY * deviation
     elif third > 0:
         faster = min(1.0, fall * third / second)
         fall = min(steepest, fall * faster)
-    left, lost = min(first * fall, deviation), np.zeros(len(clips))
+    left, lost = min(first * fall, most), np.zeros(len(clips))
     for each in range(_STEPS_ON):
         lost += left * np.maximum(edge * step ** (each + 0.4) - clips, 0.0)
         fall *= faster

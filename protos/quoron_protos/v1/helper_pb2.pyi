@@ -51,18 +51,20 @@ class HelperConsent(_message.Message):
     def __init__(self, suite: _Optional[str] = ..., run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., sheet_digest: _Optional[bytes] = ..., run_key: _Optional[bytes] = ..., participations: _Optional[int] = ..., separation: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., adjacency: _Optional[str] = ..., expires: _Optional[int] = ..., signature: _Optional[bytes] = ..., simulation: _Optional[bool] = ..., copies: _Optional[int] = ...) -> None: ...
 
 class HelperList(_message.Message):
-    __slots__ = ("run", "plan_digest", "round", "previous", "entries")
+    __slots__ = ("run", "plan_digest", "round", "previous", "entries", "copies")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     run: str
     plan_digest: bytes
     round: int
     previous: bytes
     entries: int
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., previous: _Optional[bytes] = ..., entries: _Optional[int] = ...) -> None: ...
+    copies: int
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., previous: _Optional[bytes] = ..., entries: _Optional[int] = ..., copies: _Optional[int] = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("fingerprint", "question_digest", "sealed", "group")

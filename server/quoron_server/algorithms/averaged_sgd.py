@@ -138,14 +138,13 @@ def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) ->
     return total + np.minimum(rough, problem.beta * squared_distance / 2)
 
 
-def step_grid(problem: Problem, rounds: int, *, largest_product: float = 2.0) -> list[float]:
-    """Step sizes η with ηβ up to `largest_product`; for rough or linear losses, around distance / (lipschitz √T)."""
+def step_grid(problem: Problem, rounds: int) -> list[float]:
+    """Step sizes η with ηβ up to 2, or 1 where curvature is unknown; of a linear loss around distance / (L √T)."""
     if not problem.beta:
         centre = problem.distance / (problem.lipschitz * math.sqrt(rounds))
         return [float(centre * factor) for factor in np.geomspace(0.1, 10, 17)]
-    largest = largest_product if problem.beliefs.curvature == "isotropic" else min(1.0, largest_product)
-    beta = problem.beta
-    return [product / beta for product in _products(largest)]
+    largest = 2.0 if problem.beliefs.curvature == "isotropic" else 1.0
+    return [product / problem.beta for product in _products(largest)]
 
 
 @lru_cache(maxsize=16)

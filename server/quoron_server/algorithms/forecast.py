@@ -56,6 +56,12 @@ def told(risk: float, problem: Problem) -> str:
     return f"{risk:.2g}" if risk <= most else f"more than the start's {most:.2g}"
 
 
+def no_better(risk: float, start: float, problem: Problem) -> str:
+    """Of a predicted excess risk that is above what not training is guessed to leave, `start`."""
+    said = f"of {risk:.2g}, " if risk <= start_risk(problem) else ""
+    return f"an excess risk {said}no better than the {start:.2g} of not training"
+
+
 def constant_risk(problem: Problem) -> float | None:
     """The most that there is to learn beside always saying the declared label rate p: H(p), of a logistic loss.
 

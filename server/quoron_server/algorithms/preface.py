@@ -16,6 +16,7 @@ from quoron_server.plan import Plan
 
 if TYPE_CHECKING:  # a plan holds it, and it verifies itself
     from quoron_privacy.counts.bought import Bought
+    from quoron_privacy.counts.table_health import TableHealth
 
 
 def with_purchases(own: Plan, paid: "Bought", epsilon: float, delta: float) -> Plan:
@@ -25,16 +26,7 @@ def with_purchases(own: Plan, paid: "Bought", epsilon: float, delta: float) -> P
 
 def verify_look(plan: Plan, rest: GaussianPromise | None) -> None:
     """The look and what comes after it, verified and worth `rest`, are the whole promise together."""
-    health, promise = plan.guarantee.health, plan.guarantee
-    assert health is not None
-    rest = _require_beside("a look at the table", plan, rest)
-    health.verify(
-        promise.epsilon,
-        promise.delta,
-        users=plan.problem.users,
-        adjacency=promise.adjacency,
-        own=(rest.mu, rest.variation),
-    )
+    _beside("a look at the table", plan, plan.guarantee.health, rest)
 
 
 def verify_purchases(plan: Plan, rest: GaussianPromise | None) -> None:
@@ -43,15 +35,8 @@ def verify_purchases(plan: Plan, rest: GaussianPromise | None) -> None:
     By the second account: nothing that calibrated is asked.
     """
     promise, paid = plan.guarantee, plan.guarantee.bought
+    rest = _beside("purchases", plan, paid, rest)
     assert paid is not None
-    rest = _require_beside("purchases", plan, rest)
-    paid.verify(
-        promise.epsilon,
-        promise.delta,
-        users=plan.problem.users,
-        adjacency=promise.adjacency,
-        own=(rest.mu, rest.variation),
-    )
     both = paid.pair.and_(Pair.gaussian(rest.mu, rest.variation))
     charged = Pair.gaussian(*paid.charged)
     for what, holds, got in (
@@ -66,10 +51,16 @@ def verify_purchases(plan: Plan, rest: GaussianPromise | None) -> None:
             raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
 
 
-def _require_beside(what: str, plan: Plan, rest: GaussianPromise | None) -> GaussianPromise:
-    """What comes after `what` in its promise, which is one in μ; VerificationError for none, or beside a quorum."""
-    if plan.guarantee.quorum is not None:
+def _beside(
+    what: str, plan: Plan, paid: "Bought | TableHealth | None", rest: GaussianPromise | None
+) -> GaussianPromise:
+    """What comes after `what` in its promise, one in μ that pays for both; VerificationError beside a quorum."""
+    promise = plan.guarantee
+    if promise.quorum is not None:
         raise VerificationError(f"Expected no quorum beside {what} in a plan of {plan.algorithm}, got one.")
     if rest is None:
         raise VerificationError(f"Expected a promise in μ beside {what}, got {plan.algorithm} without one.")
+    assert paid is not None
+    users, own = plan.problem.users, (rest.mu, rest.variation)
+    paid.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=own)
     return rest

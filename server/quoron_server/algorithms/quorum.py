@@ -37,7 +37,7 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:
     from quoron_server.algorithms.info import Counting
 
-MET, NOT_MET = "met", "not met"  # what is told of a round
+MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is told of a round
 TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.FULL_ATTENDANCE)  # by which zeros are none
 _NOTHING = Attendance(0.0)
 
@@ -79,7 +79,7 @@ class WithQuorum:
         asked, given = self._cohorts[round_], self._attendance[round_]
         counted = self.counted(answers)
         counted = counted if given.most is None else min(counted, given.most)
-        own, limit = None, 0
+        own, limit, told = None, 0, MET
         releases: tuple[Release, ...] = ()
         if quorum.count_scale:
             releases = (quorum.entry(asked),)
@@ -94,7 +94,7 @@ class WithQuorum:
             if (paid := quorum.deviation(0.0 if given.told else given.mu)) < math.inf:
                 seen = (*seen, (noisy_count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
                 releases = (quorum.entry(asked, 0.0 if given.told else given.mu),)
-            met = enough(quorum, seen, asked)
+            met, told = enough(quorum, seen, asked), MET if seen else UNDECIDED
         if not met:
             kept, shown = (state.inner, ()) if own is None else (own.state, own.releases)
             ended = QuorumState(round_ + 1, 0, True, kept)
@@ -104,7 +104,7 @@ class WithQuorum:
             own,
             state=QuorumState(round_ + 1, limit, False, own.state),
             releases=(*own.releases, *releases),
-            public={**own.public, "quorum": MET},
+            public={**own.public, "quorum": told},
             diagnostics={"answered": counted, **own.diagnostics},
         )
 

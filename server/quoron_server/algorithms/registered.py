@@ -10,6 +10,7 @@ No algorithm knows of this room, nor of the quorum and the look at the table tha
 import math
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
@@ -21,7 +22,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms import checks, lifetime, preface
+from quoron_server.algorithms import checks, preface
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.quorum import (
     WithQuorum,
@@ -40,6 +41,7 @@ from quoron_server.wording import assumption_text
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
 two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that exposure alone
 REPLACED: Adjacency = "replace-one"
 ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
@@ -262,7 +264,7 @@ class Registered(AlgorithmInfo):
             return None
         if promise.bought is not None:
             whole = GaussianPromise(*promise.bought.charged)
-            return whole if promise.held_out is None else _worse(whole, promise.held_out.pair)
+            return whole if promise.held_out is None else _worse(whole, promise)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
             return None
@@ -282,7 +284,7 @@ class Registered(AlgorithmInfo):
         if not any(sampled) or not (promise.adjacency == replaced or (all(sampled) and promise.health is None)):
             return None  # what is Gaussian in the pairs of a zero-out plan is for one who is left out
         # A replacement costs at most twice the ε of a zero-out promise: about there the lattice has to be fine.
-        near = lifetime.points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
+        near = near_points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
         # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
         lack = max(pair.lack for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
         return NearGaussianPromise(near, lack) if near else None
@@ -323,9 +325,29 @@ class Registered(AlgorithmInfo):
         return dp_event.ComposedDpEvent([event, _decided(promise.quorum.epsilon, replaced=replaced)])
 
 
-def _worse(promise: GaussianPromise, other: Pair) -> GaussianPromise:
-    """What keeps both, of which a user is in one."""
-    return GaussianPromise(max(promise.mu, other.mu), max(promise.variation, other.lack))
+@lru_cache(maxsize=64)
+def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[tuple[float, float], ...]:
+    """(μ, t), with each of which a run that is about (ε, δ)-DP is μ-GDP but for t with exact noise, whichever its pair.
+
+    By the second account, at more ε than the one that the plan is verified at (docs/privacy/lifetime.md#lt6).
+    """
+    exact = [replace(pair, lack=0.0) for pair in pairs]
+    found: tuple[tuple[float, float], ...] = near_gaussians.points(
+        lambda at, near: max(pair.delta(at, near) for pair in exact), epsilon, delta
+    )
+    return found
+
+
+def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
+    """What keeps both that and an evaluation, of which a user is in one, whatever label is found.
+
+    By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
+    and items were bought, and the books would tell of these (bought-run#b1).
+    """
+    assert promise.held_out is not None
+    lack = promise.held_out.pair.lack
+    most = gdp.mu_for(promise.epsilon, promise.delta - (1 + math.exp(min(promise.epsilon, 700.0))) * lack) * (1 + 1e-9)
+    return GaussianPromise(max(bought.mu, most), max(bought.variation, lack))
 
 
 def derived(plan: Plan) -> tuple[Assumption, ...]:

@@ -27,6 +27,8 @@ FLOOR = 0.3  # eigenvalues stay this times the noise's edge above 0, and this ti
 ROOM = 0.5  # times the mean is the most that the edge adds
 AROUND = 2.5  # or, around a mean, what brings the mean to this times that of all, the mean's own part included
 MOST_DOUBT = 10.0
+WIDENED = 0.01  # times their mean that eigenvalues stay above 0 where some are narrow and there is another look
+NARROW, SURELY = 0.3, 2.0  # of the constant feature's mean square, and by how many deviations less a hidden one varies
 WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
 _NORMAL = NormalDist()
 
@@ -49,21 +51,25 @@ class Whitening(NamedTuple):
     transform: Matrix  # (d, d): to be multiplied from the right
     doubt: Vector  # (d,): how much of each eigenvalue may be noise
     heard: float  # how far features vary at all, in deviations of the noise in that
+    narrow: bool  # whether those that the floor hides surely vary far less than the constant, or the mean, one does
 
 
-def whitening(moment: Moment, share: float, deviation: float, typical: float, *, constant: bool = False) -> Whitening:
+def whitening(
+    moment: Moment, share: float, deviation: float, typical: float, *, constant: bool = False, again: bool = False
+) -> Whitening:
     """From a second moment whose diagonal carries noise of `deviation`, over `share` of n users of a `typical` length.
 
     With a `constant` last feature, the others are whitened around their mean, which that feature's row tells, and the
-    last coordinate stays that feature's.
+    last coordinate stays that feature's. Where there is to be a look `again`, what is narrow is widened by far.
     """
     d, s = len(moment.mean), deviation / share
     whole = moment.mean / share
     base = max(float(np.trace(whole)), typical, 1e-6) / d  # a trace is at least the Frobenius norm
     if not constant or d == 1:
-        values, basis, edge = _resolved(whole, s, base, ROOM * base, np.zeros(d))
+        usual = float(np.trace(whole)) / d
+        values, basis, edge, narrow = _resolved(whole, s, base, ROOM * base, np.zeros(d), usual, again=again)
         doubt, heard = np.minimum(edge / values, MOST_DOUBT), float(np.trace(whole)) / max(s * math.sqrt(d), 1e-300)
-        return Whitening(basis / np.sqrt(values), doubt, heard)
+        return Whitening(basis / np.sqrt(values), doubt, heard, narrow)
     mass = max(float(whole[-1, -1]), s, 1e-6 / d)
     row, noise = whole[:-1, -1], 0.5 * (d - 1) * s * s
     means = row / mass * max(0.0, 1 - noise / max(float(row @ row), noise))  # that may all be noise are taken for 0
@@ -72,16 +78,24 @@ def whitening(moment: Moment, share: float, deviation: float, typical: float, *,
     spread = math.sqrt(d - 2 + (1 + float(means @ means)) ** 2)  # of the trace, over s
     own = max(float(np.trace(around)), s * spread, 1e-6) / (d - 1)
     room = max(AROUND * base - own, ROOM * own)
-    values, basis, edges = _resolved(0.5 * (around + around.T), s, own, room, means)
+    values, basis, edges, narrow = _resolved(0.5 * (around + around.T), s, own, room, means, mass, again=again)
     transform, scaled = np.zeros((d, d)), basis / np.sqrt(values)
     transform[:-1, :-1], transform[-1, :-1] = scaled, -means @ scaled
     transform[-1, -1] = 1 / math.sqrt((1 + FLOOR) * mass)
     doubt = np.append(edges / values, math.sqrt(2 * (d - 1)) * s / mass)
-    return Whitening(transform, np.minimum(doubt, MOST_DOUBT), float(np.trace(around)) / max(s * spread, 1e-300))
+    heard = float(np.trace(around)) / max(s * spread, 1e-300)
+    return Whitening(transform, np.minimum(doubt, MOST_DOUBT), heard, narrow)
 
 
-def _resolved(whole: Matrix, s: float, base: float, room: float, means: Vector) -> tuple[Vector, Matrix, Vector]:
-    """Eigenvalues of mean `base` with their vectors, freed of noise, and the edge of the noise's spectrum along each.
+def _narrow(hidden: Vector, s: float, usual: float) -> bool:
+    """Whether these eigenvalues are in the mean surely below a share of what is `usual`."""
+    return len(hidden) > 0 and float(hidden.mean()) + SURELY * s / math.sqrt(len(hidden)) < NARROW * usual
+
+
+def _resolved(
+    whole: Matrix, s: float, base: float, room: float, means: Vector, usual: float, *, again: bool
+) -> tuple[Vector, Matrix, Vector, bool]:
+    """Eigenvalues of mean `base` with vectors, freed of noise, the edge of its spectrum along each, if any is narrow.
 
     The noise is (I + m mᵀ)^½ G (I + m mᵀ)^½, m the `means` and G of deviation s on its diagonal. Where it is made
     alike in every direction, pairs of eigenvalues are pushed apart by it; the sum over pairs takes that back. What is
@@ -100,10 +114,13 @@ def _resolved(whole: Matrix, s: float, base: float, room: float, means: Vector) 
         values = np.zeros(d)
     sides = rough @ basis
     values, basis = np.linalg.eigh(base * np.eye(d) + (sides * values) @ sides.T)
-    floors = [max(min(FLOOR * edge * times, room), FLOOR * base) for times in (1.0, 1 + square)]
+    values = np.maximum(values, 0.0)
+    narrow = _narrow(values[values < max(min(FLOOR * edge, room), FLOOR * base)], s, usual)
+    least = (WIDENED if narrow and again else FLOOR) * base
+    floors = [max(min(FLOOR * edge * times, room), least) for times in (1.0, 1 + square)]
     floor = floors[0] * np.eye(d) + (floors[1] - floors[0]) * along
-    values, basis = np.linalg.eigh((basis * np.maximum(values, 0.0)) @ basis.T + floor)
-    return values, basis, edge * (1 + (means @ basis) ** 2)
+    values, basis = np.linalg.eigh((basis * values) @ basis.T + floor)
+    return values, basis, edge * (1 + (means @ basis) ** 2), narrow
 
 
 def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix, Vector]:

@@ -57,7 +57,7 @@ _unreleased = sa.Table(  # deleted when the run is complete
     sa.Column("round", sa.Integer),  # of the last commit; -1 is the initial state
     sa.Column("state", sa.LargeBinary),  # after that round; may hold noise and un-noised iterates
     sa.Column("state_seal", sa.Text),
-    sa.Column("inputs", sa.LargeBinary),  # digest of private inputs, where this process holds them
+    sa.Column("inputs", sa.LargeBinary),  # digests of private inputs, where this process holds them
 )
 SCHEMA, SECRETS = _schema, _unreleased  # for `backup`
 _spent = sa.Table(
@@ -202,16 +202,19 @@ class Ledger:
         self._check("key_seal", rows[0]._mapping)
         return bytes(rows[0].noise_key)
 
-    def same_inputs(self, digest: bytes) -> bool:
-        """Whether an unfinished run computes with the private inputs of this digest: those it is first told of.
+    def same_inputs(self, *digests: bytes) -> bool:
+        """Whether an unfinished run computes with the private inputs of these digests: those it is first told of.
 
-        The digest is erased with the noise key.
+        More may follow those that it has been told of. They are erased with the noise key.
         """
+        given, at = b"".join(digests), _unreleased.c
+        here = sa.select(at.inputs).where(at.run == self.run)
         with self._database.writing() as connection:
-            here = (_unreleased.c.run == self.run) & (_unreleased.c.inputs.is_(None))
-            connection.execute(_unreleased.update().where(here), {"inputs": digest})
-        rows = self._of(_unreleased.c.inputs)
-        return bool(rows) and bytes(rows[0].inputs) == digest
+            rows = connection.execute(here).all()
+            held = b"" if not rows or rows[0].inputs is None else bytes(rows[0].inputs)
+            if given.startswith(held):
+                connection.execute(_unreleased.update().where(at.run == self.run), {"inputs": given})
+        return bool(rows) and (given.startswith(held) or held.startswith(given))
 
     @property
     def finished(self) -> bool:

@@ -261,25 +261,25 @@ class Roster:
                 raise ConfigError(f"Expected one user, got {word!r}, which several have: {numbers}. Give a number.")
         raise ConfigError(f"Expected a user's number, name or fingerprint, got {word!r}. `quoron users list` has them.")
 
-    def retire(self, users: Iterable[int], why: str = _SAID) -> None:
+    def retire(self, users: Iterable[int]) -> None:
         """They are members of no run that begins from now on; of those that have begun they stay members. Of who is
         retired already, the reason stays: by it a seat or a key that was lost does not come back."""
-        self._say(users, "retired", why)
+        self._say(users, "retired", _SAID)
 
-    def retire_keys(self, fingerprints: Iterable[str], why: str = REVOKED) -> list[int]:
+    def retire_keys(self, fingerprints: Iterable[str]) -> list[int]:
         """The same, by their keys; those who were not retired so before."""
         found: list[int] = []
         with self._database.writing() as connection:
             for some in _batched(sorted(fingerprints), _AT_ONCE):
                 new = USERS.c.fingerprint.in_(some), USERS.c.state != "retired"
                 found += connection.execute(sa.select(USERS.c.user).where(*new)).scalars().all()
-                connection.execute(USERS.update().where(*new).values(state="retired", why=why))
+                connection.execute(USERS.update().where(*new).values(state="retired", why=REVOKED))
         return sorted(found)
 
-    def away(self, user: int, why: str = _SAID) -> None:
+    def away(self, user: int) -> None:
         """It is no member of runs that begin, until it is said to be back. ConfigError for one that is retired."""
         self._require(user, "active or away", {"active", "away"})
-        self._say([user], "away", why)
+        self._say([user], "away", _SAID)
 
     def back(self, user: int) -> None:
         """It is active from now on, though it may have to be seen first. ConfigError where another has its seat."""

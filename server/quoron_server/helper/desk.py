@@ -18,12 +18,15 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError
 from quoron_server.books.connections import parse
 from quoron_server.books.database import Database
-from quoron_server.helper.books import HelperBooks
+from quoron_server.books.restoring import together
+from quoron_server.helper.books import OPEN, HelpedRun, HelperBooks
 from quoron_server.helper.keys import Keys
-from quoron_server.helper.runs import Helped, listed
+from quoron_server.helper.runs import Helped, as_consented
+from quoron_server.runs import charge_of
 
 COMMANDS = ("runs", "close", "continue")
 PATIENCE = 5.0  # seconds for the words of a command
@@ -137,6 +140,18 @@ def _done(helped: Helped, command: str, run: str) -> str:
         found = helped.books.run(run)
         return f"{run}: goes on.\n{'' if found is None else listed(found)}"
     raise ConfigError(f"Expected one of {', '.join(COMMANDS)}, got {command!r}.")
+
+
+def listed(run: HelpedRun) -> str:
+    """A line about a run for the helper's operator; of an open one in several copies what they promise together."""
+    if run.state != OPEN or run.copies == 1:
+        return run.words()
+    try:
+        _, plan = as_consented(run)
+    except QuoronError:
+        return run.words(", of which this version of quoron cannot say what they promise: it plans the run otherwise")
+    copies = [Charge(run.run, "", **charge_of(plan))] * run.copies
+    return run.words(f", which promise {together(copies).words()} for replacing one user")
 
 
 def _listed(books: HelperBooks) -> str:

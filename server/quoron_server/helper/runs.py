@@ -10,6 +10,7 @@
 | the same list again                                   | the same bytes                                             |
 | another list of an answered round                     | the first one's reply, with its chain and fingerprints     |
 | a round before its time, or after another chain       | refused: the books of one side were put back               |
+| a new list of one who has charged fewer copies        | refused until it has: nothing is released before           |
 | a user whom the plan does not have in this round      | left out and named: by count, separation and phase         |
 | a seal that does not open under its own info          | left out and named                                         |
 | a run that is closed, expired, or whose keys are gone | refused, for ever                                          |
@@ -31,7 +32,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
-from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
@@ -39,11 +39,9 @@ from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.sheet import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
-from quoron_server.books.restoring import together
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
 from quoron_server.helper.keys import Keys, Noted, Secrets
 from quoron_server.plan import Plan
-from quoron_server.runs import charge_of
 from quoron_server.specification import RunSpecification, planned, require_deployable
 from quoron_server.wording import digest
 
@@ -57,6 +55,10 @@ Signed = TypeVar("Signed", pb.HelperConsent, pb.Reply)
 
 class Refused(RunError):
     """What a coordinator asks for is not done; asking again changes nothing."""
+
+
+class Uncharged(Refused):
+    """A list of a coordinator that has yet to charge a copy of the run; asking again after that is right."""
 
 
 class UnknownRun(Refused):
@@ -121,8 +123,7 @@ class Helped:
         new = None if self.books.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
         with self._lock:
             self._expire()
-            known = self.books.run(request.run)
-            if known is not None:
+            if (known := self.books.run(request.run)) is not None:
                 self._require(known, coordinator, request.plan_digest)
                 if known.specification != request.specification:
                     raise Refused(f"Expected run {request.run} as it was opened, got another specification.")
@@ -203,6 +204,10 @@ class Helped:
                     f"Expected round {head.round} of run {head.run} after the lists that this helper has answered, "
                     "got other ones: the books of one of the two servers were put back."
                 )
+            if head.copies != run.copies:
+                raise Uncharged(
+                    f"Expected {run.copies} charged copies of run {head.run}, as books went back, got {head.copies}."
+                )
             if any(each.group >= working.sheet.groups for each in entries):
                 raise Refused(f"Expected users in one of {working.sheet.groups} groups, got one in another.")
             chain = _chain(before, head, entries)
@@ -247,8 +252,7 @@ class Helped:
     def close(self, run: str, plan_digest: bytes, coordinator: str) -> bool:
         """The run is over: its keys are destroyed, its name stays. Whether it was open."""
         with self._lock:
-            known = self.books.run(run)
-            if known is None:
+            if (known := self.books.run(run)) is None:
                 raise UnknownRun(f"Expected a run that this helper has consented to, got {run}.")
             if (known.coordinator, known.plan_digest) != (coordinator, plan_digest):
                 raise Refused(f"Expected the coordinator and the plan that run {run} was opened with, got others.")
@@ -318,8 +322,7 @@ class Helped:
 
     def _work(self, run: HelpedRun) -> _Working:
         """An open run in memory. Refused where its keys are gone, and where its books are older than they."""
-        found = self._working.get(run.run)
-        if found is not None:
+        if (found := self._working.get(run.run)) is not None:
             return found
         made = self.keys.read(run.run)
         if made is None:
@@ -331,13 +334,7 @@ class Helped:
         rounds: dict[bytes, list[int]] = {}
         for each in lists:
             _count(rounds, each)
-        specification, plan = planned(run.specification)  # after a restart: seconds, perhaps
-        if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
-            raise Refused(
-                f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
-                "whose noise would not go on from what was answered. Use the version that it was opened with, or close "
-                "the run (quoron helper close)."
-            )
+        specification, plan = as_consented(run)  # after a restart
         self._working[run.run] = _Working(
             Sheet.read(run.sheet),
             made,
@@ -410,12 +407,15 @@ class Helped:
         return left_out, total.reshape(-1)
 
 
-def listed(run: HelpedRun) -> str:
-    """A line about a run for the helper's operator; of an open one in several copies what they promise together."""
-    if run.state != OPEN or run.copies == 1:
-        return run.words()
-    copies = [Charge(run.run, "", **charge_of(planned(run.specification)[1]))] * run.copies
-    return run.words(f", which promise {together(copies).words()} for replacing one user")
+def as_consented(run: HelpedRun) -> tuple[RunSpecification, Plan]:
+    """A run's plan, made anew: seconds, perhaps. Refused if it is another than was consented to."""
+    specification, plan = planned(run.specification)
+    if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
+        raise Refused(
+            f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
+            "whose noise would not go on from what was answered. Use the version of then, or `quoron helper close`."
+        )
+    return specification, plan
 
 
 def sheet_of(plan: Plan) -> Sheet:

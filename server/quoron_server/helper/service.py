@@ -33,7 +33,7 @@ from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.desk import Desk
 from quoron_server.helper.keys import Keys, public_fingerprint, signing_key
 from quoron_server.helper.metrics import REFUSED, HelperMetrics, Watched
-from quoron_server.helper.runs import KEEP, Helped, Refused, UnknownRun
+from quoron_server.helper.runs import KEEP, Helped, Refused, Uncharged, UnknownRun
 from quoron_server.service import metrics_port, security
 from quoron_server.service.trust import Trust
 
@@ -41,6 +41,7 @@ SERVICE = "quoron.v1.Helper"
 LOOK = 5.0  # seconds between two looks for runs whose time is over
 GRACE = 2.0  # seconds for calls in progress when the helper leaves
 _CALLS = 8  # at a time
+PATIENCE, EACH = 60.0, 0.02  # seconds for a call, and for each user of a list: twice what a coordinator waits
 _CHUNK = 256 << 10  # bytes of a reply in one message
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
@@ -181,13 +182,15 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def Sum(self, request_iterator: Iterator[pb.ListPart], context: Any) -> Iterator[pb.Chunk]:
         """See helper.proto."""
-        reply = self._done(context, lambda caller: self._summed(request_iterator, caller))
-        yield from _chunks(reply)
+        with _Ending(context) as ending:
+            reply = self._done(context, lambda caller: self._summed(request_iterator, caller, ending))
+            yield from _chunks(reply)
 
     def Recall(self, request: pb.RoundReference, context: Any) -> Iterator[pb.Chunk]:
         """See helper.proto."""
-        reply = self._done(context, lambda caller: self._helped.recall(request.run, request.round, caller))
-        yield from _chunks(reply)
+        with _Ending(context):
+            reply = self._done(context, lambda caller: self._helped.recall(request.run, request.round, caller))
+            yield from _chunks(reply)
 
     def Close(self, request: pb.CloseRun, context: Any) -> pb.Closed:
         """See helper.proto."""
@@ -195,7 +198,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             context, lambda caller: pb.Closed(news=self._helped.close(request.run, request.plan_digest, caller))
         )
 
-    def _summed(self, parts: Iterator[pb.ListPart], caller: str) -> pb.Reply:
+    def _summed(self, parts: Iterator[pb.ListPart], caller: str, ending: "_Ending") -> pb.Reply:
         head: pb.HelperList | None = None
         entries: list[Entry] = []
         most = 0
@@ -204,6 +207,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 if head is not None:
                     raise Refused("Expected one head of a list, got two.")
                 head, most = part.head, self._helped.users(part.head.run, caller)
+                ending.after(PATIENCE + EACH * most)
             if head is None or head.entries > most or len(entries) + len(part.entries) > head.entries:
                 raise Refused(f"Expected a list that begins with its length, of at most {most:,} users, got another.")
             entries += [Entry(each.fingerprint, each.question_digest, each.sealed, each.group) for each in part.entries]
@@ -225,8 +229,13 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             )
         try:
             return work(found.identity)
+        except grpc.RpcError:  # it was taken back, or stood still for too long
+            _log.warning("a call of a coordinator ended before it was whole")
+            raise
         except UnknownRun as error:
             self._abort(context, grpc.StatusCode.NOT_FOUND, None, str(error))
+        except Uncharged as error:
+            self._abort(context, grpc.StatusCode.ABORTED, REFUSED[2], str(error))
         except LedgerUnavailable as error:
             self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], error.outside)
         except OSError as error:  # such as a full disk: what waits for it goes on when there is room
@@ -244,6 +253,27 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             self._metrics.refused[why] += 1
         context.abort(code, words[:1000])
         raise AssertionError("abort returns never")
+
+
+class _Ending:
+    """Ends a call that is not over in time: a coordinator that falls silent in the middle of one keeps no thread."""
+
+    def __init__(self, context: Any) -> None:
+        self._context, self._timer = context, threading.Timer(0.0, context.cancel)
+        self.after(PATIENCE)
+
+    def after(self, seconds: float) -> None:
+        """So long from now on."""
+        self._timer.cancel()
+        self._timer = threading.Timer(seconds, self._context.cancel)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __enter__(self) -> "_Ending":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
 
 
 def _days_left(trust: Trust) -> dict[str, float]:

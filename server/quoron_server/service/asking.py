@@ -7,14 +7,25 @@ asked.rows[7]                                   # rows of the cohort that the cl
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol import silo, wire
-from quoron_client.protocol.questions import Question, Task
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Answers, Question, Task
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.drawing import by_client
+
+if TYPE_CHECKING:
+    from quoron_client.protocol import masked, silo
+    from quoron_privacy.means import silo_sums
+else:
+    masked = OnFirstUse("quoron_client.protocol.masked")  # of two servers alone
+    silo = OnFirstUse("quoron_client.protocol.silo")  # where one client answers for several users
+    silo_sums = OnFirstUse("quoron_privacy.means.silo_sums")
 
 _AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
 _READY = 256 << 20  # bytes of them that are made before the first of them leaves
@@ -28,6 +39,14 @@ class Sealed:
 
     question: bytes  # digest, 32 bytes
     text: bytes  # the sealed seed of its mask
+
+
+def read_masked(
+    message: pb.MaskedAnswer, length: int, digest: bytes, task: bytes
+) -> tuple[NDArray[np.uint64], Sealed] | None:
+    """Words of a masked answer to a question, and what goes to the helper; None for what is no such answer."""
+    made, question = masked.answer_from_wire(message, length), (message.run, message.round, digest, task)
+    return None if made is None else (made[0], Sealed(masked.question_digest(*question), made[1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +110,16 @@ class Cohort:
         """What a client is asked; made now, unless it was."""
         there = self.made.get(client if client in self.persons or not self.shared else _EVERYBODY)
         return self._body(client) if there is None else there
+
+    def read(self, message: pb.Answer, client: int, shape: tuple[int, ...], length: int) -> Answers | Sums | None:
+        """What a silo has sent: its persons' rows, or sums of so many numbers; None for what cannot be sums of them."""
+        asked, reduction = len(self.rows[client]), self.question.reduction
+        if self.sums is None or reduction is None:
+            return silo.rows_from_wire(message, shape, asked)
+        sums = silo.sums_from_wire(message, length, asked)
+        if sums is None or silo_sums.objection(sums, reduction, persons=asked, length=length):
+            return None
+        return sums
 
     @property
     def parted(self) -> bool:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -25,6 +26,7 @@ from grpc_reflection.v1alpha import reflection
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.books.chain import software
 from quoron_server.books.database import Database
@@ -35,7 +37,6 @@ from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.client_plane import ClientPlane
 from quoron_server.service.control_plane import ControlPlane, TokenGate
 from quoron_server.service.doorkeeper import Doorkeeper
-from quoron_server.service.helping import HelperLink, Helping
 from quoron_server.service.manager import Manager
 from quoron_server.service.metrics import Metrics
 from quoron_server.service.security import Transport
@@ -43,6 +44,11 @@ from quoron_server.service.sessions import Sessions
 from quoron_server.service.trust import Trust
 from quoron_server.specification import LONGEST
 from quoron_server.spill import spill_folder
+
+if TYPE_CHECKING:
+    from quoron_server.service import helping as two_servers
+else:
+    two_servers = OnFirstUse("quoron_server.service.helping")  # with a helper alone
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 CONTROL_PLANE = federation_pb2.DESCRIPTOR.services_by_name["ControlPlane"].full_name
@@ -94,7 +100,7 @@ class ServeConfig:
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
     away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
     most_people: int = 1  # for whom one client may answer: each takes a seat, and is a user of runs
-    helper: HelperLink | None = None  # of the other one of two servers; None: runs of that exposure are refused
+    helper: "two_servers.HelperLink | None" = None  # of two servers; None: runs of that exposure are refused
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 
@@ -152,7 +158,7 @@ class Coordinator:
                 away_after=config.away_after,
                 most_people=config.most_people,
                 revoked=config.transport.revoked,
-                helping=None if config.helper is None else Helping(config.helper, self._database),
+                helping=None if config.helper is None else two_servers.Helping(config.helper, self._database),
             )
             try:
                 await self._start()

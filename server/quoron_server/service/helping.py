@@ -23,9 +23,9 @@ import sqlalchemy as sa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol.masked import TWO_SERVERS, check_signature, read_helper_key, row_to_wire
+from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import BudgetExceeded, ConfigError, IdentityError, RunError
+from quoron_privacy.errors import BudgetExceeded, IdentityError, RunError
 from quoron_privacy.two_servers import ring
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
@@ -52,7 +52,7 @@ _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
 _MOST_COPIES = 100  # of a run: a helper that lies could use up everybody's budget
-_LONGEST = 1 << 30  # bytes of a message of the helper's
+_MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the helper's, and of a reply in many
 _log = logging.getLogger("quoron")
 Words = NDArray[np.uint64]
 _schema = sa.MetaData()
@@ -203,7 +203,7 @@ class Helping:
     def _reply(
         self, run: str, round_: int, ask: Callable[[Any], Iterator[helper_pb2.Chunk]], *, missing: bool = False
     ) -> Any:
-        data = self._call(lambda stub: b"".join(each.data for each in ask(stub)), missing=missing)
+        data = self._call(lambda stub: self._whole(each.data for each in ask(stub)), missing=missing)
         if data is None:
             return None
         try:
@@ -216,6 +216,15 @@ class Helping:
                 f"Expected the helper's reply to round {round_} of run {run}, got one to another list."
             )
         return reply
+
+    def _whole(self, parts: Iterator[bytes]) -> bytes:
+        """HelperDisagrees for a reply that no plan has: nobody's memory is filled by one."""
+        data = bytearray()
+        for each in parts:
+            data += each
+            if len(data) > _LONGEST:
+                raise HelperDisagrees(f"Expected a reply of the helper of at most {_LONGEST:,} bytes, got more.")
+        return bytes(data)
 
     def _check(self, message: helper_pb2.HelperConsent | helper_pb2.Reply, signature: bytes) -> None:
         try:
@@ -234,6 +243,10 @@ class Helping:
             self._raise(code, " ".join((error.details() or "no reason").split())[:600])
 
     def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
+        if code == grpc.StatusCode.ABORTED:  # its books were put back since: what comes next begins with its consent
+            raise HelperAway(
+                f"helper {self.link.address} asks to be asked anew: {said}", outside="the helper's books were put back"
+            )
         away = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
         if code in away:
             raise HelperAway(
@@ -248,7 +261,7 @@ class Helping:
     def _connected(self) -> grpc.Channel:
         with self._lock:
             if self._channel is None:
-                options = (("grpc.max_receive_message_length", _LONGEST), ("grpc.enable_retries", 0))
+                options = (("grpc.max_receive_message_length", _MESSAGE), ("grpc.enable_retries", 0))
                 self._channel = grpc.secure_channel(self.link.address, self._credentials, options=options)
             return self._channel
 
@@ -305,12 +318,10 @@ class HelpedEngine:
         self._begun = True
         if reply is None:
             reply = self._first(question, asked, before)
-        self._copies = self.helping.charged(run, reply.copies, self._copies)  # before anything is released
+        self._copies = self.helping.charged(run, reply.copies, self._copies)  # of one that was answered before
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
-        if not self.specification.simulation:
-            return sums
-        return replace(sums, chain=simulated_chain(asked.chains, round_))
+        return replace(sums, chain=simulated_chain(asked.chains, round_)) if self.specification.simulation else sums
 
     def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
         """Ask everybody, keep what came, and send the list."""
@@ -324,12 +335,9 @@ class HelpedEngine:
         used = next_chain(self._used(asked), round_, entries)
         total = self._totals(round_, self._gathered.values())
         self.helping.sums.hold(run, round_, Held(chain, used, total, len(entries)))
+        plan = bytes.fromhex(digest(self.plan))
         head = helper_pb2.HelperList(
-            run=run,
-            plan_digest=bytes.fromhex(digest(self.plan)),
-            round=round_,
-            previous=before,
-            entries=len(entries),
+            run=run, plan_digest=plan, round=round_, previous=before, entries=len(entries), copies=self._copies
         )
         return self.helping.sum(head, entries)
 
@@ -439,12 +447,3 @@ def _split(fingerprints: bytes) -> list[bytes]:
 def announced(consent: helper_pb2.HelperConsent, plan: Plan) -> dict[str, Any]:
     """What clients are told beside a run's description."""
     return {"sheet": plan.sheet.as_json(), "consent": consent}
-
-
-def require_helper(specification: RunSpecification, plan: Plan, helping: Helping | None) -> None:
-    """ConfigError for a run of two servers without the other one."""
-    if plan.guarantee.exposure == TWO_SERVERS and helping is None:
-        raise ConfigError(
-            f"Expected a coordinator with a helper for run {specification.run} of exposure {TWO_SERVERS}, got one "
-            "without: start it with --helper, and with TLS (docs/two-servers.md)."
-        )

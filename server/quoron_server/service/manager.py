@@ -14,12 +14,11 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from quoron_client.protocol import charges, wire
-from quoron_client.protocol.masked import TWO_SERVERS
-from quoron_client.protocol.wire import MOST_RUNS
 from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
@@ -33,7 +32,6 @@ from quoron_server.service.accounts import Accounts
 from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed
-from quoron_server.service.helping import Forgetting, HelpedEngine, Helping, announced, require_helper
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.running import FeedObserver, Running, Standing, standing, until_published
@@ -41,6 +39,11 @@ from quoron_server.service.sessions import Sessions
 from quoron_server.service.users import Users
 from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
+
+if TYPE_CHECKING:
+    from quoron_server.service import helping as two_servers
+else:
+    two_servers = OnFirstUse("quoron_server.service.helping")  # a coordinator with a helper alone
 
 MOST_TOLD = 1000  # ended runs that whoever comes back hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
@@ -65,7 +68,7 @@ class Manager:
         away_after: float = AWAY_AFTER,
         most_people: int = 1,
         revoked: Revocations | None = None,
-        helping: Helping | None = None,
+        helping: "two_servers.Helping | None" = None,
     ) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
@@ -88,7 +91,7 @@ class Manager:
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
         self._paused: dict[str, Feed] = {}
-        self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
+        self._threads = ThreadPoolExecutor(wire.MOST_RUNS, thread_name_prefix="run")
         self.counts = Counts()  # for `metrics`
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
@@ -213,7 +216,7 @@ class Manager:
         apart = specification.silos.count(1) if specification.silos and specification.silo_sums else None
         specifications.require_room(plan, _MEMORY, self.sessions.free_disk, apart)
         specifications.require_telling(specification, plan)
-        require_helper(specification, plan, self._helping)
+        specifications.require_helper(specification, plan, helped=self._helping is not None)
         if self._most is not None:
             specifications.require_connections(specification, self._most, alone=self._most_people == 1)
 
@@ -301,7 +304,7 @@ class Manager:
     async def _begin_those_that_can(self) -> None:
         async with self._starting:
             for name, run in list(self._waiting.items()):
-                if len(self._active) >= MOST_RUNS:
+                if len(self._active) >= wire.MOST_RUNS:
                     return  # the others wait until one has ended
                 wanted = run.specification.problem.users, run.specification.group
                 if not run.seated and not (self.users.may_be(*wanted) and await self._stored(self.users.are, *wanted)):
@@ -371,13 +374,13 @@ class Manager:
         loop, wanted = asyncio.get_running_loop(), run.specification
         members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
         run.begun = run.begun or begun
-        helping = self._helping if run.plan.guarantee.exposure == TWO_SERVERS else None
+        helping = self._helping if run.plan.guarantee.exposure == "two-servers" else None
         if (session := self.sessions.runs.get(run.name)) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self._registry.roster.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
-            told = {} if consent is None else announced(consent, run.plan)
+            told = {} if consent is None else two_servers.announced(consent, run.plan)
             session = self.sessions.open(
                 run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **told
             )
@@ -407,8 +410,8 @@ class Manager:
         observers: list[Observer] = [FeedObserver(run, session, loop)]
         engine: Any = run.engine  # with two servers its sums are not numbers yet
         if helping is not None:
-            engine = HelpedEngine(run.engine, helping, wanted, run.plan)
-            observers.insert(0, Forgetting(run.name, helping))
+            engine = two_servers.HelpedEngine(run.engine, helping, wanted, run.plan)
+            observers.insert(0, two_servers.Forgetting(run.name, helping))
         try:
             given = wanted, run.plan, engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))

@@ -7,23 +7,28 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
-from quoron_server.books.backup import back_up
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, RunRow
-from quoron_server.books.restoring import copies_of, together
 from quoron_server.plan import Plan
 from quoron_server.service.feed import Feed, missing_words, named, public
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.wording import plan_json
+
+if TYPE_CHECKING:
+    from quoron_server.books import backup, restoring
+else:  # when somebody asks
+    backup = OnFirstUse("quoron_server.books.backup")
+    restoring = OnFirstUse("quoron_server.books.restoring")
 
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
@@ -97,7 +102,7 @@ class Records:
         if path is None:
             raise ConfigError("Expected a coordinator with a SQLite file, got one with PostgreSQL. Back up --database.")
         out = path.with_name(f"{path.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}.backup")
-        digest = await self._read(lambda: back_up(self._database, out, with_secrets=with_secrets))
+        digest = await self._read(lambda: backup.back_up(self._database, out, with_secrets=with_secrets))
         return {"file": out.name, "sha256": digest}
 
     async def books(self, group: str, seen: int) -> dict[str, Any]:
@@ -170,10 +175,10 @@ class Records:
 
     def _copies(self, run: str) -> dict[str, Any]:
         """What is promised now of a run that went on from restored books, ours or the helper's; else nothing."""
-        charges = copies_of(self._population, run)
+        charges = restoring.copies_of(self._population, run)
         if len(charges) < 2:
             return {}
-        now = together(charges)
+        now = restoring.together(charges)
         words = (
             f"It went on from restored books: {len(charges)} copies, which together promise {now.words()} for "
             "replacing one user."

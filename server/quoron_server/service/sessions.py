@@ -23,15 +23,14 @@ import numpy as np
 from grpc import StatusCode
 from numpy.typing import NDArray
 
-from quoron_client.protocol import masked, parts, silo, wire
+from quoron_client.protocol import parts, wire
 from quoron_client.protocol.questions import Answers, Matrix, Question, Status
-from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import round_clock
 from quoron_server.books.drawing import homes
-from quoron_server.service.asking import Cohort, Sealed, summed
+from quoron_server.service.asking import Cohort, Sealed, read_masked, summed
 from quoron_server.service.conversation import Backlog
 from quoron_server.spill import fits, free_disk, room_for, spill_folder
 from quoron_server.traffic import GRPC
@@ -262,19 +261,16 @@ class Sessions:
         if not isinstance(found, tuple):
             return found
         current, asked = found
-        rows, question = current.cohort.rows[user], current.question
+        rows = current.cohort.rows[user]
         if current.cohort.row is not None:
             pass  # nobody may see an answer of this run
         elif user not in current.cohort.persons:
             row = int(rows[0] if current.apart is None else np.searchsorted(current.apart, rows[0]))
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
-        elif current.cohort.sums is None or question.reduction is None:
-            answers = silo.rows_from_wire(message, current.shape, len(rows))
-            current.values[rows], current.status[rows] = answers.values, answers.status
-        else:
-            sums = silo.sums_from_wire(message, current.length, len(rows))
-            if sums is not None and not objection(sums, question.reduction, persons=len(rows), length=current.length):
-                current.sums[user] = sums
+        elif isinstance(read := current.cohort.read(message, user, current.shape, current.length), Answers):
+            current.values[rows], current.status[rows] = read.values, read.status
+        elif read is not None:
+            current.sums[user] = read
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
@@ -285,12 +281,11 @@ class Sessions:
         if not isinstance(found, tuple):
             return found
         current, asked = found
-        row, made = int(current.cohort.rows[user][0]), masked.answer_from_wire(message, math.prod(current.shape))
+        row = int(current.cohort.rows[user][0])
+        made = read_masked(message, math.prod(current.shape), asked.digest, asked.body)
         if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
-            current.values.view(np.uint64)[row], seed = made
+            current.values.view(np.uint64)[row], current.sealed[row] = made
             current.status[row] = Status.ANSWERED
-            name = masked.question_digest(message.run, message.round, asked.digest, asked.body)
-            current.sealed[row] = Sealed(name, seed)
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN

@@ -44,18 +44,23 @@ from quoron.cli.common import (
 )
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
-from quoron.cli.declare import declare
-from quoron.cli.evaluate import evaluate
 from quoron.cli.groups import Grouped
 from quoron.cli.health import health
-from quoron.cli.index import index
-from quoron.cli.statistics import statistics
+from quoron.cli.tables import declare, evaluate, index, statistics
 from quoron.cli.tune import tune
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron.engines import EngineChoice
+    from quoron import api, engines, sections
+    from quoron.cli import searches, showing
+else:  # when a command is called
+    api = OnFirstUse("quoron.api")
+    engines = OnFirstUse("quoron.engines")
+    sections = OnFirstUse("quoron.sections")
+    searches = OnFirstUse("quoron.cli.searches")
+    showing = OnFirstUse("quoron.cli.showing")
 
 app = typer.Typer(
     cls=Grouped,
@@ -115,11 +120,9 @@ class EngineOptions:
         bool, typer.Option("--keep", help="Service: leave the federation in RUN/federation, to be operated.")
     ] = False
 
-    def choice(self) -> "EngineChoice":
+    def choice(self) -> "engines.EngineChoice":
         """The engine; ConfigError for options that do not go together."""
-        from quoron.engines import EngineChoice
-
-        return EngineChoice.of(
+        return engines.EngineChoice.of(
             self.engine,
             nodes=self.nodes,
             cpus=self.cpus,
@@ -154,17 +157,13 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    from quoron import api
-    from quoron.cli import showing
-    from quoron.sections import Keep, Method
-
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         result = api.simulate(
             source,
             epsilon=epsilon,
             simulation_seed=simulation_seed,
-            method=Method(seed=seed, items_per_user=items_per_user),
-            keep=Keep(out),
+            method=sections.Method(seed=seed, items_per_user=items_per_user),
+            keep=sections.Keep(out),
             settings=(*(settings or ()), *networked(network, dropout)),
             observers=[observer],
             engine=engine.choice(),
@@ -177,9 +176,6 @@ def simulate(
 @shared_options
 def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
-    from quoron import api
-    from quoron.cli import searches
-
     bars = not quiet and (not as_json or sys.stderr.isatty())
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         result = api.resume(run, [observer], progress=bars, engine=engine.choice())
@@ -213,14 +209,11 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
-    from quoron import api
-    from quoron.cli import showing
-    from quoron.sections import Method
-
     _check_picture(picture)
     if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
-    method, said = Method(seed=seed, items_per_user=items_per_user), (*(settings or ()), *networked(network))
+    method = sections.Method(seed=seed, items_per_user=items_per_user)
+    said = (*(settings or ()), *networked(network))
     asked: dict[str, Any] = {"epsilon": epsilon, "method": method, "settings": said, **columns}
     answers = api.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
     if picture is not None and epsilons:
@@ -241,24 +234,18 @@ def plan(
 @app.command()
 def algorithms(as_json: Json = False) -> None:
     """List the algorithms, their papers and what they protect."""
-    from quoron.cli import showing
-
     showing.show_algorithms(as_json=as_json)
 
 
 @app.command(name="presets")
 def list_presets() -> None:
     """List the ready configurations."""
-    from quoron.cli import showing
-
     showing.show_presets()
 
 
 @app.command()
 def report(run: Run) -> None:
     """Write the report.html of a run or a comparison again, and print its path."""
-    from quoron import api
-
     print(api.report(run))
 
 
@@ -298,7 +285,7 @@ def invoke(arguments: Sequence[str]) -> int:
     try:
         return int(app(args=list(arguments), prog_name="quoron", standalone_mode=False) or 0)
     except QuoronError as error:
-        return _refuse(str(error), error.exit_code)
+        return _refuse(" ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its help is all there is to say
         print(error.ctx.get_help() if error.ctx else error.format_message(), file=sys.stderr)
         return error.exit_code

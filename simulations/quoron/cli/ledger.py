@@ -16,14 +16,26 @@ import typer
 from quoron.cli.common import say
 from quoron.cli.connection import Anywhere, Authority, Connection, Insecure, OwnToken, here, shared_options
 from quoron_privacy.errors import BudgetExceeded, DataError, LedgerError, LedgerUnavailable
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
-if TYPE_CHECKING:  # imported by the commands when they are called
+if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from quoron_privacy.accounts.lifetime import Account, Spent
-    from quoron_server.books.chain import Row
-    from quoron_server.books.database import Database
-    from quoron_server.books.lifetime_ledger import Known, PopulationLedger
+    from quoron import run_folder
+    from quoron.cli import showing
+    from quoron.training import lifetime
+    from quoron_privacy.accounts import lifetime as accounts
+    from quoron_server.books import chain
+    from quoron_server.books import database as databases
+    from quoron_server.books import lifetime_ledger as ledgers
+else:  # when a command is called
+    run_folder = OnFirstUse("quoron.run_folder")
+    showing = OnFirstUse("quoron.cli.showing")
+    lifetime = OnFirstUse("quoron.training.lifetime")
+    accounts = OnFirstUse("quoron_privacy.accounts.lifetime")
+    chain = OnFirstUse("quoron_server.books.chain")
+    databases = OnFirstUse("quoron_server.books.database")
+    ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
 
 app = typer.Typer(
     name="ledger", help="Privacy over all runs: read, verify, export, limit, what fits, charge.", no_args_is_help=True
@@ -68,50 +80,40 @@ class Source:
     insecure: Insecure = False
     insecure_anywhere: Anywhere = False
 
-    def rows(self) -> "list[Row]":
+    def rows(self) -> "list[chain.Row]":
         """The chain, every row of it verified in this process; LedgerError if one is wrong."""
-        from quoron_server.books.chain import verify_export
-
         if self.coordinator is not None:
             with self.connection(self.coordinator).open() as control:
                 exported = control.ledger()
-            verify_export(json.dumps(exported))
+            chain.verify_export(json.dumps(exported))
             return list(exported["rows"])
         with self._population(self.open(create=False)) as population:
             return population.rows()
 
-    def known(self) -> "Known":
+    def known(self) -> "ledgers.Known":
         """What the verified chain says of all groups."""
-        from quoron_server.books.lifetime_ledger import known_of
+        return ledgers.known_of(self.rows())
 
-        return known_of(self.rows())
-
-    def verified(self, exported: Path | None, head: str | None) -> "tuple[list[Row], str]":
+    def verified(self, exported: Path | None, head: str | None) -> "tuple[list[chain.Row], str]":
         """Every row, of an export if there is one, verified up to a head that was kept; and the last one's."""
-        from quoron_server.books.chain import verify_export, verify_rows
-
         if exported is None:
             rows = self.rows()
-            return rows, verify_rows(rows, head)
-        last = verify_export(text := _text(exported), head)
+            return rows, chain.verify_rows(rows, head)
+        last = chain.verify_export(text := _text(exported), head)
         return json.loads(text)["rows"], last
 
-    def open(self, *, create: bool) -> "AbstractContextManager[Database]":
+    def open(self, *, create: bool) -> "AbstractContextManager[databases.Database]":
         """The database; LedgerUnavailable says what to do beside a coordinator that holds it."""
-        from quoron_server.books.database import Database
-
         if self.own:
-            from quoron.training import lifetime
-
             return lifetime.opened_database(lifetime.place(None), create=create)
         try:
-            return Database(self.database, create=create, sole=False)
+            return databases.Database(self.database, create=create, sole=False)
         except LedgerUnavailable as error:
             raise LedgerUnavailable(f"{error} Ask a running coordinator with --coordinator HOST:PORT.") from None
         except LedgerError as error:
             raise LedgerError(f"{error} Name it with --database; that of `quoron train` is read with --own.") from None
 
-    def there(self, *, create: bool) -> "AbstractContextManager[PopulationLedger]":
+    def there(self, *, create: bool) -> "AbstractContextManager[ledgers.PopulationLedger]":
         """Of a database that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody."""
         try:
             return self._population(self.open(create=create))
@@ -121,11 +123,11 @@ class Source:
             raise LedgerError(f"{error} Where there is none yet, --create makes it.") from None
 
     @contextmanager
-    def _population(self, opening: "AbstractContextManager[Database]") -> Iterator["PopulationLedger"]:
-        from quoron_server.books.lifetime_ledger import PopulationLedger
-
+    def _population(
+        self, opening: "AbstractContextManager[databases.Database]"
+    ) -> Iterator["ledgers.PopulationLedger"]:
         with opening as opened:
-            yield PopulationLedger(opened)
+            yield ledgers.PopulationLedger(opened)
 
     def connection(self, coordinator: str) -> Connection:
         """How the coordinator is reached."""
@@ -142,26 +144,24 @@ def show(
     """What is promised to each group, and what its limit leaves; with --group its runs."""
     from rich.markup import escape
 
-    from quoron.cli.showing import console, table
-
     known = source.known()
     names = sorted({*known.held, *known.accounts}) if group is None else [group]
     totals = {name: _spent(known, name) for name in names}
     if as_json:
         say({name: _as_json(spent, known.accounts.get(name)) for name, spent in totals.items()}, as_json=True)
         return
-    all_ = table("group", "runs", "proved together: ε", "at δ", "limit", "counted against it", "still fits")
+    all_ = showing.table("group", "runs", "proved together: ε", "at δ", "limit", "counted against it", "still fits")
     for name, spent in totals.items():
         account = known.accounts.get(name)
         limit_words = (
             ("none", "", "") if account is None else (account.limit.words(), account.words(), account.left_words())
         )
         all_.add_row(escape(name), f"{spent.runs:,}", f"{spent.epsilon:.6g}", f"{spent.delta:.3g}", *limit_words)
-    out = console()
+    out = showing.console()
     out.print(all_)
     runs = known.held.get(group or "", [])
     if runs:
-        each = table("run", "charged")
+        each = showing.table("run", "charged")
         for charge in runs:
             by = " (another tool's)" if charge.run in known.elsewhere else ""
             each.add_row(escape(charge.run), escape(charge.words() + by))
@@ -186,14 +186,11 @@ def export(
     file: Annotated[Path | None, typer.Option("--file", help="A file; standard output without.")] = None,
 ) -> None:
     """The whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
-    from quoron.run_folder import write
-    from quoron_server.books.lifetime_ledger import export_of
-
-    text = export_of(source.rows())
+    text = ledgers.export_of(source.rows())
     if file is None:
         typer.echo(text, nl=False)
     else:
-        write(file, text.encode())
+        run_folder.write(file, text.encode())
 
 
 @app.command()
@@ -210,19 +207,16 @@ def who(
     """
     from rich.markup import escape
 
-    from quoron.cli.showing import console, table
-    from quoron_server.books.chain import acts
-
     rows, _ = source.verified(exported, head)
-    shown = table("time", "what", "by", "group", "run", "plan", "ε", "δ", "code")
-    for act in acts(rows):
+    shown = showing.table("time", "what", "by", "group", "run", "plan", "ε", "δ", "code")
+    for act in chain.acts(rows):
         if as_json:
             say(act, as_json=True)
         told = act | {"plan": act.get("plan", "")[:12]}
         names = ("time", "what", "by", "group", "run", "plan", "epsilon", "delta", "software")
         shown.add_row(*(escape(str(told.get(name, ""))) for name in names))
     if not as_json:
-        console().print(shown)
+        showing.console().print(shown)
 
 
 @app.command()
@@ -270,11 +264,9 @@ def fits(
 
     It is what the limit counts that decides, which `show` says, not what is proved of all runs together.
     """
-    from quoron_privacy.accounts.lifetime import Charge, gaussian
-
     account = source.known().accounts.get(group)
-    own = gaussian(mu, lost)
-    wanted = Charge("", group, epsilon, delta, adjacency=adjacency, variation=variation, **own)
+    own = accounts.gaussian(mu, lost)
+    wanted = accounts.Charge("", group, epsilon, delta, adjacency=adjacency, variation=variation, **own)
     if account is None:
         typer.echo(f"{group}: {wanted.words()} fits, as there is no limit. Set one with `quoron ledger limit`.")
         return
@@ -318,16 +310,18 @@ def charge(
     typer.echo(f"{group}: {name} charged with {words}")
 
 
-def _spent(known: "Known", group: str) -> "Spent":
+def _spent(known: "ledgers.Known", group: str) -> "accounts.Spent":
     """What a group's charges come to, at the limit's δ as long as they fit it: there, it and the limit compare."""
-    from quoron_privacy.accounts.lifetime import compose
-
     held, account = known.held.get(group, []), known.accounts.get(group)
-    spent = compose(held)
-    return compose(held, account.limit.delta) if account is not None and spent.delta < account.limit.delta else spent
+    spent = accounts.compose(held)
+    return (
+        accounts.compose(held, account.limit.delta)
+        if account is not None and spent.delta < account.limit.delta
+        else spent
+    )
 
 
-def _as_json(spent: "Spent", account: "Account | None") -> dict[str, Any]:
+def _as_json(spent: "accounts.Spent", account: "accounts.Account | None") -> dict[str, Any]:
     totals = asdict(spent)
     if account is None:
         return totals | {"limit": None, "counted": None, "fits": None}

@@ -1,13 +1,25 @@
 """The commands of a federation on this machine, as it stands between a simulation and containers."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quoron.cli.common import Json, Quiet, Settings, Source, progress, say
 from quoron.cli.connection import CLIENTS, CONTROL
 from quoron_privacy.errors import RunError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron import sources
+    from quoron.local import folder as folders
+    from quoron.local import kept, launch, order
+else:  # when a command is called
+    sources = OnFirstUse("quoron.sources")
+    folders = OnFirstUse("quoron.local.folder")
+    kept = OnFirstUse("quoron.local.kept")
+    launch = OnFirstUse("quoron.local.launch")
+    order = OnFirstUse("quoron.local.order")
 
 app = typer.Typer(
     help="A coordinator and clients on this machine, over mutual TLS, until they are stopped.", no_args_is_help=True
@@ -19,7 +31,10 @@ HERE = Path("federation")
 @app.command()
 def start(
     source: Source = "",
-    clients: Annotated[int, typer.Option(min=1, help="How many, each with one of the source's users.")] = 20,
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many, each with one of the source's users: 20 unless told; of silos one each."),
+    ] = None,
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
@@ -35,14 +50,10 @@ def start(
 
     Without a source it is the folder's own, and of a new folder the preset quickstart.
     """
-    from quoron import sources
-    from quoron.local import kept
-    from quoron.local.folder import Folder
-
     config = sources.resolve(source or "quickstart", settings or ())[0] if source or settings else None
     with progress(as_json=as_json, quiet=quiet) as shown:
         found = kept.start(
-            Folder(folder),
+            folders.Folder(folder),
             config,
             Path.cwd(),
             clients=clients,
@@ -57,10 +68,7 @@ def start(
 @app.command()
 def status(folder: Place = HERE, as_json: Json = False) -> None:
     """Say where a local federation listens and how many clients are there; exit code 1 if it does not run."""
-    from quoron.local import kept
-    from quoron.local.folder import Folder
-
-    found = kept.status(Folder(folder))
+    found = kept.status(folders.Folder(folder))
     _show(found, as_json=as_json)
     if not found["running"]:
         raise typer.Exit(RunError.exit_code)
@@ -69,15 +77,10 @@ def status(folder: Place = HERE, as_json: Json = False) -> None:
 @app.command()
 def stop(folder: Place = HERE) -> None:
     """Stop a local federation; its folder stays, and starts again as it was."""
-    from quoron.local import launch
-    from quoron.local.folder import Folder
-
-    print(f"{folder}: {'stopped' if launch.stop(Folder(folder)) else 'does not run'}")
+    print(f"{folder}: {'stopped' if launch.stop(folders.Folder(folder)) else 'does not run'}")
 
 
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
-    from quoron.local.order import reached
-
     if as_json:
         say(found, as_json=True)
     elif not found["running"]:
@@ -86,7 +89,7 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
         print(
             f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
             f"processes\nclients {found['listen']}, operators {found['control']}\n"
-            f"quoron submit {found['folder']}/run.toml --run trial --users {found['clients']} "
-            f"--coordinator {reached(found['control'])} --token-file {found['folder']}/operator/token "
+            f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} "
+            f"--coordinator {order.reached(found['control'])} --token-file {found['folder']}/operator/token "
             f"--authority {found['folder']}/operator/authority.pem"
         )

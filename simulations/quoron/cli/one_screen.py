@@ -5,7 +5,7 @@ report. The whole promise, with its theorem, is there too; what is said here of 
 """
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import Box
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LINES = 24
 COEFFICIENTS, BOUGHT = 4, 3  # that are shown
-CLASS = 24  # letters of a class's name
+CLASS, NAME = 24, 48  # letters of a class's name, and of a feature's
 WARNINGS = 3  # of a plan
 RELEASED = "by what the run released"  # label of a row of summaries
 FIXED = 17  # lines of a complete run without its warnings and what was bought, at most
@@ -86,6 +86,11 @@ def coefficient(model: "Model") -> str:
     return f"coefficients for {several}" if 0 < len(several) <= 2 * CLASS else "coefficient"
 
 
+def feature(name: str) -> str:
+    """A feature in a row of coefficients: long names and values by how they begin."""
+    return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
+
+
 def seconds(plan: Plan) -> float:
     """About what the rounds compute on two processors, as measured in docs/speed.md: by users and by numbers."""
     rows, answer = plan.problem.users * plan.problem.items_per_user, plan.parameters.answer_length(plan.problem)
@@ -128,11 +133,21 @@ def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
 def fitting(summary: "TrainingSummary", width: int) -> tuple[str, ...]:
     """The first warnings, as many as fit; one in any case."""
     left = LINES - FIXED - min(len(summary.bought), BOUGHT + 1) - (0 if summary.health is not None else 3)
-    for shown, warning in enumerate(summary.warnings):
-        left -= len(textwrap.wrap(f"Warning: {warning}", width))
-        if shown and left < (shown + 1 < len(summary.warnings)):  # a line says that there are more
-            return summary.warnings[:shown]
-    return summary.warnings
+    return summary.warnings[: _first([f"Warning: {each}" for each in summary.warnings], left, width)]
+
+
+def remarks(planned: Planned, used: int, width: int) -> tuple[str, ...]:
+    """The first remarks of a dry run, as many as fit beside so many lines; one in any case."""
+    return planned.remarks[: min(WARNINGS, _first(planned.remarks, LINES - used, width))]
+
+
+def _first(texts: Sequence[str], left: int, width: int) -> int:
+    """How many texts fit into so many lines, with one that says that there are more; one in any case."""
+    for shown, text in enumerate(texts):
+        left -= len(textwrap.wrap(text, width))
+        if shown and left < (shown + 1 < len(texts)):
+            return shown
+    return len(texts)
 
 
 def pairs(told: Iterable[tuple[str, str]], *, around: Box | None = None) -> Table:

@@ -1,5 +1,6 @@
 """What commands print: a plan, a result, the tables of algorithms and presets."""
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +27,6 @@ from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
 from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
-from quoron_privacy.counts import bought_costs
 from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
@@ -96,7 +96,9 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
     listed = table("feature", *heads, dense=not details)
     for place, (name, value) in enumerate(coefficients[:shown]):
         listed.add_row(
-            escape(name), escape(value), *([_ends(intervals[place])] if intervals and len(heads) > 1 else [])
+            escape(one_screen.feature(name)),
+            escape(value),
+            *([_ends(intervals[place])] if intervals and len(heads) > 1 else []),
         )
     out.print(listed)
     if details and trained.model.no_interval is not None:
@@ -141,15 +143,17 @@ def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> N
         show_plan(planned, as_json=as_json)
         return
     out, promised = console(), planned.plan.guarantee
-    _say(out, one_screen.DRY)
-    _say(out, one_screen.promise(promised.epsilon, promised.delta, promised.adjacency))
-    for assumed in promised.assumptions:
-        _say(out, f"Assumed: {assumption_text(assumed)}.")
-    out.print(one_screen.pairs(one_screen.rows(planned)))
-    for remark in planned.remarks[: one_screen.WARNINGS]:
+    said = [one_screen.DRY, one_screen.promise(promised.epsilon, promised.delta, promised.adjacency)]
+    said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
+    for text in said:
+        _say(out, text)
+    out.print(rows := one_screen.pairs(one_screen.rows(planned)))
+    used = len(out.render_lines(rows)) + sum(len(textwrap.wrap(each, out.width)) for each in (*said, one_screen.NEXT))
+    shown = one_screen.remarks(planned, used, out.width)
+    for remark in shown:
         _say(out, remark, style="yellow")
-    if len(planned.remarks) > one_screen.WARNINGS:
-        _say(out, f"and {len(planned.remarks) - one_screen.WARNINGS:,} remarks more with --details.", style="yellow")
+    if left := len(planned.remarks) - len(shown):
+        _say(out, f"and {left:,} {'remark' if left == 1 else 'remarks'} more with --details.", style="yellow")
     _say(out, one_screen.NEXT, style="dim")
 
 
@@ -358,7 +362,7 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
     ]
     paid = chosen.guarantee.bought
-    for each in () if paid is None else bought_costs.costs(paid):
+    for each in () if paid is None else paid.costs():
         shown = "" if each.least is None else f", shown from {each.least:,.0f} users on"
         rows.append((f"bought: {each.what}", f"{each.share:.2g} of μ²: ± {each.error:,.0f} users{shown}"))
     if chosen.guarantee.health is not None:

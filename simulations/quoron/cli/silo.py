@@ -12,10 +12,20 @@ from quoron.cli.client import give_receipt
 from quoron.cli.common import Text
 from quoron.cli.connection import shared_options
 from quoron_privacy.errors import ConfigError, RunError, printable
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron_client.federation.account import PersonAccount
-    from quoron_client.federation.record import Record
+    from quoron.operate import silo_page
+    from quoron_client import durable
+    from quoron_client.federation import account as accounts
+    from quoron_client.federation import own_people
+    from quoron_client.federation import record as records
+else:  # when a command is called
+    silo_page = OnFirstUse("quoron.operate.silo_page")
+    durable = OnFirstUse("quoron_client.durable")
+    accounts = OnFirstUse("quoron_client.federation.account")
+    own_people = OnFirstUse("quoron_client.federation.own_people")
+    records = OnFirstUse("quoron_client.federation.record")
 
 silo = typer.Typer(
     help="A silo's own record: what each of its persons has spent, an export, a person who leaves.",
@@ -41,8 +51,6 @@ def account(
     as_json: Json = False,
 ) -> None:
     """What each person has spent, by the names in --data or those given; without either, how many have spent what."""
-    from quoron_client.federation import account as accounts
-
     with _opened(record) as kept:
         names = _names(person, data, user, text)
         if names is None:
@@ -62,7 +70,7 @@ def account(
         print(printable(_line(line)))
 
 
-def _line(found: "PersonAccount") -> str:
+def _line(found: "accounts.PersonAccount") -> str:
     if found.number is None:
         return f"{found.name}\tunknown to this record: nothing was ever answered with these rows"
     left = "" if found.left is None else f"\thas left, {found.left[:10]}"
@@ -82,10 +90,6 @@ def export(
     user: User = None,
 ) -> None:
     """For a data protection officer: a page, a table of runs and JSON of what was promised, without any name."""
-    from quoron.operate import silo_page
-    from quoron_client.durable import PRIVATE, replace_whole
-    from quoron_client.federation import account as accounts
-
     if names and (data is None or user is None):
         raise ConfigError("Expected --data and --user with --names, got none: the record itself has no names.")
     with _opened(record) as kept:
@@ -101,7 +105,7 @@ def export(
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            replace_whole(out / name, content.encode("utf-8", "replace"), mode=PRIVATE)
+            durable.replace_whole(out / name, content.encode("utf-8", "replace"), mode=durable.PRIVATE)
     except OSError as error:
         raise RunError(
             f"Expected to write the account to {out}, cannot: {error.strerror}. Give another folder."
@@ -120,8 +124,6 @@ def forget(
     ] = False,
 ) -> None:
     """A person leaves: no answer has its rows any more, in runs that go on too; what was released stays."""
-    from quoron_client.federation import account as accounts
-
     with _opened(record) as kept:
         if not for_good:
             (found,) = accounts.of_each(kept, [person])
@@ -132,13 +134,11 @@ def forget(
     give_receipt(done.as_json(), done.words(), receipt)
 
 
-def _opened(record: Path) -> "Record":
+def _opened(record: Path) -> "records.Record":
     """A record that is there; an older copy is refused, as by the client."""
-    from quoron_client.federation.record import Record
-
     if not record.is_file():
         raise ConfigError(f"Expected a silo's record, got {record}, which is not there. Give --record.")
-    return Record.open(record, epsilon=inf, delta=inf)
+    return records.Record.open(record, epsilon=inf, delta=inf)
 
 
 def _names(given: list[str] | None, data: Path | None, user: str | None, text: Text) -> list[str] | None:
@@ -149,6 +149,4 @@ def _names(given: list[str] | None, data: Path | None, user: str | None, text: T
         return given or None
     if data is None or user is None:
         raise ConfigError("Expected --data and --user together, the table and its column of names, got one. Give both.")
-    from quoron_client.federation.own_people import names_in
-
-    return names_in(data, user, text.dialect())
+    return own_people.names_in(data, user, text.dialect())

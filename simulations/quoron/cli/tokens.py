@@ -4,11 +4,19 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quoron_privacy.errors import ConfigError, RunError, printable
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron_server.books import durable
+    from quoron_server.service import tokens as stored
+else:  # when a command is called
+    durable = OnFirstUse("quoron_server.books.durable")
+    stored = OnFirstUse("quoron_server.service.tokens")
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
 
@@ -26,15 +34,12 @@ def add_token(
     valid: Annotated[str, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w.")] = "never",
 ) -> None:
     """Make a token; it is shown this once."""
-    from quoron_server.books.durable import PRIVATE, replace_whole
-    from quoron_server.service import tokens as stored
-
     token = stored.add(file, name=name, role=role, valid=seconds_of("--valid", valid))
     if out is None:
         print(token)
         return
     try:
-        replace_whole(out, f"{token}\n".encode(), mode=PRIVATE)
+        durable.replace_whole(out, f"{token}\n".encode(), mode=durable.PRIVATE)
     except OSError as error:
         stored.remove(file, name=name)  # nobody has seen it
         raise RunError(f"Cannot write the token to {out}: {error.strerror}. Choose another place.") from None
@@ -43,8 +48,6 @@ def add_token(
 @tokens.command("list")
 def list_tokens(file: TokenFile = Path("tokens.json"), as_json: Json = False) -> None:
     """Names, roles, and how long each is good; those that are over, too."""
-    from quoron_server.service import tokens as stored
-
     for each in stored.read(file).values():
         print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
 
@@ -52,8 +55,6 @@ def list_tokens(file: TokenFile = Path("tokens.json"), as_json: Json = False) ->
 @tokens.command("remove")
 def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
     """Take a token back, at once."""
-    from quoron_server.service import tokens as stored
-
     stored.remove(file, name=name)
 
 

@@ -12,7 +12,10 @@ from quoron.config import Config
 from quoron.local.folder import MARK, ORDER, RUNNING, Folder
 from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, host_of, processes_for
-from quoron.local.people import give_tables
+from quoron.local.people import give_tables, silos_in
+from quoron_privacy.errors import ConfigError
+
+FEW = 20  # clients, where nobody says how many
 
 
 def start(
@@ -20,7 +23,7 @@ def start(
     config: Config | None,
     base: Path,
     *,
-    clients: int,
+    clients: int | None = None,
     listen: str,
     control: str,
     processes: int | None = None,
@@ -29,20 +32,28 @@ def start(
     """Start a coordinator and its clients, which go on; what `status` says then.
 
     A folder that is there goes on with its keys, items, books and records, with more clients if so many are wanted: of
-    the configuration that it was started with, which need not be given again. Raises ConfigError for another one, for
-    a folder that runs, and where there are fewer users than clients.
+    the configuration that it was started with, which need not be given again. Of one with population.silos there is a
+    client for each. Raises ConfigError for another one, for a folder that runs, where there are fewer users than
+    clients, and for other clients than silos.
     """
+    found = silos_in(folder, config, base)
+    user, silos = (None, None) if found is None else found
+    count = clients or FEW if silos is None else len(silos.sizes)
+    if clients not in (None, count):
+        raise ConfigError(f"Expected a client for each of {count:,} silos, got --clients {clients}. Leave it out.")
     order = Order(
-        clients=clients,
-        processes=min(clients, processes or processes_for(clients)),
+        clients=count,
+        processes=min(count, processes or processes_for(count)),
         listen=listen,
         control=control,
+        user=user,
+        people=() if silos is None else silos.sizes,
     )
     with Local(folder, order) as local:  # first: it alone has the folder
         (folder.path / MARK).unlink(missing_ok=True)  # whatever it was, it is kept from now on
-        folder.make(clients)
+        folder.make(count)
         folder.reached_at(host_of(listen), host_of(control))
-        give_tables(folder, config, base, clients)
+        give_tables(folder, config, base, count, silos)
         local.begin()
         local.ready(shown)
         local.keep()
@@ -50,9 +61,10 @@ def start(
 
 
 def status(folder: Folder) -> dict[str, Any]:
-    """Where it listens, how many clients there are, and how many of them are in conversation now: 0 while it starts."""
+    """Where it listens, how many clients and users there are, and how many clients in conversation: 0 at first."""
     if not folder.runs:
         return {"running": False, "folder": str(folder.path)}
     found = folder.read(ORDER) | {"here": 0, "processes": ()} | folder.read(RUNNING)
     told = {name: found.get(name) for name in ("listen", "control", "clients", "here", "keeper")}
+    told["users"] = sum(found["people"]) or found["clients"]
     return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found["processes"])}

@@ -27,12 +27,19 @@ class Order:
     kills: tuple[str, ...] = ()
     slow: str | None = None
     network: str | None = None
+    user: str | None = None  # of silos: the column that says whose each row is
+    people: tuple[int, ...] = ()  # of silos: persons of each client; none: every client is one user
     passing: bool = False  # the folder is gone with whoever started it
 
     def __post_init__(self) -> None:
         if not 1 <= self.clients <= MOST:
             raise ConfigError(
                 f"Expected 1 to {MOST:,} clients on this machine, got {self.clients:,}. Say how many with --clients."
+            )
+        if len(self.people) not in (0, self.clients) or bool(self.people) != (self.user is not None):
+            raise ConfigError(
+                f"Expected the persons of each of {self.clients:,} silos and the column that names them, got "
+                f"{len(self.people):,} numbers and column {self.user!r}."
             )
         if not 1 <= self.processes <= self.clients:
             raise ConfigError(f"Expected 1 to {self.clients:,} processes, got {self.processes:,}.")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config, CubeSection, SyntheticSection, TableSection, from_tree, located, read
 from quoron.local import rehearsal
-from quoron.local.folder import BOOKS, ITEMS, RUN, SIMULATED, SOURCE, Folder
+from quoron.local.folder import BOOKS, ITEMS, ORDER, RUN, SIMULATED, SOURCE, Folder
 from quoron.local.items import save_items
 from quoron.local.programs import FRAME, MADE, POPULATION
 from quoron.paths import dataset, table_file
@@ -31,8 +31,9 @@ from quoron_client.losses import Loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
+from quoron_server.silos import Silos
 
-LABEL = "label"
+LABEL, PERSON = "label", "person"
 
 
 def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None) -> tuple[Config, pa.Table | None]:
@@ -51,7 +52,7 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
             f"Expected made-up users or a table with --clients, got population.kind={people.kind!r}. Leave it away for "
             "a client for each of its users, or name a table."
         )
-    table = _table(config, base, frame)
+    table = _table(_one_file(config, base, frame), base, frame)
     users, owners = group(table, people.user)
     most = clients
     while most - round(people.test_fraction * most) < clients:
@@ -68,7 +69,7 @@ def give(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
     """Every client of a simulation its items, and the coordinator what it measures models on."""
     config, population = prepared.config, prepared.scene.population
     owned = isinstance(config.population, TableSection) and not config.population.outlier_fraction
-    table = _table(config, base, None) if isinstance(config.population, TableSection) else None
+    table = _table(_one_file(config, base, None), base, None) if isinstance(config.population, TableSection) else None
     if table is not None:
         with pa.OSFile(str(folder.path / FRAME), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
@@ -133,21 +134,48 @@ def _with_domain(config: Config, population: Population) -> Config:
 def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
     people = with_columns(config, base, frame).population
     assert isinstance(people, TableSection)
-    if frame is None and dataset(people.path, base) is not None:
-        raise ConfigError(
-            f"Expected a table in one file for clients on this machine, got the folder or URL {people.path!r}."
-        )
     encoding = encoding_of(people, loss_of(config.loss))
     given = table_file(people.path, base) if frame is None else frame
     return tables.read(given, (*encoding.columns, people.user), dialect=people.dialect)
 
 
-def give_tables(folder: Folder, config: Config | None, base: Path, clients: int) -> None:
+def _one_file(config: Config, base: Path, frame: pa.Table | None) -> Config:
+    """The same; ConfigError for a table of many files, whose index numbers the users of a simulation."""
+    people = config.population
+    if isinstance(people, TableSection) and frame is None and dataset(people.path, base) is not None:
+        raise ConfigError(
+            f"Expected a table in one file for clients on this machine, got the folder or URL {people.path!r}."
+        )
+    return config
+
+
+def silos_in(folder: Folder, config: Config | None, base: Path) -> tuple[str, Silos] | None:
+    """The column that says whose each row is, and the silos, of a federation whose source has some; None without.
+
+    ConfigError as `give_tables`, and for sizes that do not add up to its users.
+    """
+    config = _source(folder, config, base)
+    if config is None or (said := config.population.silos) is None:
+        return None
+    before = folder.read(ORDER) if (folder.path / ORDER).exists() else {}
+    if before.get("people"):  # who has enrolled answers for as many, for ever
+        return before["user"], Silos(tuple(before["people"]))
+    people = config.population
+    if isinstance(people, TableSection):
+        user, users = people.user, group(_table(config, base, None), people.user)[0]
+    else:
+        user, users = PERSON, setup(config, base).population.users
+    return user, Silos.declared(said, users, sums=people.silo_sums)
+
+
+def give_tables(folder: Folder, config: Config | None, base: Path, clients: int, silos: Silos | None = None) -> None:
     """Every client of a federation for real a table of its own, and `run.toml` for whoever submits a run.
 
     Of a table these are the rows of its first users, by name; of made-up users what they hold, as columns x0, x1 and
-    so on. Who has a table keeps it, and so is `run.toml` kept: without a configuration they are of the folder's own, or
-    of the preset quickstart. ConfigError for another configuration than the folder's, and where there are fewer users.
+    so on. With `silos`, one a client, each has the rows of its persons, the first silo those of the first names, with
+    the column that names them. Who has a table keeps it, and so is `run.toml` kept: without a configuration they are of
+    the folder's own, or of the preset quickstart. ConfigError for another configuration than the folder's, and where
+    there are fewer users.
     """
     config = _source(folder, config, base)
     lacking = [number for number in range(1, clients + 1) if not (folder.client(number) / ITEMS).exists()]
@@ -162,10 +190,12 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int)
     if isinstance(people, TableSection):
         table = _table(config, base, None)
         users, owners = group(table, people.user)
+        if silos is not None:
+            users, owners = clients, silos.of(owners)
         if clients > users:
             raise ConfigError(f"Expected {clients:,} users in the table, got {users:,}. Say fewer --clients.")
         rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=users))[:-1])
-        own = table.drop_columns([people.user])
+        own = table if silos is not None else table.drop_columns([people.user])
         _settle_on(folder, config)
         for number in lacking:
             _save(own.take(pa.array(rows[number - 1])), folder, number)
@@ -175,7 +205,7 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int)
     if clients > population.users:
         raise ConfigError(f"Expected {clients:,} made-up users, got {population.users:,}. Say fewer --clients.")
     _settle_on(folder, config)
-    _give_made(folder, config, population, lacking)
+    _give_made(folder, config, population, lacking, silos)
 
 
 def _source(folder: Folder, config: Config | None, base: Path) -> Config | None:
@@ -230,9 +260,18 @@ def settle(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
         (folder.path / name).unlink(missing_ok=True)
 
 
-def _give_made(folder: Folder, config: Config, population: Population, clients: Sequence[int]) -> None:
+def _give_made(
+    folder: Folder, config: Config, population: Population, clients: Sequence[int], silos: Silos | None = None
+) -> None:
+    homes = np.arange(population.users) if silos is None else silos.of(np.arange(population.users))
     for number in clients:
-        _save(_as_table(population.items(np.array([number - 1]))), folder, number)
+        persons = np.flatnonzero(homes == number - 1)
+        items = population.items(persons)
+        table = _as_table(items)
+        if silos is not None:
+            names = np.array([f"person-{person:07d}" for person in persons])
+            table = table.append_column(PERSON, pa.array(np.repeat(names, items.counts)))
+        _save(table, folder, number)
     _tell(folder, _declared(config, population))
 
 
@@ -262,7 +301,9 @@ def _declared(config: Config, population: Population) -> Config:
     bound = getattr(loss, "label_bound", None)
     people = TableSection(
         path=ITEMS,
-        user="client",
+        user=PERSON,
+        silos=config.population.silos,
+        silo_sums=config.population.silo_sums,
         label=None if loss.name == "linear" else LABEL,
         label_range=None if bound is None else (-bound, bound),
         numeric={f"x[0:{population.dimension // loss.outputs}]": (-norm, norm)},

@@ -93,6 +93,7 @@ def coordinator(folder: Folder, order: Order, status: int) -> None:
         folder.books,
         own / "tokens.json",
         allow_simulation=simulated,
+        most_people=max(order.people, default=1),
         most_clients=max(2 * order.clients, 64),
         gathering=0.0 if simulated or not before else GATHER,
         evaluate=_evaluate(folder) if simulated else None,
@@ -188,6 +189,8 @@ async def _client(
         lifetime_delta=1.0 if simulated else DELTA,
         accept_exposures=(*ONE_SERVER, PUBLIC_ATTENDANCE) if simulated else ("broadcast", "local"),
         simulation_seed=order.simulation_seed,
+        user_column=order.user,
+        people=order.people[number - 1] if order.people else None,
     )
     corruption = order.corruption[number - 1] if order.corruption else Corruption.HONEST
     user = User(number, order, Corruption(corruption), dies)

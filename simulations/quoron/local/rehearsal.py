@@ -15,12 +15,13 @@ from quoron.prepared import Prepared
 from quoron.simulation.scene import Setup
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
+from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Answers, Task, summed
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.wire import question_from_wire, question_to_wire, task_name
-from quoron_client.randomisers import SeededRandomness, local_report
+from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_protos.v1 import federation_pb2 as federation

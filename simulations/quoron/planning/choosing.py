@@ -201,6 +201,17 @@ def _with_outliers(
     return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{_wants(filters)}"
 
 
+def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
+    """That so many declared outliers are more than any method bears that removes none (docs/few-users.md)."""
+    if problem.beliefs.hostile_share <= BEARABLE or info.choosing.removes_outliers:
+        return ()
+    return (
+        f"Of {100 * problem.beliefs.hostile_share:.3g} % hostile users the forecast knows nothing, and nothing here is "
+        "good against so many: at 10 % the worst of three attacks left a quarter of the start's excess risk at least, "
+        "and up to 13 times it.",
+    )
+
+
 def _verdict(info: Registered, candidate: Candidate, allowed: Allowance) -> Verdict:
     """Whether the method's own rule takes its plan."""
     rule = info.choosing.rule

@@ -10,13 +10,12 @@ from typing import Any, Literal
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
 from quoron.planning import bounds
-from quoron.planning.choosing import UNSEEN, automatic, ruled
+from quoron.planning.choosing import UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
-from quoron_privacy.counts import bought_costs
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -119,7 +118,7 @@ class Planned:
         said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
         said |= {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
         if (paid := self.plan.guarantee.bought) is not None:
-            said["purchases"] = [asdict(each) for each in bought_costs.costs(paid)]
+            said["purchases"] = [asdict(each) for each in paid.costs()]
         return plan_json(self.plan) | said | curve | network
 
 
@@ -158,7 +157,8 @@ def choose(
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
-    said, silos = algorithms[planned.plan.algorithm].choosing.remarks(planned.plan), silos_of(config, problem.users)
+    taken, silos = algorithms[planned.plan.algorithm], silos_of(config, problem.users)
+    said = (*unbearable(problem, taken), *taken.choosing.remarks(planned.plan))
     lost = () if silos is None else _without_silos(planned.plan, silos, config, algorithms)
     planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
     if not compare:

@@ -5,10 +5,14 @@ Functions of private data: for reports of simulations only.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from quoron_client.data.encoding import Classes, Counts, Encoding, Signs
+from quoron_client.data.encoding import Classes, Encoding, Signs
 from quoron_client.protocol.domains import Domain, L2Ball, Vector
 from quoron_client.protocol.ends import on_boundary
+
+if TYPE_CHECKING:
+    from quoron_client.data.fused import Counts
 
 OFTEN = 0.05  # share of values from which on a misfit is spoken of
 
@@ -17,7 +21,7 @@ OFTEN = 0.05  # share of values from which on a misfit is spoken of
 class Fit:
     """How a table fits its rules."""
 
-    counts: Counts
+    counts: "Counts"
     users: int  # all, held out or not
     users_without: int  # whose rows are all left out
     most_rows: int  # of any one user
@@ -108,7 +112,7 @@ def _about_users(fit: Fit) -> Iterator[str]:
         )
 
 
-def _cure(counts: Counts, encoding: Encoding) -> str:
+def _cure(counts: "Counts", encoding: Encoding) -> str:
     label = encoding.label
     if label is not None and 2 * counts.unusable.get(label.column, 0) > counts.dropped:
         if isinstance(label, Signs):

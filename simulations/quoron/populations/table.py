@@ -13,7 +13,7 @@ one user holds changes nobody else's numbers. Held-out users are drawn by a publ
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from quoron_client.data.encoding import (
     Categorical,
     DateNumber,
     DatePart,
-    Encoded,
     Encoding,
     Feature,
     Hashed,
@@ -48,6 +47,9 @@ from quoron_client.losses import Classification, Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.ends import free_ball, on_boundary
 from quoron_privacy.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from quoron_client.data.fused import Encoded
 
 Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
 __all__ = [
@@ -281,7 +283,7 @@ def encoded_table(
 
 
 def population_of(
-    encoded: Encoded,
+    encoded: "Encoded",
     owners: Owners,
     training: NDArray[np.bool_],
     *,

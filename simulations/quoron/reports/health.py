@@ -64,8 +64,17 @@ class Health:
         return [(line.what, line.text(self.users)) for line in self.lines]
 
 
-def read(health: TableHealth, shares: Shares, encoding: Encoding, bought: Collection[str] = ()) -> Health:
-    """What the released shares of a table with this encoding say; of these columns the range or values were bought."""
+def read(
+    health: TableHealth,
+    shares: Shares,
+    encoding: Encoding,
+    bought: Collection[str] = (),
+    wider: tuple[float, float] | None = None,
+) -> Health:
+    """What the released shares of a table with this encoding say; of these columns the range or values were bought.
+
+    `wider`: a label_range that was not taken, in which a coarser release saw nearly all labels.
+    """
     errors, columns, labels = _errors(health), declared_columns(encoding), declared_labels(encoding)
     lines = [ShareLine("users without a row that can be used", shares.unusable, errors.unusable)]
     if not math.isnan(shares.values):
@@ -74,7 +83,7 @@ def read(health: TableHealth, shares: Shares, encoding: Encoding, bought: Collec
         lines.append(ShareLine(f"{column.name!r} {column.misfit}", share, errors.column))
     for name, share in zip(labels, shares.labels.tolist(), strict=True):
         lines.append(ShareLine(f"rows with {name}", share, errors.unusable))
-    said = tuple(_warnings(health, shares, columns, labels, encoding, bought))
+    said = tuple(_warnings(health, shares, columns, labels, encoding, bought, wider))
     return Health(health.users, health.share, health.visible, tuple(lines), said)
 
 
@@ -104,6 +113,7 @@ def _warnings(
     labels: Sequence[str],
     encoding: Encoding,
     bought: Collection[str],
+    wider: tuple[float, float] | None,
 ) -> Iterator[str]:
     errors, users = _errors(health), health.users
     known = f"{users:,} users" + (" that were drawn" if users >= table_health.ENOUGH else "")
@@ -141,11 +151,16 @@ def _warnings(
             f"of a user's rows: {_lower(column.fix)}"
         )
     if isinstance(encoding.label, Range):
+        than = (
+            ""
+            if wider is None
+            else f": [{wider[0]:g}, {wider[1]:g}] had nearly all labels when it was bought, coarsely"
+        )
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
             if share >= health.threshold(errors.unusable):
                 yield (
                     f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of "
-                    "label_range, and held there: the model cannot learn them. Declare a wider label_range."
+                    f"label_range, and held there: the model cannot learn them. Declare a wider label_range{than}."
                 )
         return
     always = 1 - (health.visible - health.threshold(health.errors.unusable))  # but with MISSED, if everybody's

@@ -79,10 +79,10 @@ def text(words: object) -> str:
     return escape(str(words).encode("utf-8", "replace").decode(), quote=True)
 
 
-def paragraph(words: str, *, soft: bool = False, private: bool = False) -> Raw:
+def paragraph(words: str, *, soft: bool = False) -> Raw:
     """A paragraph."""
     opening = '<p class="soft">' if soft else "<p>"
-    return Raw(f"{opening}{_marked(private)}{text(words)}</p>")
+    return Raw(f"{opening}{text(words)}</p>")
 
 
 def formal(words: str) -> Raw:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from quoron.populations.users import Answering, Users
 from quoron.simulation.pieces import engine_for
-from quoron_client.randomisers import LocalRandomness
+from quoron_client.randomisers.randomness import LocalRandomness
 
 if TYPE_CHECKING:  # a worker needs nothing of a coordinator
     from quoron_server.rounds import Engine

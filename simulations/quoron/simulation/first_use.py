@@ -24,10 +24,11 @@ from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
-from quoron_privacy.means.moment import MomentSum
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.sources import SeededNoise
 
+moment = OnFirstUse("quoron_privacy.means.moment")  # for whoever compiles
 _CONFIG: Any = numba.config
 
 
@@ -42,7 +43,7 @@ def compile_rounds() -> None:
     """Compile the other half: items of synthetic users, their second moments, noise."""
     population = Synthetic(family="logistic", users=4, items_per_user=4, dimension=2, domain=L2Ball(1.0))
     batch = population.items(np.arange(4))
-    MomentSum(2, 1.0, 4).of(answer(population.loss, batch, SecondMoment(2)).values, np.ones(4, np.bool_))
+    moment.MomentSum(2, 1.0, 4).of(answer(population.loss, batch, SecondMoment(2)).values, np.ones(4, np.bool_))
     SeededNoise(0).stream("noise").gaussian_steps(1)
 
 

@@ -15,6 +15,7 @@ from copy import copy
 from functools import partial, reduce
 from math import prod
 from operator import add
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -34,11 +35,17 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Matrix, Question, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
+from quoron_client.randomisers.randomness import LocalRandomness, SeededRandomness
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import LoopReduction, Sums
+
+if TYPE_CHECKING:
+    from quoron_client.compute import local_report as local_reports
+else:
+    local_reports = OnFirstUse("quoron_client.compute.local_report")  # of the local model alone
 
 _SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
@@ -277,7 +284,7 @@ class InlineEngine:
         """What the clients of `users` send."""
         loss = self.population.loss
         if isinstance(task, LocalReport):
-            return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
+            return local_reports.local_report(loss, batch, task, self._randomness, round=round_number, users=users)
         return answer(loss, batch, task, keys=_keys(task, round_number, users), scale=scale)
 
 

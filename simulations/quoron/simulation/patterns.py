@@ -11,6 +11,7 @@ from typing import Any
 
 from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import PACKAGED, dataset, table_file
+from quoron.wildcards import WILD, left_out, resolved
 from quoron_client.data import spans
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.labels import read_label
@@ -23,7 +24,7 @@ NAMED, NAME = 3, 24  # columns that are named of those that nobody spoke of, and
 def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     """The same configuration with columns in place of patterns; a relative path is relative to `base`.
 
-    Raises ConfigError as `spans.resolved`, and for Parquet with a dialect of text; DataError for a table without a
+    Raises ConfigError as `resolved`, and for Parquet with a dialect of text; DataError for a table without a
     header that can be read. One that has neither patterns nor columns to exclude is left as it is, so what a run
     folder keeps is read as it was.
     """
@@ -34,10 +35,10 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         _check_written(table, base)
     entries = {kind: getattr(table, kind) for kind in KINDS}
     declared = [name for some in entries.values() for name in some]
-    if not table.exclude and not any(spans.WILD in name for name in declared):
+    if not table.exclude and not any(WILD in name for name in declared):
         return config
     header = _header(table, base, frame)
-    found = iter(spans.resolved(declared, header, roles=roles(table), without=table.exclude))
+    found = iter(resolved(declared, header, roles=roles(table), without=table.exclude))
     changes: dict[str, Any] = {
         kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
         for kind, some in entries.items()
@@ -54,7 +55,7 @@ def _check_written(table: TableSection, base: Path) -> None:
 
 
 def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
-    return spans.spanned(names) if spans.WILD in given else list(names)
+    return spans.spanned(names) if WILD in given else list(names)
 
 
 def roles(table: TableSection) -> set[str]:
@@ -79,7 +80,7 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     if not names or table.path.startswith(PACKAGED) or ALL in bought:
         return ()
     spoken = {name for kind in KINDS for name in getattr(table, kind)} | {*bought, *table.exclude}
-    said = roles(table) | spans.left_out((), names, sorted(spoken))
+    said = roles(table) | left_out((), names, sorted(spoken))
     left = [textwrap.shorten(name, NAME, placeholder="...") for name in dict.fromkeys(names) if name not in said]
     if not left:
         return ()

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_client.data import cells, spans
+from quoron.wildcards import meant
+from quoron_client.data import cells
 from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 if TYPE_CHECKING:  # only whoever fits needs it
@@ -74,15 +75,18 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
         ends = [np.broadcast_to(np.asarray(end, np.float64), (features,)) for end in (low, high)]
     except (TypeError, ValueError):
         raise InputError(
-            f"Expected bounds=(low, high), numbers or one for each of {features} features, got bounds={bounds!r}."
+            f"Expected bounds=(low, high), or (lows, highs) with one of each for {features} features, got "
+            f"bounds={bounds!r}."
         ) from None
     with np.errstate(all="ignore"):
         wrong = np.flatnonzero(~((ends[0] < ends[1]) & np.isfinite(ends[1] - ends[0])))
     if len(wrong):
         at = wrong[0]
+        listed = each is None and any(np.ndim(end) for end in (low, high))
+        fix = "Lists are (lows, highs), no pair a feature; leave" if listed else "Leave"
         raise InputError(
             f"Expected finite bounds with low < high, got [{ends[0][at]:g}, {ends[1][at]:g}] for feature {at}. "
-            "Leave out a feature that cannot vary."
+            f"{fix} out a feature that cannot vary."
         )
     return ends[0], ends[1]
 
@@ -90,7 +94,7 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
 def _by_name(bounds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     """What was declared of each feature in turn."""
     try:
-        found = spans.meant([*bounds], names, roles=())
+        found = meant([*bounds], names, roles=())
     except ConfigError as error:
         raise InputError(f"Expected bounds by the names of the features. {error}") from None
     pairs = [(name, ends) for ends, some in zip(bounds.values(), found, strict=True) for name in some]

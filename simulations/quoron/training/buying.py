@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config, TableSection
+from quoron.paths import dataset
 from quoron.planning.plans import Planned, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.prepared import Prepared
@@ -34,7 +35,7 @@ from quoron.training.votes import Released
 from quoron.training.wanted import Wanted, is_text, source_of, wanted
 from quoron_client.data import tables
 from quoron_client.data.tables import Opened
-from quoron_client.data.users import group
+from quoron_client.data.users import Numbering
 from quoron_privacy.counts import bought
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.table_health import looked_at
@@ -60,6 +61,7 @@ class Undeclared:
     source: Opened
     owners: Owners  # (N,) whose each row is
     users: int  # slots, those that are held out among them
+    people: bytes  # a digest of who they are: numbers are theirs in all that follows
     wanted: Wanted
     base: Path
     frame: Any
@@ -78,12 +80,26 @@ def prepared(
     source = source_of(section, base, frame)
     asked = wanted(config, base, source, frame)
     with memory_for("the user column of this table", f"{UNCHARGED} {ELSEWHERE}"):
-        found, owners = group(tables.read(source, [section.user]), section.user, without_rows=True)
+        found, owners, people = _whose(section, base, source, frame)
     users = slots(config, found)
     check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     planned, widest = forecast(config, asked, users, identity.seed, assumptions)
     planned = replace(planned, remarks=(*planned.remarks, *unread(section, source.names)))
-    return Undeclared(source, owners, users, asked, base, frame, identity, tuple(assumptions), widest), planned
+    return Undeclared(source, owners, users, people, asked, base, frame, identity, tuple(assumptions), widest), planned
+
+
+def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tuple[int, Owners, bytes]:
+    """How many users there are, whose each row is, and a digest of who they are, as whoever trains on them has it."""
+    people = Numbering(section.user)
+    people.add(tables.read(source, [section.user]))
+    numbers = people.numbers()
+    found, ranks = people.ranks(without_rows=True)
+    files = dataset(section.path, base) if frame is None else None
+    if files is None:
+        return found, ranks[numbers].astype(np.int64), people.digest
+    from quoron.datasets.index import opened  # only a folder needs it; of other files than now it is refused here
+
+    return found, ranks[numbers].astype(np.int64), opened(files, section.user).digest.encode()
 
 
 def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
@@ -219,6 +235,7 @@ def _public(config: Config, users: int) -> tuple[Problem, Any]:
     assert isinstance(config.population, TableSection)
     loss = loss_of(config.loss)
     encoding = encoding_of(config.population, loss)
+    encoding.check_meant(config.population.user)
     known = PublicKnowledge(intercept=encoding.intercept)
     domain = make_domain(config.domain, config.loss.feature_norm)
     items = config.problem.items_per_user or 1

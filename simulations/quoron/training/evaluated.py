@@ -26,7 +26,6 @@ from quoron.training.table import Curated
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import outcomes
-from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
@@ -38,10 +37,12 @@ from quoron_server.wording import sentence
 if TYPE_CHECKING:
     from quoron.datasets.rows import Rows  # only a folder needs it
     from quoron.evaluating import figures, measuring, scores
+    from quoron_privacy.counts import held_out as held_out_users
 else:  # only a run that holds users out needs them
     figures = OnFirstUse("quoron.evaluating.figures")
     measuring = OnFirstUse("quoron.evaluating.measuring")
     scores = OnFirstUse("quoron.evaluating.scores")
+    held_out_users = OnFirstUse("quoron_privacy.counts.held_out")
 
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
@@ -59,7 +60,7 @@ def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: i
     plan, privacy = planned.plan, planned.plan.guarantee
     if config.train.evaluate is None or privacy.exposure == "none":  # which is refused for what it is
         return planned
-    held = HeldOut.calibrate(
+    held = held_out_users.HeldOut.calibrate(
         users=users - trained_users(config, users),
         classes=len(outcomes(encoding.label)),
         epsilon=privacy.epsilon,
@@ -91,7 +92,7 @@ def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Ro
     The noise is of this start alone: nobody has seen what is drawn and not committed with the model.
     """
     held = prepared.planned.plan.guarantee.held_out
-    if not isinstance(held, HeldOut):
+    if not isinstance(held, held_out_users.HeldOut):
         return None
     declared = prepared.scene.held.declared
 
@@ -113,7 +114,7 @@ def rehearsed(
 ) -> Evaluation | None:
     """The figures of a rehearsal, with noise from a seed."""
     promise, declared = prepared.planned.plan.guarantee, prepared.scene.held.declared
-    if not isinstance(promise.held_out, HeldOut):
+    if not isinstance(promise.held_out, held_out_users.HeldOut):
         return None
     scorer = scores.Scorer(weights, declared.loss, encoding)
     released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
@@ -135,7 +136,7 @@ def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iter
 def evaluation(prepared: Prepared[Curated], own: Ledger, encoding: Encoding, weights: Vector) -> Evaluation | None:
     """What a complete run's ledger says of its held-out users; None where there were none."""
     promise, told = prepared.planned.plan.guarantee, own.evaluated()
-    if not isinstance(promise.held_out, HeldOut) or told is None:
+    if not isinstance(promise.held_out, held_out_users.HeldOut) or told is None:
         return None
     scorer = scores.Scorer(weights, prepared.scene.held.declared.loss, encoding)
     said = figures.Promise(promise.epsilon, promise.delta, sentence(promise))

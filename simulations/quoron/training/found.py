@@ -5,13 +5,14 @@ A function of released numbers alone.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, floor, hypot, sqrt
+from math import ceil, floor, hypot, isnan, sqrt
 from typing import Any
 
 from quoron import toml_text
 from quoron.config import Config
 from quoron.training.votes import Released
 from quoron.training.wanted import Wanted
+from quoron_client.data import cells
 from quoron_privacy.counts.bought import HOLDERS, Bought
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import NothingReleased
@@ -21,6 +22,8 @@ MOST = 0.8  # of the users whose label is something: so many hold the classes th
 
 YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
+LONG = 48  # letters of each
+MUCH = 1.1  # times as wide as a range that was bought is a wider one
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
 _OTHER = {"0": "1", "1": "0", "-1": "1", "false": "true", "true": "false"}
 _MISSING, _TEXT = len(KINDS) - 1, KINDS.index("text")
@@ -37,6 +40,9 @@ class Found:
     items: int | None = None
     rate: float | None = None  # of a label of two classes: the share of one of them
     missing: tuple[str, ...] = ()  # what was bought and tells little or nothing, in words with its fix
+    wider: tuple[float, float] | None = (
+        None  # of a label that is a number: where the first, coarse release saw nearly all
+    )
 
     @classmethod
     def guessed(cls, asked: Wanted, widths: Mapping[str, int]) -> "Found":
@@ -85,7 +91,10 @@ class Found:
             missing += rare
         items = None if asked.items is None else _items(released[asked.items.column])
         rate = None if asked.label is None else _rate(released[asked.label.column], paid, named)
-        return cls(ends, categories, dates, label, items, rate, tuple(missing))
+        wider = None
+        if asked.label is not None and "label_range" in label:
+            wider = _wider(released[asked.label.column], label["label_range"])
+        return cls(ends, categories, dates, label, items, rate, tuple(missing), wider)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +188,7 @@ def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float, named
     return (
         f"no word of it has {paid.threshold(named):,.0f} users' votes or more. List its values, or let a hash sort "
         f"them (hashed: {column} = 64); of numbers say how they are written (decimal), or write them with a point and "
-        "nothing else; or leave it."
+        f"nothing else; of dates and times their parts and format (dates: {column}); or leave it."
     )
 
 
@@ -211,7 +220,9 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         )
     is_number = said.get("kind") == "number"
     if len(names) >= 2 and len(names) <= MOST_CLASSES and (held >= MOST * there or not is_number):
-        return {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(sorted(names))}, []
+        classes = sorted(names, key=lambda each: (each.casefold(), each))  # of Yes and no the second is Yes
+        found = {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(classes)}
+        return found, _numbers(column, names)
     if len(names) == 1 and held >= MOST * there:
         errors = paid.errors(columns=paid.columns, names=named)
         error = hypot(errors.names, errors.places)
@@ -231,6 +242,25 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         f"The label {column!r} has no value with {paid.threshold(named):,.0f} users' votes or more, and is no number. "
         "Declare its classes, positive = a value, or a label_range."
     )
+
+
+def _wider(said: Mapping[str, Any], found: Sequence[float]) -> tuple[float, float] | None:
+    """A range that holds what is bought and the powers of four that had nearly all, where that is much wider."""
+    low, high = said.get("around", found)
+    wider = min(low, found[0]), max(high, found[1])
+    return wider if wider[1] - wider[0] > MUCH * (found[1] - found[0]) else None
+
+
+def _numbers(column: str, names: Sequence[str]) -> list[str]:
+    """That classes are numbers, perhaps a quantity of few values; nothing of 0, 1, ..., as programs number classes."""
+    values = sorted(cells.parsed(each) for each in names)
+    if len(values) < 3 or any(map(isnan, values)) or values == [*range(len(values))]:
+        return []
+    return [
+        f"The label {column!r} is taken for {len(values)} classes, as enough users share these numbers: their order "
+        "says nothing to the model, and rows with any other are left out. If it is a quantity, declare label_range = "
+        f"[{values[0]:g}, {values[-1]:g}], or wider."
+    ]
 
 
 def _rate(said: Mapping[str, Any], paid: Bought, named: int) -> float | None:
@@ -254,5 +284,9 @@ def _spelt(names: Sequence[str]) -> dict[str, Any]:
 def _short(value: Any) -> str:
     if not isinstance(value, list | tuple):
         return str(value)
-    shown = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in value[:SHOWN]]
+    shown = [f"{each:.4g}" if isinstance(each, float) else _brief(str(each)) for each in value[:SHOWN]]
     return ", ".join(shown) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else "")
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."

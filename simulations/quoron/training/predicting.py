@@ -60,7 +60,7 @@ def write_predictions(table: "pa.Table", out: Path | None) -> None:
     import pyarrow.csv
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"Expected --out to name a .csv or .parquet file, got {out}.")
+        raise ConfigError(f"Expected --file to name a .csv or .parquet file, got {out}.")
     if out is not None and out.suffix == ".parquet":
         write(out, as_parquet(table), advice="Choose another file.")
         return

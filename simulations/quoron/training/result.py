@@ -25,8 +25,6 @@ from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.algorithms.tracking.method import TrackingParameters
-from quoron_server.algorithms.tracking.schedule import MAIN_FACTOR
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
@@ -35,6 +33,7 @@ report = OnFirstUse("quoron.training.report")
 uncertainty = OnFirstUse("quoron.uncertainty")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
+OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in one of four (docs/comparing.md)
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 
 
@@ -74,7 +73,8 @@ class TrainingSummary:
     group_left: str = ""  # what still fits the group's limit, in words; "" without a limit
     version: str = ""  # of quoron
     evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
-    overtaken: bool = False  # what the run released says that the plan's forecast does not hold
+    overtaken: bool = False  # what the run released says that the plan's forecast does not hold, or more than twice it
+    doubts: tuple[str, ...] = ()  # of the warnings: that the model is no better than none, or mostly noise
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
@@ -112,6 +112,7 @@ class TrainingSummary:
         if self.afterwards is not None:
             after = Meaning(**self.afterwards)
             said = after.words() or f"excess risk at most {after.excess_risk:.2g}"
+            said = said if after.sure else f"nothing is sure: excess risk at most {after.start:.2g}"
             rows.append(("by what the run released", said))
         rows += [(f"bought: {each.column}", each.text()) for each in self.bought[:SHOWN]]
         if len(self.bought) > SHOWN:
@@ -186,7 +187,8 @@ def stored(folder: RunFolder) -> TrainedTable:
     health = None if contents["health"] is None else Health.from_json(contents["health"])
     bought = tuple(BoughtLine(**each) for each in contents["bought"])
     measured = None if contents["evaluation"] is None else Evaluation.from_json(contents["evaluation"])
-    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought, "evaluation": measured}
+    texts = {name: tuple(contents[name]) for name in ("warnings", "doubts")}
+    said = texts | {"health": health, "bought": bought, "evaluation": measured}
     summary = TrainingSummary(**contents | said)
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
@@ -201,11 +203,9 @@ def _summary(
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.health, told.group
-    health = (
-        None
-        if looked is None or seen is None
-        else read(looked, seen, scene.held.encoding, () if scene.bought is None else scene.bought.columns)
-    )
+    known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
+    health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
+    doubts = *no_better(events), *unheard(events), *unsettled(plan, events)
     problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
@@ -230,17 +230,17 @@ def _summary(
         group_delta=spent.delta,
         group_limit="none" if account is None else _limit_words(account),
         warnings=(
+            *(health.warnings if health else ()),
             *scene.held.warnings,
             *(scene.bought.left_out if scene.bought else ()),
-            *(health.warnings if health else ()),
             *one_answer(model),
             *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
-            *no_better(events),
             *uneven(events),
-            *unheard(events),
-            *unsettled(plan, events),
+            *doubts,
+            *unseen_directions(events),
+            *growing(events),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
@@ -250,7 +250,8 @@ def _summary(
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
         evaluation=measured,
-        overtaken=bool(unheard(events) or unsettled(plan, events)),
+        overtaken=bool(unheard(events) or unsettled(plan, events)) or outgrown(plan, events),
+        doubts=doubts,
         mu=None if charge is None else charge.mu,
         variation=0.0 if charge is None else charge.variation,
         group_mu=spent.mu if gaussian else None,
@@ -289,12 +290,8 @@ def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def unsettled(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The radius of `tracking-srgd` is released: held at its cap in the last round, it never came down to the users."""
-    last, p = events[-1]["public"] if events else {}, plan.parameters
-    if not isinstance(p, TrackingParameters) or last.get("phase") != "main":
-        return ()
-    most = p.first_radius * (MAIN_FACTOR if p.variant == "recursive" else 1.0)
-    if last["radius"] < most:
+    """A clip radius is released, too: held at its cap to the end, it never came down to the users."""
+    if not events or not plan.parameters.outgrown(events[-1]["public"]):
         return ()
     return (
         "the clip radius was still at the most that it may be when the run ended: users' answers were longer than the "
@@ -312,6 +309,35 @@ def unheard(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         "forecast does not hold, and a model that is better than none need not use any column. Declare ranges nearer "
         "to where the values are, or none, which buys them; ask more users, or raise epsilon.",
     )
+
+
+def unseen_directions(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Whether columns differ so much in how far they fill their ranges that many were not seen: released, too."""
+    if not events or not events[-1].get("public", {}).get("unseen", False):
+        return ()
+    return (
+        "columns fill very different shares of their ranges, or repeat one another: more than a quarter of the "
+        "directions that they span vary too little to be learnt from, and the bound of what the run released takes "
+        "it that they matter. Declare ranges nearer to where the values are, or none, which buys them.",
+    )
+
+
+def growing(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Whether the last gradient wants predictions surer than they are, which is most of a released bound."""
+    if not events or not events[-1].get("public", {}).get("grows", False):
+        return ()
+    return (
+        "labels can be told almost exactly, and predictions are not yet as sure as they could be: most of the bound "
+        "of what the run released is that. Who is ranked above whom is mostly right long before chances are.",
+    )
+
+
+def outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
+    last = events[-1].get("public", {}) if events else {}
+    left, planned = last.get("left"), plan.predicted_excess_risk
+    larger = left is not None and planned is not None and left > OUTGROWN * planned
+    return larger or not last.get("accepted", True)
 
 
 def no_better(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

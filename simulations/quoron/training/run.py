@@ -44,6 +44,7 @@ from quoron.training.start import Identity
 from quoron.training.table import Curated, check_section, hold
 from quoron.training.votes import Released
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.labels import AnyLabel, Signs
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.noise.ahead import StartedNoise
@@ -78,6 +79,8 @@ def prepare(
     """
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))
+        if _released(folder) is not None:
+            raise _complete(folder)
     begun = folder is not None and folder.is_training and folder.ledger.is_file()
     identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
     if is_wanted(config):
@@ -173,11 +176,12 @@ def _planned(
     bought: Declarations | None = None,
     asked: TableSection | None = None,
     digest: str | None = None,
+    people: bytes = b"",
 ) -> Prepared[Curated]:
     """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
     given = check_section(config) if asked is None else asked
     config = with_columns(config, base, frame)
-    held = hold(config, base, frame, begun=begun, given=given)
+    held = hold(config, base, frame, begun=begun, given=given, people=people)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     users = held.declared.users
     trained = replace(held.declared, users=evaluated.trained_users(config, users))
@@ -186,14 +190,21 @@ def _planned(
     planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
-    remarks = planned.remarks
+    remarks = (*_taken_for_granted(held.encoding.label), *planned.remarks) if bought is None else planned.remarks
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
         unbalanced = look.unbalanced(held.encoding, unlooked)
         remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
     held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
-    scene = Curated(held, identity, unlooked, bought)
+    scene = Curated(held, identity, unlooked, bought, people)
     return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
+
+
+def _taken_for_granted(label: AnyLabel | None) -> tuple[str, ...]:
+    """What values a label has to have of which nothing is said, where its type does not say so."""
+    if not isinstance(label, Signs) or label.truth:
+        return ()
+    return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare classes or a range.",)
 
 
 def _prepared(config: Config, scene: S, planned: Planned, digest: str, identity: Identity) -> Prepared[S]:
@@ -209,6 +220,9 @@ def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[
     was found; so again at every start.
     """
     with closing(_books(prepared, folder)) as own:
+        ended = own.finished or (own.planned() or {}).get("refused")
+        if not ended and not own.same_inputs(prepared.scene.people):  # a slot is the same user's to the end
+            raise other_run(folder.path, "table")
         if own.bought() is None:
             prepared.run.charge()
             trained, _ = evaluated.parts(prepared.config, prepared.run.noise(own), prepared.scene.users)
@@ -260,7 +274,8 @@ def _made_of(prepared: Prepared[Undeclared], released: Released) -> Prepared[Cur
     scene, bought = prepared.scene, buying.read(prepared, released)
     config = buying.configured(prepared.config, scene.wanted, bought.found)
     given = config, scene.base, scene.identity, scene.frame, scene.assumptions
-    made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), digest=prepared.digest)
+    own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
+    made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), **own)
     if made.run.plan.guarantee.bought is not bought.paid:
         raise VerificationError("Expected a promise of what was bought and all else together, got one without.")
     return made
@@ -278,10 +293,7 @@ def carry_out(
     With `sharing` other processes answer for the users, to the same bits.
     """
     if _released(folder) is not None:  # of which table, nothing here may tell
-        raise ConfigError(
-            f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
-            "with `quoron.load`, or choose another folder."
-        )
+        raise _complete(folder)
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
@@ -294,7 +306,7 @@ def carry_out(
         run.charge()
         with memory_for("the rest of this run", ONCE):
             items = held.items()
-            if not own.finished and not own.same_inputs(digest_of(items)):
+            if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
             among, apart = evaluated.parts(prepared.config, source, held.declared.users)
@@ -350,6 +362,13 @@ def _released(folder: RunFolder) -> NDArray[np.float64] | None:
         return None
     with closing(Ledger.open(folder.ledger)) as own:
         return own.model if own.finished else None
+
+
+def _complete(folder: RunFolder) -> ConfigError:
+    return ConfigError(
+        f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
+        "with `quoron.load`, or choose another folder."
+    )
 
 
 def _identity(folder: RunFolder) -> Identity:

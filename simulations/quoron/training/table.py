@@ -157,6 +157,7 @@ class Curated:
     identity: Identity
     unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
     bought: "Declarations | None" = None  # what of its declarations was bought
+    people: bytes = b""  # a digest of who the users are, then
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -165,13 +166,19 @@ class Curated:
 
 
 def hold(
-    config: Config, base: Path, frame: Any = None, *, begun: bool = False, given: configs.TableSection | None = None
+    config: Config,
+    base: Path,
+    frame: Any = None,
+    *,
+    begun: bool = False,
+    given: configs.TableSection | None = None,
+    people: bytes = b"",
 ) -> HeldRows:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
 
     Rows become items while they are read. A run that has `begun` is not refused for what memory the system says is
     left: it gets what there is. `given` is the table's section as it was before patterns were looked up: with what it
-    excludes, and what it buys.
+    excludes, and what it buys. `people` is a digest of its users, where something of them was bought.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
     and a row without a user, RunError where memory ends.
@@ -201,6 +208,7 @@ def hold(
         from quoron.datasets.rows import Rows
 
         rows = Rows.opened(source, section.user, encoding)
+        _check_people(people, rows.digest.encode())
         types = types_of(source, rows.index.files.schema)
         check_types(encoding, types)
         encoding = typed(encoding, types)
@@ -222,11 +230,19 @@ def hold(
             for batch in batches:
                 gathering.add(batch)
         gathered = gathering.end()
+        if people:
+            _check_people(people, gathering.people)
         public = declared(gathered.users)
         made = gathered.items(public.users, zero_rows=zero_rows)
         again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
         make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
     return HeldTable(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.marks)])
+
+
+def _check_people(people: bytes, now: bytes) -> None:
+    """A slot is the same user's in all that a run does: evaluation#ev1."""
+    if people and people != now:
+        raise DataError("Expected the users of whom something was bought, got others. Go on with that table.")
 
 
 def check_section(config: Config) -> configs.TableSection:

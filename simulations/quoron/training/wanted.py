@@ -15,8 +15,11 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import roles, with_columns
 from quoron.training.votes import Want
-from quoron_client.data import columns, row_kinds, spans, tables
+from quoron.wildcards import WILD, left_out, meant
+from quoron_client.data import columns, row_kinds, tables
 from quoron_client.data.labels import Signs, read_label
+from quoron_client.data.spans import is_span
+from quoron_client.data.spans import named as spans_named
 from quoron_client.data.tables import Opened
 from quoron_privacy.errors import ConfigError, DataError
 
@@ -55,6 +58,9 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     left: list[str] = []
     for name, kind, named in _resolved(section, declared, header):
         type_ = source.schema.get(name)
+        if not named and (WILD in name or is_span(name)):
+            left.append(f"Column {name!r} is left out: its name reads as a pattern of columns. Rename it.")
+            continue
         try:
             dated = kind == "any" and row_kinds.is_day(columns.kind(source.empty([name]), name))
             if dated:
@@ -99,11 +105,11 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     said_of, own = bought_of(section), roles(section)
     named = [each for each in said_of if each != ALL]
     features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
-    said = {name for given in features for name in spans.named(given)} - {*named}
-    said |= spans.left_out(
+    said = {name for given in features for name in spans_named(given)} - {*named}
+    said |= left_out(
         [*section.numeric, *section.hashed, *section.dates, *section.categorical, *section.buy], header, section.exclude
     )
-    found = spans.meant(named, header, roles=own | said)
+    found = meant(named, header, roles=own | said)
     kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
         columns.check_name(name, header)

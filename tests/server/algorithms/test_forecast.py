@@ -12,7 +12,7 @@ from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.algorithms.averaged_sgd import PhaseModel, PhaseModels, averaging, excess_risk, excess_risks
-from quoron_server.algorithms.forecast import Factor, statistical_floor
+from quoron_server.algorithms.forecast import Factor, no_better, start_risk, statistical_floor
 
 PROBLEM = problem_of(
     users=1000,
@@ -172,3 +172,13 @@ class TestBounds:
         factor, problem = Factor(known=2.0, unknown=None), changed(PROBLEM, curvature=kind)
         assert factor.bound(3.0, problem) == (6.0 if kind == "isotropic" else None)
         assert factor.bound(None, problem) is None
+
+
+def test_a_refusal_tells_one_bound_of_not_training_and_a_risk_only_where_it_means_something():
+    """'More than the start's 0.69, no better than the 0.11 of not training' were two."""
+    most = start_risk(PROBLEM)
+    assert f"an excess risk of {0.9 * most:.2g}, no better than" in no_better(0.9 * most, 0.5 * most, PROBLEM)
+    assert (
+        no_better(9 * most, 0.5 * most, PROBLEM)
+        == f"an excess risk no better than the {0.5 * most:.2g} of not training"
+    )

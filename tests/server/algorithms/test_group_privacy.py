@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from one_epoch_reference import Silent
 from problems import changed
-from quoron_client.compute.placed import placed_gradient
+from quoron_client.compute.work import placed_gradient
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball

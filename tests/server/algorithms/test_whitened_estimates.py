@@ -128,6 +128,17 @@ class TestEstimates:
             np.testing.assert_array_equal(found.transform[:3, 3], 0)
             np.testing.assert_allclose(np.linalg.eigvalsh(whitened.T @ whitened / 5000), 0.77, atol=0.1)
 
+    @pytest.mark.parametrize("constant", [False, True])
+    def test_directions_are_narrow_where_they_are_surely_far_less_than_the_constant_and_hidden(self, constant):
+        def narrow(values, s):
+            return whitening(Moment(np.diag([*values, 1.0]), 1.0), 1.0, s, 1.0, constant=constant).narrow
+
+        assert not narrow([0.8, 0.9, 1.0], 0.01)  # all are seen
+        assert narrow([0.01, 0.9, 1.0], 0.01)  # one is hidden by the floor
+        assert narrow([0.0, 0.0, 0.0], 0.01)
+        assert not narrow([0.0, 0.0, 0.0], 0.6)  # noise tells nothing
+        assert not narrow([0.01, 0.9, 1.0], 0.6)
+
     def test_noise_alone_is_told_from_no_direction(self):
         rng, s, d = np.random.default_rng(2), 0.01, 12
         noise = np.triu(rng.normal(size=(d, d)) * s / np.sqrt(2), 1)

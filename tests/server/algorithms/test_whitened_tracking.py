@@ -255,7 +255,7 @@ class TestPlans:
         batch = table()
         left(batch, plan_of(batch))
         d = 4
-        assert sum(drawn) == d * d + 13 * d + 45  # of the note, for twelve gradients
+        assert sum(drawn) == 2 * d * d + 14 * d + 51  # of the note, for twelve gradients
 
     @pytest.mark.parametrize("options", [{"rounds": 3}, {"rounds": 65}])
     def test_rounds_that_are_too_few_or_too_many_are_refused(self, options):
@@ -284,7 +284,7 @@ class TestPlans:
         "wrong",
         [
             {"cohort_size": 399},
-            {"moment_scales": (1.0,)},
+            {"moment_scales": (1.0,) * 3},
             {"gradient_scales": (1.0,)},
             {"feature_norm": 2.0},
             {"adjacency": "zero-out"},
@@ -313,20 +313,16 @@ class TestPlans:
     def test_a_forecast_of_labels_is_no_less_than_what_rounds_that_each_halve_it_leave(self):
         """Of columns that are mostly zero, at any resolution (40,000 x 5, epsilon 15)."""
         problem = plan_of(table()).problem
-        seen = Seen.of(1e-12, np.full(5, 0.25), 0.25, 1.0)
-        for told in (before(problem, ROUNDS, 1e6), after(problem, ROUNDS, 1e6, seen)):
+        seen = Seen.of(1e-12, np.full(5, 0.25), 1.0)._replace(learnt=0.2)
+        for told in (before(problem, ROUNDS, 1e6), after(problem, ROUNDS, seen)):
             assert told == pytest.approx(0.5**ROUNDS * start_risk(problem))
         squares = replace(problem, beliefs=replace(problem.beliefs, sigmoid=False, label_bound=1.0))
         assert before(squares, ROUNDS, 1e6) < 0.1 * 0.5**ROUNDS * start_risk(squares)
 
-    def test_users_whom_the_last_round_clipped_count_where_the_tail_is_flat(self):
-        plan = plan_of(table())
-        steep, nu = Seen.of(1e-4, np.full(5, 0.25), 0.25, 1.0), plan.parameters.resolution
-        assert steep.pulled(3.0, 0.02, 2.5) == steep
-        flat = steep.pulled(3.0, 0.02, 0.5)
-        assert flat.clipped == pytest.approx(0.5 * 0.06**2 / 0.25)
-        more = after(plan.problem, ROUNDS, nu, flat) - after(plan.problem, ROUNDS, nu, steep)
-        assert more == pytest.approx(0.3 * flat.clipped)
+    def test_one_row_a_user_makes_a_forecast_of_labels_larger_than_its_rows_alone_do(self):
+        problem = plan_of(table()).problem
+        one, two = (before(replace(problem, items_per_user=m), ROUNDS, 500.0) for m in (1, 2))
+        assert one == pytest.approx(2 * 2**0.4 * two)
 
     def test_a_plan_names_the_columns_that_its_forecast_does_not_cover(self):
         plan = plan_of(table())
@@ -343,10 +339,23 @@ class TestPlans:
 
     def test_what_is_told_after_a_run_follows_from_what_it_released(self):
         plan = plan_of(table())
-        seen = Seen.of(1e-4, np.full(5, 0.25), 0.25, 1.0)
-        assert seen.noise == pytest.approx(0.5 * 5 * 1e-4 / 0.25)
-        louder = Seen.of(1e-2, np.full(5, 0.25), 0.25, 1.0)
+        quiet, louder = (Seen.of(each, np.full(5, 0.25), 1.0)._replace(learnt=0.2) for each in (1e-5, 1e-4))
+        assert quiet.noise == pytest.approx(0.5 * 5 * 1e-5 / 0.25)
         nu = plan.parameters.resolution
         assert nu == pytest.approx(resolution(plan.problem, plan.parameters.mu, WhitenedOptions(), 400), rel=1e-6)
-        assert after(plan.problem, ROUNDS, nu, seen) < after(plan.problem, ROUNDS, nu, louder)
-        assert after(plan.problem, FORECAST_FROM - 1, nu, seen) is None
+        told = after(plan.problem, ROUNDS, quiet)
+        assert told < after(plan.problem, ROUNDS, louder) < start_risk(plan.problem)
+        assert after(plan.problem, FORECAST_FROM - 1, quiet) is None
+        assert after(plan.problem, ROUNDS, quiet._replace(hidden=0.25)) == told
+        assert after(plan.problem, ROUNDS, quiet._replace(hidden=0.5)) == pytest.approx(
+            told + 0.25 * start_risk(plan.problem)
+        )
+
+    def test_what_is_told_of_numbers_after_a_run_does_not_depend_on_how_wide_their_range_is_declared(self):
+        problem = plan_of(table()).problem
+        told = [
+            after(replace(problem, beliefs=replace(problem.beliefs, sigmoid=False, label_bound=y)), ROUNDS, seen)
+            for y in (1.0, 1000.0)
+            for seen in [Seen.of(1e-7, np.ones(5), 0.01)]
+        ]
+        assert told[0] == pytest.approx(told[1])

@@ -21,7 +21,7 @@ from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import centring, checks
 from quoron_server.algorithms.averaged_sgd import default_clip, smoothings
-from quoron_server.algorithms.forecast import statistical_floor, told, trivial_risk
+from quoron_server.algorithms.forecast import no_better, statistical_floor, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.local_model.forecast import accelerated_risk, response
 from quoron_server.algorithms.local_model.parameters import Estimator, LocalModelParameters, Reports
@@ -321,9 +321,8 @@ def _infeasible(
         return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
     condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
     if feasible:
-        risk, worth = min(each.risk for each in feasible), _worth(problem)
-        condition = f"{problem.users:,} local reports predict an excess risk of {told(risk, problem)}, no "
-        condition += f"better than the {worth:.2g} of not training"
+        found = no_better(min(each.risk for each in feasible), _worth(problem), problem)
+        condition = f"{problem.users:,} local reports predict {found}"
     elif _layout(problem, options.clip_norm or default_clip(problem), FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")
 

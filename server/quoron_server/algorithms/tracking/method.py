@@ -17,6 +17,7 @@ Statement and proof: docs/privacy/tracking-srgd.md.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -136,6 +137,11 @@ class TrackingParameters(Parameters):
             )
         )
         return (*(length, moment) * PASSES, *(warmup,) * self.warmup_rounds, *(main,) * self.main_rounds)
+
+    def outgrown(self, last: Mapping[str, Any]) -> bool:
+        """Where the radius was held at its cap to the end: it never came down to the users."""
+        most = self.first_radius * (schedule.MAIN_FACTOR if self.variant == "recursive" else 1.0)
+        return bool(last.get("phase") == "main" and last["radius"] >= most)
 
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of a round."""

@@ -26,7 +26,7 @@ from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import told, trivial_risk
+from quoron_server.algorithms.forecast import no_better, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import Candidate, best, too_few
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
@@ -430,9 +430,8 @@ def _infeasible(
 
     condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
     if prediction is not None:
-        risk, worth = told(float(prediction.total), problem), _worth(problem)
-        condition = f"one pass over {problem.users:,} users predicts an excess risk of {risk}, no better than the "
-        condition += f"{worth:.2g} of not training"
+        found = no_better(float(prediction.total), _worth(problem), problem)
+        condition = f"one pass over {problem.users:,} users predicts {found}"
     return too_few(
         NAME,
         condition,

@@ -4,22 +4,33 @@ Powers of public, or of released, numbers, fixed on made tables and real ones (d
 "Forecast"; benchmarks/whitened_bound.py fits them anew): no theorem. A bound on the excess risk itself and not on a
 share of the start's, which nobody knows before: noise leaves what it leaves, however much there is to learn. They rank
 plans and inform people; no noise and nothing that a run does depends on them.
+
+Before a run nobody knows whether columns fill their ranges and whether labels stay in doubt, and the bound takes that
+for granted. Releases tell: directions that the metric could not see, and predictions that still want to grow.
 """
 
 import math
+from functools import cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_server.algorithms.forecast import constant_risk, start_risk
+from quoron_server.algorithms.whitened.law import Law
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
 
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
 FAR = 1000.0  # ν, up to which made and real tables fixed the bounds; rare labels fall slower beyond
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
-PULLED = 0.3  # share of what they could do at most that clipped users do, where the tail of lengths is flat
-FLAT_TAIL = 2.0  # α of a tail r^-α below which it is
+ALONE = math.log(2)  # in the logarithm of a bound, of users with one row each: few of them hold a rare column
+LEARNT = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
+RISING = 4.0  # times what longer predictions would gain, where all is learnt; by the square of the share that is
+HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; of the mean eigenvalue: a hidden one
+QUANTILES = 512  # of predictions, by which means over them are taken
 
 
 class Powers(NamedTuple):
@@ -33,51 +44,91 @@ class Powers(NamedTuple):
     resolution: float
     items: float
     noise: float = 0.0  # released: of what the noise in the gradient is worth
-    curvature: float = 0.0  # of the mean curvature at the model
     radius: float = 0.0  # C that the last release left
     rarity: float = 0.0  # of 4p(1 - p), p a known label rate
     flatter: float = 0.0  # added to the exponent of ν beyond `FAR`
 
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
-        """The bound, at most what not training leaves, and what a known label rate leaves to learn."""
+        """The bound, whatever there is to learn."""
         parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
         public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
         unit = scale(problem)
-        released = (1.0, 1.0, 1.0) if seen is None else (seen.noise / unit, seen.curvature, seen.radius / unit**0.5)
+        released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
         facts = (*public, *released, 4 * rate * (1 - rate), max(1.0, public[1] / FAR))
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
-        most, constant = start_risk(problem), constant_risk(problem)
-        most = most if constant is None else min(most, constant)
-        return min(unit * math.exp(min(logarithm, 100.0)), most)
+        logarithm += ALONE if problem.beliefs.sigmoid and problem.items_per_user == 1 else 0.0
+        return unit * math.exp(min(logarithm, 100.0))
 
 
 class Seen(NamedTuple):
     """What a run released about how far its model is off."""
 
     noise: float  # ½ Σ P/h: the excess risk of the noise, one step from the model
-    curvature: float
-    radius: float
-    clipped: float = 0.0  # excess risk if all that the last round clipped had pulled one way; 0 unless the tail is flat
+    radius: float  # C
+    learnt: float = 0.0  # less doubt of labels than at the start, where predictions are right about it
+    rising: float = 0.0  # what longer predictions gain by the last gradient, less half a deviation of its noise
+    hidden: float = 0.0  # share of directions in which columns vary too little to be seen
 
     @classmethod
-    def of(cls, error: float, bends: NDArray[np.float64], curvature: float, radius: float) -> "Seen":
-        """From P⁺, the curvatures that a step goes by, their mean without doubt, and C."""
-        return cls(0.5 * error * float(np.sum(1 / bends)), curvature, radius)
+    def of(cls, error: float, bends: Vector, radius: float) -> "Seen":
+        """From P⁺, the curvatures that a step goes by, and C."""
+        return cls(0.5 * error * float(np.sum(1 / bends)), radius)
 
-    def pulled(self, radius: float, beyond: float, tail: float) -> "Seen":
-        """With the last round's C, the share of users beyond ⅔ of it, and the flattest tail of lengths, r^-tail."""
-        return self if tail >= FLAT_TAIL else self._replace(clipped=0.5 * (radius * beyond) ** 2 / self.curvature)
+    def sure(self, law: Law, point: Vector, gradient: Vector, error: float) -> "Seen":
+        """With what a logistic model at that point is sure of, and whether the gradient there wants it surer."""
+        noise = 0.5 * math.sqrt(error) * float(np.linalg.norm(point))
+        return self._replace(learnt=learnt(law, point), rising=max(0.0, -float(point @ gradient) - noise))
+
+    def growth(self, problem: Problem) -> float:
+        """What predictions that are still to grow may be worth: of labels that can be told exactly, about all of it."""
+        return RISING * (self.learnt / start_risk(problem)) ** 2 * self.rising if problem.beliefs.sigmoid else 0.0
+
+    @property
+    def unseen(self) -> bool:
+        """Whether more directions are hidden than those of columns that others make up."""
+        return self.hidden > HIDDEN
+
+
+def hidden(doubt: Vector, *, constant: bool) -> float:
+    """Share of directions with far smaller eigenvalues than others once whitened twice; `doubt` is noise over each.
+
+    Where all that columns vary by was resolved, all are alike. Directions far below are copies of others, or of columns
+    that fill next to nothing of their ranges.
+    """
+    values = 1 / np.maximum(doubt[: len(doubt) - constant], 1e-9)
+    return float(np.mean(values < SMALL * values.mean())) if len(values) else 0.0
+
+
+def learnt(law: Law, point: Vector) -> float:
+    """By how much labels are less in doubt than at the start, in nats, if the law is right and predictions are."""
+    if law.outputs == 1:
+        level = float(point[-1]) if law.intercept else 0.0
+        deviation = math.sqrt(max(float(point @ point) - level**2, 0.0))
+        scores = np.abs(level + deviation * _quantiles())
+        chances = np.stack([1 / (1 + np.exp(-scores)), np.exp(-scores) / (1 + np.exp(-scores))], axis=1)
+    else:
+        parts = point.reshape(law.parts, -1)
+        others = parts[:, :-1] if law.intercept else parts
+        chances = law.chances(parts[:, -1] if law.intercept else np.zeros(law.parts), others @ others.T)
+    doubt = -np.sum(chances * np.log(np.maximum(chances, 1e-300)), axis=1).mean()
+    return max(0.0, math.log(max(2, law.outputs)) - float(doubt))
+
+
+@cache
+def _quantiles() -> Vector:
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((k + 0.5) / QUANTILES) for k in range(QUANTILES)])
 
 
 BEFORE = {
-    "logistic": Powers(4.0, 0.55, -1.75, -0.4, flatter=0.31),
+    "logistic": Powers(3.93, 0.55, -1.75, -0.4, flatter=0.31),
     "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(0.803, 0.477, 0.0, -0.542, 0.818, -0.31, -1.6),
-    "squares": Powers(2.17, 0.0554, -1.6, -0.576, 0.064, 0.0, 1.08),
+    "logistic": Powers(2.5, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0),
+    "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
 }
 
 
@@ -86,9 +137,10 @@ def before(problem: Problem, rounds: int, resolution: float) -> float | None:
     if not _measured(problem):
         return None
     kind = "rate" if constant_risk(problem) is not None else _kind(problem)
-    most = start_risk(problem)
+    most, constant = start_risk(problem), constant_risk(problem)
     unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
-    return min(max(BEFORE[kind].of(problem, resolution) + unreached, _way(problem, rounds)), most)
+    told = min(BEFORE[kind].of(problem, resolution), most if constant is None else constant)
+    return min(max(told + unreached, _way(problem, rounds)), most)
 
 
 def _way(problem: Problem, rounds: int) -> float:
@@ -96,13 +148,16 @@ def _way(problem: Problem, rounds: int) -> float:
     return 0.5**rounds * start_risk(problem) if problem.beliefs.sigmoid else 0.0
 
 
-def after(problem: Problem, rounds: int, resolution: float, seen: Seen) -> float | None:
+def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
     """Of a run that kept its model, by what it released; None with few rounds, too."""
     if rounds < FORECAST_FROM or not _measured(problem):
         return None
-    found = AFTER[_kind(problem)].of(problem, resolution, seen)
-    pulled = PULLED * seen.clipped if problem.beliefs.sigmoid and problem.outputs == 1 else 0.0
-    return min(max(found + pulled, _way(problem, rounds)), start_risk(problem))
+    most, found = start_risk(problem), AFTER[_kind(problem)].of(problem, 1.0, seen)
+    if problem.beliefs.sigmoid:
+        top = LEARNT * math.sqrt(seen.learnt * most)  # noise leaves no more than there is, and most of that is learnt
+        found = found * top / (found + top) if top > 0 else 0.0
+    found += seen.growth(problem) + max(0.0, seen.hidden - HIDDEN) * most
+    return min(max(found, _way(problem, rounds)), most)
 
 
 def _measured(problem: Problem) -> bool:

@@ -1,7 +1,8 @@
 """Few users: whiten the features, then track the gradient with everybody, every round.
 
     first    users send a factor of their second moment and the gradient at 0, in one message
-    whiten   twice: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½
+    whiten   four times: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½, the second
+             and third time where W says that it is needed; else the next W is of the same features, and both count
     round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
              ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h)
              c_{t+1} = ĝ(θ_{t+1}); C_{t+1} from how far users were, which the same release tells
@@ -42,9 +43,9 @@ from quoron_server.algorithms.whitened.estimates import (
     tail_power,
     within,
 )
-from quoron_server.algorithms.whitened.forecast import Seen
+from quoron_server.algorithms.whitened.forecast import Seen, hidden
 from quoron_server.algorithms.whitened.forecast import after as bound_after
-from quoron_server.algorithms.whitened.parameters import WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import STAGES, WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
 from quoron_server.plan import Plan
 
@@ -55,6 +56,7 @@ BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it fal
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
+OPENED = 2.0  # times that, where directions were narrow: few users may have all that varies along them
 STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
 FARTHER = 2.0  # times what is linear of a gradient may be larger where the tail was ever flatter than that
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
@@ -81,6 +83,9 @@ class WhitenedState:
     transform: Vector  # L, (d, d): the model is L θ
     doubt: Vector  # (d,)
     heard: float  # how far features vary, in deviations of the noise in that
+    moment: Vector  # (d, d), mean of the second moments since features were whitened last
+    known: float  # its precision, that of a diagonal entry
+    opened: bool  # whether directions that were narrow have been widened after the first second moment
     point: Vector  # θ_t, (D,): q parts of d numbers, D = qd; q = 1 but for several classes
     centre: Vector  # c_t, (D,)
     radius: float  # C_t
@@ -119,6 +124,9 @@ class WhitenedTracking:
             transform=np.eye(d) * (math.sqrt(d) / p.feature_norm),
             doubt=np.zeros(d),
             heard=0.0,
+            moment=np.zeros((d, d)),
+            known=0.0,
+            opened=False,
             point=zero,
             centre=zero,
             radius=self.bound,
@@ -174,19 +182,19 @@ class WhitenedTracking:
     def _whiten(
         self, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
     ) -> tuple[WhitenedState, tuple[Release, ...]]:
-        """Two second moments, each clipped at a typical length; then a typical gradient."""
+        """Second moments, each clipped at a typical length; then a typical gradient."""
         p, d, length = self.parameters, self._contrasts.features, self.parameters.length()
         entries: tuple[Release, ...] = ()
         answered = gradients.answered
-        for stage in (0, 1):
+        for stage in range(STAGES):
             logs = moment_logs(factors, state.transform)
             typical = self.typical(length.release(logs, answered, float(d), noise.stream("length", stage)))
-            mechanism, radius = p.moment(self.plan.problem.dimension, stage), self.moment_radius(stage, typical)
+            mechanism, radius = p.moment(self.plan.problem.dimension, stage), self.moment_radius(state, stage, typical)
             moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
             state = self.whitened(state, moment, stage, typical)
             entries += (length.entry(), mechanism.entry())
         logs = vector_logs(gradients.values, state.transform)
-        state = self.begun(state, length.release(logs, answered, self.bound, noise.stream("length", 2)))
+        state = self.begun(state, length.release(logs, answered, self.bound, noise.stream("length", STAGES)))
         return state, (*entries, length.entry())
 
     def typical(self, released: Length) -> float:
@@ -194,22 +202,32 @@ class WhitenedTracking:
         d = float(self._contrasts.features)
         return min(d, typical_length(released, self.parameters.length(), d))
 
-    def moment_radius(self, stage: int, typical: float) -> float:
+    def moment_radius(self, state: WhitenedState, stage: int, typical: float) -> float:
         """At which second moments are clipped."""
         p = self.parameters
-        room = p.resolution / (MOMENTS_FROM * self._contrasts.features)
-        return typical if p.robust or stage == 0 else max(1.0, room) * typical
+        room = max(1.0, p.resolution / (MOMENTS_FROM * self._contrasts.features)) * (OPENED if state.opened else 1.0)
+        return typical if p.robust or stage == 0 else room * typical
 
     def whitened(self, state: WhitenedState, moment: Moment, stage: int, typical: float) -> WhitenedState:
-        """By a second moment of features that were clipped at a typical length."""
+        """By a second moment of features that were clipped at a typical length.
+
+        Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
+        """
         p, mechanism = self.parameters, self.parameters.moment(self.plan.problem.dimension, stage)
         presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
-        noise = mechanism.scale * self.moment_radius(stage, typical)
-        found = whitening(moment, presence.share, noise, typical, constant=p.intercept)
+        weight = (mechanism.scale * self.moment_radius(state, stage, typical)) ** -2
+        known = state.known + weight
+        mean = state.moment + weight / known * (moment.mean - state.moment)
+        between = 0 < stage < STAGES - 1
+        moment = moment._replace(mean=mean)
+        found = whitening(moment, presence.share, known**-0.5, typical, constant=p.intercept, again=between)
+        if between and not found.narrow:
+            return replace(state, presence=presence, moment=mean, known=known)
         transform, doubt = state.transform @ found.transform, found.doubt
-        if p.outputs > 1 and stage == 1:
+        if p.outputs > 1 and stage == STAGES - 1:
             transform, doubt = aligned(transform, doubt, constant=p.intercept)
-        return replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
+        after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
+        return replace(after, moment=np.zeros_like(mean), known=0.0, opened=stage > 0)
 
     def begun(self, state: WhitenedState, released: Length) -> WhitenedState:
         """With a typical length of gradients at the start."""
@@ -411,23 +429,26 @@ class WhitenedTracking:
         accepted = not released > p.vote_scale
         after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
         vote = {"vote": bound * released, "error": bound * p.vote_scale, "accepted": accepted}
-        public = vote | {"left": self._left(state) if accepted else None, "heard": state.heard >= HEARD}
+        public = vote | self._told(state, accepted=accepted)
         return Update(after, (p.vote.entry(),), public, {"answered": answered})
 
-    def _left(self, state: WhitenedState) -> float | None:
-        """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured.
+    def _told(self, state: WhitenedState, *, accepted: bool) -> dict[str, float | bool | None]:
+        """A bound on the excess risk, by what was released before the vote, and what makes it large by name.
 
-        Nor where columns could not be told from noise: the model then says little but how many labels there are.
+        None with rounds that nobody measured. Nor where columns could not be told from noise: the model then says
+        little but how many labels there are.
         """
-        p, nu = self.parameters, self.parameters.resolution * state.presence.share
-        return bound_after(self.plan.problem, p.rounds, nu, self.seen(state)) if state.heard >= HEARD else None
+        seen, heard = self.seen(state), state.heard >= HEARD
+        left = bound_after(self.plan.problem, self.parameters.rounds, seen) if heard and accepted else None
+        grows = left is not None and 2 * seen.growth(self.plan.problem) > left
+        return {"left": left, "heard": heard, "unseen": seen.unseen, "grows": grows}
 
     def seen(self, state: WhitenedState) -> Seen:
         """What a run has released, before its vote, about how far its model is off."""
-        levels, _ = self._law.at(state.point)
-        bends = np.outer(levels, 1 + DOUBT * state.doubt)
-        seen = Seen.of(state.error, bends, float(levels.mean()), state.radius)
-        return seen.pulled(float(state.radii[-1]), max(float(state.beyond[-1]), 0.0), state.tail)
+        p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
+        seen = Seen.of(state.error, bends, state.radius)._replace(hidden=hidden(state.doubt, constant=p.intercept))
+        pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
+        return seen.sure(self._law, state.point, state.centre + pull.ravel(), state.error) if p.sigmoid else seen
 
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""

@@ -13,7 +13,8 @@ from quoron_server.parameters import Attendance, MaskedRounds, Parameters, Plann
 from quoron_server.problem import Problem
 
 MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is told a whole matrix
-PARTS = 5  # a length, a second moment, both again, and the length of a gradient
+STAGES = 4  # second moments
+PARTS = 2 * STAGES + 1  # a length and a second moment, as often as that, and the length of a gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class WhitenedParameters(Parameters):
     cohort_size: int  # n: everybody, every round, and every divisor
     rounds: int  # T + 1: T gradients, the first beside the second moment, and a vote
     adjacency: Adjacency
-    length_scale: float  # noise of each of the three logarithms
-    moment_scales: tuple[float, ...]  # of the two second moments, for a radius of 1
+    length_scale: float  # noise of each of the STAGES + 1 logarithms
+    moment_scales: tuple[float, ...]  # of the STAGES second moments, for a radius of 1
     gradient_scales: tuple[float, ...]  # of the T means, for a radius of 1
     vote_scale: float  # of the mean change of the loss, for a bound of 1
     vote_bound: float  # V at most
@@ -67,7 +68,7 @@ class WhitenedParameters(Parameters):
         return LogLength(self.cohort_size, self.length_scale)
 
     def moment(self, dimension: int, stage: int) -> MomentMean:
-        """Of features' second moments, as whitened so far, stage 0 or 1; for models of `dimension`."""
+        """Of features' second moments, as whitened so far, at a stage; for models of `dimension`."""
         return MomentMean(dimension // self.outputs, self.cohort_size, self.adjacency, self.moment_scales[stage])
 
     def gradient(self, dimension: int, round_: int) -> NormCountMean:
@@ -82,20 +83,20 @@ class WhitenedParameters(Parameters):
 
     def spent(self, dimension: int) -> tuple[float, ...]:
         """μ of every round: all that is released of one answer."""
-        first = [3 * (self.length().effective_mu ** 2)]
-        first += [self.moment(dimension, stage).effective_mu ** 2 for stage in (0, 1)]
+        first = [(STAGES + 1) * (self.length().effective_mu ** 2)]
+        first += [self.moment(dimension, stage).effective_mu ** 2 for stage in range(STAGES)]
         means = [self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)]
         return (gdp.compose(*(square**0.5 for square in first), means[0]), *means[1:], self.vote.effective_mu(1))
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """Three lengths and two moments of the first answers; a mean in each of T rounds; the vote."""
+        """Lengths and second moments of the first answers; a mean in each of T rounds; the vote."""
         mus, length, last = self.spent(dimension), self.length(), self.first + self.gradients
-        moments = [self.moment(dimension, stage) for stage in (0, 1)]
+        moments = [self.moment(dimension, stage) for stage in range(STAGES)]
         means = [self.gradient(dimension, round_) for round_ in range(self.gradients)]
         if self.parts:
             return self._in_parts(length, moments, means)
         return (
-            PlannedRelease(length, length.entry(), 3, range(1), mus[0]),
+            PlannedRelease(length, length.entry(), STAGES + 1, range(1), mus[0]),
             *(PlannedRelease(each, each.entry(), 1, range(1), mus[0]) for each in moments),
             *(PlannedRelease(each, each.entry(), 1, range(t, t + 1), mus[t]) for t, each in enumerate(means)),
             PlannedRelease(self.vote, self.vote.entry(), 1, range(last, last + 1), mus[last]),
@@ -110,7 +111,7 @@ class WhitenedParameters(Parameters):
             made += [(moment, moment.entry(), moment.effective_mu), made[0]]
         made += [(mean, mean.entry(), mean.effective_mu) for mean in means]
         made += [(self.vote, self.vote.entry(), self.vote.effective_mu(1))]
-        lengths = PlannedRelease(length, made[0][1], 3, range(0, PARTS, 2), made[0][2])
+        lengths = PlannedRelease(length, made[0][1], STAGES + 1, range(0, PARTS, 2), made[0][2])
         others = (each for each in enumerate(made) if each[0] % 2 or each[0] >= PARTS)
         return (lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
 
@@ -119,7 +120,8 @@ class WhitenedParameters(Parameters):
         if not self.parts or (self.outputs > 1 and problem.dimension > MOST_CONTRASTED):
             return None
         d, length = problem.dimension, self.length().masked
-        first = (length, self.moment(d, 0).masked, length, self.moment(d, 1).masked, length)
+        pairs = ((length, self.moment(d, stage).masked) for stage in range(STAGES))
+        first = (*(each for pair in pairs for each in pair), length)
         means = (self.gradient(d, round_).masked for round_ in range(self.gradients))
         vote = (("vote", "clipped", 1, 1 / self.cohort_size / self.vote_scale),)
         return MaskedRounds(self.adjacency, tuple((1, rows) for rows in (*first, *means, vote)))
@@ -146,15 +148,26 @@ class WhitenedParameters(Parameters):
         return True
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Told by the shares of every gradient; beside the vote, where one user may be replaced by another."""
-        means = [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
+        """Told by the shares of every gradient; beside the vote, where one user may be replaced by another.
+
+        In parts by those of second moments, too. A length's is of users who have one above zero (free-presence#p1): no
+        round is ended by that.
+        """
+        told: list[MomentMean | NormCountMean | None] = []
+        if self.parts:
+            told = [None]
+            for stage in range(STAGES):
+                told += [self.moment(problem.dimension, stage), None]
+        told += [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
         halved, vote = self.adjacency == "replace-one", self.vote
         last = Attendance(SPARE * vote.sensitivity / vote.scale if halved else 0.0)
-        told = (Attendance(1 / (self.cohort_size * each.presence_deviation), told=True) for each in means)
-        return (*(Attendance(0.0),) * self.first, *told, last)
+        return (*map(self._told, told), last)
+
+    def _told(self, by: MomentMean | NormCountMean | None) -> Attendance:
+        return Attendance(0.0) if by is None else Attendance(1 / (self.cohort_size * by.presence_deviation), told=True)
 
 
 def drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: three lengths, two moments, T means, a vote."""
+    """Gaussian samples of a run: lengths and second moments, T means, a vote."""
     numbers = Contrasts(problem.features, problem.outputs).dimension
-    return 6 + 2 * (packed(problem.features) + 1) + (rounds - 1) * (numbers + 3) + 1
+    return 2 * (STAGES + 1) + STAGES * (packed(problem.features) + 1) + (rounds - 1) * (numbers + 3) + 1

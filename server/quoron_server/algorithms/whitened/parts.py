@@ -1,11 +1,11 @@
-"""Whitened tracking whose first message is six questions, each for one release, and whose answers are only summed.
+"""Whitened tracking whose first message is ten questions, each for one release, and whose answers are only summed.
 
-    length, moment, length, moment    as the first message's factor, the second pair of the features as whitened
+    length, moment, four times        as the first message's factor, of the features as whitened so far
     length, round 0                   of the gradient at 0, then its mean
     rounds 1 to T - 1, vote           as `method`
 
 Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
-what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 6 rounds. Two servers need it, and silos that
+what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 10 rounds. Two servers need it, and silos that
 send sums: nobody sees a row.
 """
 
@@ -84,16 +84,17 @@ class WhitenedInParts:
                 update = self.inner.stepped(own, released, sums.answered)
             after, seen = PartsState(part + 1, 0.0, update.state), (update.public, update.diagnostics)
             return Update(after, update.releases, *seen, update.present)
-        entry = p.length().entry()
+        entry, present = p.length().entry(), None
         if part == VECTOR:
             own = self.inner.begun(own, p.length().release_sums(sums, stream))
         elif part % 2 == 0:
             typical = self.inner.typical(p.length().release_sums(sums, stream))
         else:
             mechanism, stage = p.moment(dimension, part // 2), part // 2
-            moment = mechanism.release_sums(sums, self.inner.moment_radius(stage, typical), stream)
+            moment = mechanism.release_sums(sums, self.inner.moment_radius(own, stage, typical), stream)
             own, entry = self.inner.whitened(own, moment, stage, typical), mechanism.entry()
-        return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered})
+            present = moment.presence * p.cohort_size
+        return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
 
     def _stream(self, state: PartsState, noise: NoiseSource) -> RandomStream:
         """As of the same release of one message: so a run by sums has the bits of one by rows."""
@@ -110,7 +111,7 @@ class WhitenedInParts:
         if state.part < VECTOR and state.part % 2 == 0:
             return LengthSum(users, own.transform, float(self._contrasts.features))
         if state.part < VECTOR:
-            return ShapedMomentSum(users, own.transform, self.inner.moment_radius(state.part // 2, state.typical))
+            return ShapedMomentSum(users, own.transform, self.inner.moment_radius(own, state.part // 2, state.typical))
         if own.round == p.gradients:
             return ChangeSum(self.inner.voting(own))
         return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))

@@ -21,7 +21,7 @@ from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
-from quoron_server.algorithms.whitened.parameters import PARTS, WhitenedParameters, drawn
+from quoron_server.algorithms.whitened.parameters import PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
@@ -34,10 +34,10 @@ LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answ
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
-MOMENTS = (0.05, 0.10)  # shares of μ² of the two second moments
+MOMENTS = (0.045, 0.04, 0.035, 0.03)  # shares of μ² of the second moments
 VOTE = 0.02
-LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
-LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
+LENGTH = (0.006, 0.03)  # of each length, at least and at most
+LENGTH_RESOLUTION = 6.2  # a length wants (6.2 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
 FEARED = 0.02  # declared share of hostile users above which it is ready for them, unless told
 VOTE_BOUND = 0.1
@@ -62,7 +62,7 @@ class WhitenedOptions:
     # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
     # one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
-    parts: bool = False  # whether the first message is asked in six questions: two servers and sums of silos need it
+    parts: bool = False  # whether the first message is asked in ten questions: two servers and sums of silos need it
 
 
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
@@ -82,7 +82,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
     asked = rounds - 1 + bool(first)  # gradients: the length of the first one is asked for by itself
-    numbers = packed(problem.features) * (4 if first else 1) + asked * d + 2
+    numbers = packed(problem.features) * (2 * STAGES if first else 1) + asked * d + 2
     cost = Cost(
         rounds=first + rounds,
         messages=(first + rounds) * users,
@@ -105,7 +105,7 @@ def verify(plan: Plan) -> None:
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("the problem's predictions", p.outputs == plan.problem.outputs, p.outputs),
         (f"{ROUNDS_FROM} to {ROUNDS_TO} rounds", ROUNDS_FROM <= p.rounds <= ROUNDS_TO, p.rounds),
-        ("two second moments", len(p.moment_scales) == 2, len(p.moment_scales)),
+        (f"{STAGES} second moments", len(p.moment_scales) == STAGES, len(p.moment_scales)),
         ("a mean for each gradient", len(p.gradient_scales) == p.gradients, len(p.gradient_scales)),
         ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
         ("the problem's curvature", p.link_curvature == _curvature(plan.problem, p.smoothing), p.link_curvature),
@@ -127,7 +127,7 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
     mean = moved.rows(1.0, users, adjacency)
     means = [moved.mu(mean, scale * weight, numbers + 3) for scale in p.gradient_scales]
     vote = moved.mu(moved.rows(1.0, users, adjacency), p.vote_scale, 1)
-    mu = moved.together(length, length, length, *moments, *means, vote)
+    mu = moved.together(*(length,) * (STAGES + 1), *moments, *means, vote)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
@@ -199,12 +199,12 @@ def _mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
 
 
 def _length_share(users: int, mu: float) -> float:
-    """Of μ², for each of the three lengths."""
+    """Of μ², for each of the lengths."""
     return min(max((LENGTH_RESOLUTION / (users * mu)) ** 2, LENGTH[0]), LENGTH[1])
 
 
 def _gradient_share(users: int, mu: float) -> float:
-    return 1 - 3 * _length_share(users, mu) - sum(MOMENTS) - VOTE
+    return 1 - (STAGES + 1) * _length_share(users, mu) - sum(MOMENTS) - VOTE
 
 
 def _require(problem: Problem, options: WhitenedOptions) -> None:

@@ -1,0 +1,229 @@
+"""`quoron declare`, `statistics`, `evaluate`, `index`: what else is asked of a table than a model of it."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Quiet, Text, check_page
+from quoron.cli.connection import shared_options
+from quoron.table_columns import WORDS, read
+from quoron_client.data.formats import is_folder
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron import config as configs
+    from quoron import declare as declaring
+    from quoron import measure, paths, sections, sources
+    from quoron.cli import showing
+    from quoron.counting import door as counting
+    from quoron.datasets import index as indexing
+    from quoron.reports import alone
+else:  # when a command is called
+    configs = OnFirstUse("quoron.config")
+    declaring = OnFirstUse("quoron.declare")
+    measure = OnFirstUse("quoron.measure")
+    paths = OnFirstUse("quoron.paths")
+    sections = OnFirstUse("quoron.sections")
+    sources = OnFirstUse("quoron.sources")
+    showing = OnFirstUse("quoron.cli.showing")
+    counting = OnFirstUse("quoron.counting.door")
+    indexing = OnFirstUse("quoron.datasets.index")
+    alone = OnFirstUse("quoron.reports.alone")
+
+Listed = list[str] | None
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")]
+User = Annotated[str, typer.Option("--user", metavar="COLUMN", help="Column that says whose item a row is.")]
+
+
+@shared_options
+def declare(
+    charged: Charged,
+    text: Text,
+    table: Table,
+    user: User,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="What all of it costs, shared equally.")],
+    delta: Annotated[float, typer.Option("--delta", help="δ of all ranges and categories together.")] = 1e-6,
+    items: Annotated[bool, typer.Option("--items", help="Items per user.")] = False,
+    numeric: Annotated[
+        Listed, typer.Option("--numeric", metavar="COLUMN,...", help="Columns of which to tell the range; x*, x[0:9].")
+    ] = None,
+    dates: Annotated[
+        Listed, typer.Option("--dates", metavar="COLUMN,...", help="Columns of dates of which to tell the years.")
+    ] = None,
+    categorical: Annotated[
+        Listed,
+        typer.Option(
+            "--categorical", metavar="COLUMN,...", help="Columns of which to tell the categories, or classes."
+        ),
+    ] = None,
+    most_votes: Annotated[
+        int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
+    ] = 1,
+) -> None:
+    """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
+
+    All of it is charged to the group's lifetime account before anything is told, as training is. Asking again
+    costs again.
+    """
+    declared = declaring.declare(
+        text.opened(table),
+        user=user,
+        privacy=sections.Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
+        items=items,
+        numeric=_names(numeric),
+        dates=_names(dates),
+        categorical=_names(categorical),
+        most_votes=most_votes,
+        keep=charged.keep(),
+    )
+    typer.echo(declared.toml())
+
+
+def _names(given: Listed) -> list[str]:
+    return [name.strip() for each in given or () for name in each.split(",") if name.strip()]
+
+
+@shared_options
+def statistics(
+    charged: Charged,
+    text: Text,
+    table: Table,
+    questions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUESTION...",
+            help="'count by COLUMN', 'histogram of COLUMN in 10 bins', of dates 'in months', 'quantiles of COLUMN at "
+            "0.1, 0.9', 'median of COLUMN', 'mean of COLUMN'; each with 'by COLUMN' for groups.",
+        ),
+    ],
+    user: User,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="What all of it costs together.")],
+    delta: Annotated[float, typer.Option("--delta", help="δ of all of it together.")] = 1e-6,
+    numeric: Annotated[
+        Listed, typer.Option("--numeric", metavar=WORDS["numeric"].metavar, help="Public ranges; bought without.")
+    ] = None,
+    categorical: Annotated[
+        Listed,
+        typer.Option("--categorical", metavar=WORDS["categorical"].metavar, help="Public groups; bought without."),
+    ] = None,
+    items_per_user: Annotated[
+        int | None, typer.Option(metavar="K", help="Let items weigh one each, up to K of a user; else users do.")
+    ] = None,
+    dates: Annotated[
+        Listed,
+        typer.Option(
+            "--dates", metavar="COLUMN[=DAY:DAY]", help="Columns of dates, with their public range; bought without."
+        ),
+    ] = None,
+    adjacency: Adjacency = "replace-one",
+    users: MostUsers = None,
+    report: Page = None,
+    as_json: Json = False,
+) -> None:
+    """Tell counts, histograms, quantiles and means of a table, each with its standard error and a 95 % interval.
+
+    All questions share one price, which is charged to the group's lifetime account before anything is looked at. A
+    user weighs one, whatever it holds. Asking again costs again.
+    """
+    check_page(report)
+    found = counting.statistics(
+        text.opened(table),
+        questions,
+        user=user,
+        numeric={name: ends for name, ends in _said("numeric", numeric).items() if ends is not None},
+        categorical={name: values for name, values in _said("categorical", categorical).items() if values},
+        dates=_dates(dates or ()),
+        items_per_user=items_per_user,
+        users=users,
+        privacy=sections.Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta),
+        keep=charged.keep(),
+    )
+    typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
+    if report is not None:
+        alone.statistics(found, report)
+
+
+def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
+    """The first and the last day of each column, None where they are to be bought."""
+    parted = [each.partition("=") for each in typed]
+    return {name: tuple(ends.split(":")) if ends else None for name, _, ends in parted}
+
+
+def _said(word: str, typed: Listed) -> dict[str, Any]:
+    """What is declared by column; columns of which nothing is said are as if they were left out."""
+    found = read(word, typed) if typed else {}
+    return found if isinstance(found, dict) else {}
+
+
+@shared_options
+def evaluate(
+    charged: Charged,
+    text: Text,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows with labels: a file, a folder or a URL.")],
+    user: User,
+    epsilon: Annotated[float, typer.Option(help="ε, charged beside whatever was charged before.")],
+    delta: Annotated[float, typer.Option(help="δ.")] = 1e-6,
+    items_per_user: Annotated[
+        int, typer.Option(help="Above 1: figures per item as well, of so many rows of a user at most.")
+    ] = 1,
+    adjacency: Adjacency = "replace-one",
+    users: MostUsers = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how wide intervals will be; charge nothing, and look at no value.")
+    ] = False,
+    report: Page = None,
+    as_json: Json = False,
+) -> None:
+    """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
+    rows = table if is_folder(table) else text.opened(table)
+    privacy = sections.Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta)
+    asked: dict[str, Any] = {"user": user, "privacy": privacy, "items_per_user": items_per_user, "users": users}
+    if dry_run:
+        print(f"{measure.foretold(model, rows, **asked)}. Nothing is charged, and no value was looked at.")
+        return
+    check_page(report)
+    found = measure.evaluate(model, rows, keep=charged.keep(), **asked)
+    showing.show_evaluation(found, as_json=as_json)
+    if report is not None:
+        alone.evaluation(found, report)
+
+
+def index(
+    source: Annotated[
+        str, typer.Argument(metavar="FOLDER|URL|TABLE.TOML", help="Parquet files, or a configuration that names them.")
+    ],
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="COLUMN", help="Column that says whose item a row is.")
+    ] = None,
+    anew: Annotated[bool, typer.Option("--anew", help="Throw away the index that there is, and make another.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check a folder of Parquet files and number its users, once; whoever trains on it then reads only what is asked.
+
+    Rows have to be sorted by user over all files, or every user's rows in one file, in any order. Interrupted, the same
+    command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,
+    where nobody else writes, never beside the data.
+    """
+    if source.endswith(".toml"):
+        section = sources.resolve(source)[0].population
+        found = paths.dataset(section.path, Path.cwd()) if isinstance(section, configs.TableSection) else None
+        if found is None or not isinstance(section, configs.TableSection):
+            raise ConfigError(
+                f"Expected {source} to name a folder or a URL as population.path, got another population."
+            )
+        source, user = found, user or section.user
+    if user is None:
+        raise ConfigError("Expected --user, the column that says whose item a row is, got none.")
+    made = indexing.renewed(source, user, anew=anew, watcher=None if quiet else _tell)
+    order = "sorted by user" if made.sorted else "every user in one file"
+    print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")
+
+
+def _tell(done: int, of: int) -> None:
+    print(f"piece {done} of {of}", file=sys.stderr, flush=True)

@@ -1,0 +1,105 @@
+"""Files as strangers bring them: of other formats, packed, broken, and with names that nobody can read."""
+
+import bz2
+import gzip
+import lzma
+import os
+import uuid
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from quoron_client.data import cells, columns, tables
+from quoron_client.data.users import group
+from quoron_privacy.errors import DataError
+
+TEXT = b"who,age\na,1\nb,2\n"
+
+
+def zipped(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("t.csv", TEXT)
+
+
+BYTES = {
+    "a gzip file": lambda path: path.write_bytes(gzip.compress(TEXT)),
+    "a bzip2 file": lambda path: path.write_bytes(bz2.compress(TEXT)),
+    "an xz file": lambda path: path.write_bytes(lzma.compress(TEXT)),
+    "a zip file or a spreadsheet": zipped,
+    "a Parquet file": lambda path: pq.write_table(pa.table({"who": ["a"]}), path),
+    "a Feather file": lambda path: pyarrow.feather.write_feather(pa.table({"who": ["a"]}), path, "uncompressed"),
+}
+
+
+@pytest.mark.parametrize("what", BYTES)
+def test_a_file_of_another_format_that_is_called_csv_is_told_what_it_is(what: str, tmp_path: Path) -> None:
+    BYTES[what](tmp_path / "t.csv")
+    with pytest.raises(DataError, match=rf"to be text, as its name says, got {what}\. [RUS]"):
+        tables.opened(tmp_path / "t.csv")
+
+
+def test_columns_whose_names_begin_like_another_format_are_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"BZh,PK\n1,2\n")
+    assert tables.opened(tmp_path / "t.csv").names == ("BZh", "PK")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("t.txt", "rename it to .csv"), ("t.csv.zip", "Unpack it"), ("t.XLSX", "its sheet as CSV"), ("t.json", ".jsonl")],
+)
+def test_a_name_that_says_nothing_is_told_what_to_do(name: str, fix: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(TEXT)
+    with pytest.raises(DataError, match=rf"Expected a table that ends in \.csv.*{fix}"):
+        tables.opened(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(("data", "what"), [(TEXT, "no gzip file"), (gzip.compress(TEXT * 99)[:-9], "is cut off")])
+def test_a_broken_gzip_file_is_told_in_words(data: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv.gz").write_bytes(data)
+    with pytest.raises(DataError, match=what):
+        tables.read(tmp_path / "t.csv.gz")
+
+
+def test_a_pipe_and_a_folder_of_text_are_told_what_to_do(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(DataError, match=r"found a pipe or a device, which is read once\. Write"):
+        tables.opened(tmp_path / "t.csv")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "t.csv").write_bytes(TEXT)
+    with pytest.raises(DataError, match=r"found none\. Name one file of another format, or write all"):
+        tables.opened(tmp_path / "folder")
+
+
+class TestNamesThatNobodyCanRead:
+    NAMES = (b"M\xfcller", b"M\xf6ller", b"M\xe4ller", b"M\xfcller", b"\xed\xb2\x80", "M\ufffdller".encode())
+
+    def test_of_text_stay_different_users_from_every_source(self, tmp_path: Path) -> None:
+        (tmp_path / "t.csv").write_bytes(b"who\n" + b"\n".join(self.NAMES) + b"\n")
+        (tmp_path / "t.jsonl").write_bytes(b"\n".join(b'{"who": "%s"}' % each for each in self.NAMES))
+        raw = pa.array(self.NAMES)
+        pq.write_table(pa.table({"who": raw, "text": raw.view(pa.string())}), tmp_path / "t.parquet")
+        found = [group(tables.read(tmp_path / name, ["who"]), "who") for name in ("t.csv", "t.jsonl", "t.parquet")]
+        found.append(group(tables.read(tmp_path / "t.parquet", ["text"]), "text"))
+        assert {many for many, _ in found} == {5}
+        assert len({tuple(owners) for _, owners in found}) == 1
+
+    def test_of_bytes_stay_as_many_users_as_they_are(self) -> None:
+        users = [uuid.UUID(int=each * 0x9E3779B97F4A7C15 % 2**64 << 60).bytes for each in range(500)]
+        for kind in (pa.binary(16), pa.binary(), pa.large_binary(), *([pa.uuid()] if hasattr(pa, "uuid") else [])):
+            assert group(pa.table({"who": pa.array(users * 2, kind)}), "who")[0] == 500
+        assert group(pa.table({"who": cells.texts(users)}), "who")[0] == 500
+
+    def test_keep_the_letters_that_can_be_read(self) -> None:
+        assert cells.text(b"M\xfcller") == "M\uf7fcller"
+        assert cells.text("Müller".encode()) == "Müller"
+        assert cells.readable("日本".encode()).decode() == "日本"
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), pa.month_day_nano_interval()])
+def test_a_user_that_is_neither_number_nor_text_is_refused_by_its_type(kind: pa.DataType) -> None:
+    with pytest.raises(DataError, match="Expected column 'who' to say whose a row is, as numbers or text, got type"):
+        columns.users(pa.table({"who": pa.nulls(2, kind)}), "who")
