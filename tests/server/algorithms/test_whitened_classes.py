@@ -34,11 +34,11 @@ def table(users=800, features=4, classes=3, items=4) -> ItemBatch:
     return ItemBatch(rows, labels, np.arange(users + 1) * items)
 
 
-def plan_of(batch: ItemBatch, classes=3, ridge=0.0, **options) -> Plan:
+def plan_of(batch: ItemBatch, classes=3, ridge=0.0, items=4, **options) -> Plan:
     loss, d = Softmax(classes=classes, ridge=ridge), classes * batch.dimension
     problem = problem_of(
         users=batch.users,
-        items_per_user=4,
+        items_per_user=items,
         dimension=d,
         domain=L2Ball(100.0),
         lipschitz=loss.lipschitz(L2Ball(100.0), d),
@@ -131,7 +131,7 @@ def test_fewer_users_are_clipped_only_where_classes_are_told_nearly_surely(apart
 @pytest.mark.parametrize("ridge", [0.0, 1e-5])
 def test_who_is_told_wrong_counts_alike_where_classes_are_told_nearly_surely_and_more_is_learnt(ridge, monkeypatch):
     batch, known = clusters(0.8, users=800), Softmax(classes=6, ridge=ridge)
-    plan = plan_of(batch, 6, ridge)
+    plan = plan_of(batch, 6, ridge, items=1)
     state = ended(batch, plan)
     assert state.alike
     start = int(np.argmax(state.radii == state.radii[-1]))
@@ -145,10 +145,12 @@ def test_who_is_told_wrong_counts_alike_where_classes_are_told_nearly_surely_and
     assert risks[0] < risks[1]
 
 
-@pytest.mark.parametrize(("apart", "robust"), [(0.2, False), (1.5, True)])
-def test_classes_that_overlap_and_hostile_users_are_stepped_among_as_before(apart, robust, monkeypatch):
+@pytest.mark.parametrize(("apart", "items", "robust"), [(0.2, 1, False), (1.5, 2, False), (1.5, 1, True)])
+def test_classes_that_overlap_users_of_rows_and_hostile_ones_are_stepped_among_as_before(
+    apart, items, robust, monkeypatch
+):
     batch = clusters(apart)
-    plan = plan_of(batch, 6, robust=robust)
+    plan = plan_of(batch, 6, items=items, robust=robust)
     state = ended(batch, plan)
     assert not state.alike
     monkeypatch.setattr(method, "SURE", 0.0)

@@ -69,8 +69,8 @@ LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, ov
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
 ROBUST_LABELS = 1.2
 USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of COARSE; above it in proportion
-# Of several classes: √S over G₀ and ν below which all who are told wrong count alike; the radius then, over G₀; the
-# longest step, over the usual length of a point; the share of the last step that is gone again.
+# Of several classes, one row a user: √S over G₀ and ν below which all who are told wrong count alike; the radius then,
+# over G₀; the longest step, over the usual length of a point; the share of the last step that is gone again.
 SURE, ALIKE_BELOW, ALIKE, STRIDE, MOMENTUM = 0.25, 100.0, 0.15, 1.6, 0.3
 
 
@@ -464,10 +464,11 @@ class WhitenedTracking:
         return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
     def _sure(self, state: WhitenedState) -> bool:
-        """Whether most are told right, and noise hides by how much: of several classes."""
+        """Whether most are told right, and noise hides by how much: of several classes and users of one row."""
         p = self.parameters
-        near = SURE * min(1.0, ALIKE_BELOW / p.resolution) * state.start_length
-        return p.outputs > 2 and not p.robust and math.sqrt(state.spread) < near
+        near = SURE * min(1.0, ALIKE_BELOW / p.resolution)
+        usual = p.outputs > 2 and self.plan.problem.items_per_user == 1 and not p.robust
+        return usual and math.sqrt(state.spread) < near * state.start_length
 
     @property
     def bound(self) -> float:
