@@ -448,7 +448,10 @@ class WhitenedTracking:
         p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
         seen = Seen.of(state.error, bends, state.radius)._replace(hidden=hidden(state.doubt, constant=p.intercept))
         pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
-        return seen.sure(self._law, state.point, state.centre + pull.ravel(), state.error) if p.sigmoid else seen
+        gradient, error = state.centre, state.error
+        if state.alike:  # users who were clipped had lengths between C and G₀
+            gradient, error = state.gradients[-1] / math.sqrt(ALIKE), float(state.variances[-1]) / ALIKE
+        return seen.sure(self._law, state.point, gradient + pull.ravel(), error) if p.sigmoid else seen
 
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""
