@@ -10,6 +10,7 @@ from typing import Any
 
 from quoron import toml_text
 from quoron.config import Config
+from quoron.training.trained import BoughtLine
 from quoron.training.votes import Released, Want
 from quoron.training.wanted import Wanted
 from quoron_client.data import cells
@@ -95,19 +96,6 @@ class Found:
         if asked.label is not None and "label_range" in label:
             wider = _wider(released[asked.label.column], label["label_range"])
         return cls(ends, categories, dates, label, items, rate, tuple(missing), wider)
-
-
-@dataclass(frozen=True, slots=True)
-class BoughtLine:
-    """One fact that was bought, in words."""
-
-    column: str
-    value: str
-    error: float  # standard error, in users
-
-    def text(self) -> str:
-        """For people."""
-        return f"{self.value} (± {self.error:,.0f} users)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,9 +18,8 @@ from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
 from quoron.training.answers import in_classes, one_answer
-from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
-from quoron.training.trained import Trained
+from quoron.training.trained import BoughtLine, Trained
 from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
@@ -34,7 +33,7 @@ report = OnFirstUse("quoron.training.report")
 uncertainty = OnFirstUse("quoron.uncertainty")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
-OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in one of four (docs/comparing.md)
+OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in four of ten (docs/comparing.md)
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 
 
