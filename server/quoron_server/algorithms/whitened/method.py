@@ -18,7 +18,7 @@ Ours. Statement and proof: docs/privacy/whitened-tracking.md.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from quoron_server.algorithms.whitened.estimates import (
     LEARNT,
     WALK,
     GradientModel,
+    WhitenedState,
     fitting,
     shrunk,
     tail_power,
@@ -69,36 +70,9 @@ LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, ov
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
 ROBUST_LABELS = 1.2
 USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of COARSE; above it in proportion
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WhitenedState:
-    """Everything between two rounds; all of it is released."""
-
-    round: int
-    presence: Presence
-    transform: Vector  # L, (d, d): the model is L θ
-    doubt: Vector  # (d,)
-    heard: float  # how far features vary, in deviations of the noise in that
-    moment: Vector  # (d, d), mean of the second moments since features were whitened last
-    known: float  # its precision, that of a diagonal entry
-    opened: bool  # whether directions that were narrow have been widened after the first second moment
-    point: Vector  # θ_t, (D,): q parts of d numbers, D = qd; q = 1 but for several classes
-    centre: Vector  # c_t, (D,)
-    radius: float  # C_t
-    start_length: float  # G₀
-    factor: float  # k
-    spread: float  # S
-    target: float  # π*: share of users meant beyond the radius
-    error: float  # P⁺: variance of a coordinate of c_t
-    walk: float  # b_t
-    points: Vector  # (T, D)
-    gradients: Vector  # (T, D), y
-    variances: Vector  # (T,)
-    walks: Vector  # (T,)
-    radii: Vector  # (T,), C
-    beyond: Vector  # (T,): share of users beyond ⅔ C
-    tail: float  # the least power of the tail of users' lengths so far
+# Of several classes, one row a user: √S over G₀ and ν below which all who are told wrong count alike; the radius then,
+# over G₀; the longest step, over the usual length of a point; the share of the last step that is gone again.
+SURE, ALIKE_BELOW, ALIKE, STRIDE, MOMENTUM = 0.25, 100.0, 0.15, 1.6, 0.3
 
 
 class WhitenedTracking:
@@ -258,17 +232,24 @@ class WhitenedTracking:
         tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
         flattest = min(state.tail, tail)
         so_far = (each[: t + 1] for each in (points, gradients, variances, walks))
-        model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
-        gradient, error = model.at(theta, state.walk)
-        following, moved = self._moved(state, gradient, error, model)
-        walk = state.walk + WALK**2 * moved / d
-        after = self._aimed(state, released, share, tail, gradient, error, following, moved)
+        if state.alike:
+            following, walk, centre = self._strode(state, points, gradients), state.walk, c
+            after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
+        else:
+            model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
+            gradient, error = model.at(theta, state.walk)
+            following, moved = self._moved(state, gradient, error, model)
+            walk = state.walk + WALK**2 * moved / d
+            after = self._aimed(state, released, share, tail, gradient, error, following, moved)
+            centre = model.at(following, walk)[0]
+            if self._sure(after):
+                after, centre = replace(after, radius=ALIKE * state.start_length, alike=True), 0 * centre
         after = replace(
             after,
             round=t + 1,
             presence=presence,
             point=following,
-            centre=model.at(following, walk)[0],
+            centre=centre,
             walk=walk,
             points=points,
             gradients=gradients,
@@ -282,6 +263,30 @@ class WhitenedTracking:
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
+
+    def _strode(self, state: WhitenedState, points: Vector, gradients: Vector) -> Vector:
+        """By steps of a length, with momentum, of the mean of gradients clipped to a small part of their length.
+
+        With a ridge along the features' own directions that at the usual length of a point is as long as all noise.
+        """
+        p, parts, t = self.parameters, self._contrasts.parts, state.round
+        usual, signal = USUAL * math.sqrt(p.width), along(state.transform, constant=p.intercept)
+        noise = math.sqrt(self._contrasts.dimension / sum(each**-2 for each in p.gradient_scales))
+        pull = np.diag(state.radius * noise / usual * signal.mean() / signal)
+        pull += p.ridge * state.transform.T @ state.transform
+        before = t > 0 and state.radii[t - 1] == state.radius  # whether the last step was such a one
+        inverse = np.linalg.inv(state.radius / (STRIDE * usual) * np.eye(len(signal)) + pull)
+
+        def after(k: int) -> Vector:
+            at = points[k].reshape(parts, -1)
+            moved: Vector = (at - (gradients[k].reshape(parts, -1) + at @ pull) @ inverse).ravel()
+            return moved
+
+        following = after(t)
+        if t + 1 < p.gradients:
+            following = following + MOMENTUM * (following - (after(t - 1) if before else state.point))
+        following = within(following, self._largest)
+        return following * fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
 
     def _moved(
         self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel
@@ -413,7 +418,10 @@ class WhitenedTracking:
         p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
         seen = Seen.of(state.error, bends, state.radius)._replace(hidden=hidden(state.doubt, constant=p.intercept))
         pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
-        return seen.sure(self._law, state.point, state.centre + pull.ravel(), state.error) if p.sigmoid else seen
+        gradient, error = state.centre, state.error
+        if state.alike:  # users who were clipped had lengths between C and G₀
+            gradient, error = state.gradients[-1] / math.sqrt(ALIKE), float(state.variances[-1]) / ALIKE
+        return seen.sure(self._law, state.point, gradient + pull.ravel(), error) if p.sigmoid else seen
 
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""
@@ -427,6 +435,13 @@ class WhitenedTracking:
         """Times what γ may be off by: more where lengths have a flat tail, so that features are far from Gaussian."""
         p = self.parameters  # of the tail of fewer, or of hostile, users it is mostly noise, or theirs
         return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
+
+    def _sure(self, state: WhitenedState) -> bool:
+        """Whether most are told right, and noise hides by how much: of several classes and users of one row."""
+        p = self.parameters
+        near = SURE * min(1.0, ALIKE_BELOW / p.resolution)
+        usual = p.outputs > 2 and self.plan.problem.items_per_user == 1 and not p.robust
+        return usual and math.sqrt(state.spread) < near * state.start_length
 
     @property
     def bound(self) -> float:
