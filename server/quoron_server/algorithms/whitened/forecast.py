@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_server.algorithms.forecast import constant_risk, start_risk
+from quoron_server.algorithms.forecast import constant_risk, loss_scale, start_risk
 from quoron_server.algorithms.whitened.law import Law
 from quoron_server.problem import Problem
 
@@ -53,7 +53,7 @@ class Powers(NamedTuple):
         """The bound, whatever there is to learn."""
         parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
         public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
-        unit = scale(problem)
+        unit = loss_scale(problem)
         released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
         facts = (*public, *released, 4 * rate * (1 - rate), max(1.0, public[1] / FAR))
         powers = zip(self[1:], facts, strict=True)
@@ -177,13 +177,3 @@ def _kind(problem: Problem) -> str:
 def contrasts(problem: Problem) -> int:
     """D: numbers of a model that tell anything, d (K - 1) of K classes."""
     return problem.features * max(1, problem.outputs - 1)
-
-
-def scale(problem: Problem) -> float:
-    """1 for a logistic loss; of other losses twice what an item's can fall from the start, Y² of squares."""
-    known = problem.beliefs
-    if known.sigmoid:
-        return 1.0
-    if known.start_loss is not None:
-        return 2 * known.start_loss
-    return problem.start / (problem.feature_norm or 1.0) * (known.label_bound or 1.0)
