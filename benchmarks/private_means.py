@@ -2,6 +2,7 @@
 
     python benchmarks/private_means.py > means.jsonl                      # minutes
     python benchmarks/private_means.py --learnt --epsilon 0.5 >> learnt.jsonl  # the one that learns, by itself
+    python benchmarks/private_means.py --plain --epsilon 0.5 >> learnt.jsonl  # with floats for exact noise: quicker
     python benchmarks/private_means.py --summary means.jsonl              # the table of docs/privacy/private-mean.md
     python benchmarks/private_means.py --shape heavy --users 3000 --columns 4 --epsilon 1 --bound 1e3
 
@@ -18,6 +19,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,16 @@ from numpy.typing import NDArray
 import quoron
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
+from quoron_privacy.means import learnt_mean
 from quoron_privacy.means.clipping import clip_rows
+from quoron_privacy.means.learnt_mean import LearntMean
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Line = dict[str, Any]
 
 DELTA, DRAWS = 1e-6, 8
-NOISES = 16  # draws of noise at least, where users are so many that few tables are drawn
+NOISES, NUMBERS = 16, 120  # draws of noise at least, and numbers that are compared
 SHAPES: dict[str, Callable[[np.random.Generator, int, int], Matrix]] = {
     "normal": lambda rng, n, d: rng.normal(size=(n, d)),
     "one-large": lambda rng, n, d: rng.normal(size=(n, d)) * np.append(10.0, np.ones(d - 1)),
@@ -50,6 +54,24 @@ SHAPES: dict[str, Callable[[np.random.Generator, int, int], Matrix]] = {
 SIZES = ((1_000, 1), (1_000, 10), *((users, columns) for users in (10_000, 100_000) for columns in (1, 3, 10, 100)))
 BOUNDS = (10.0, 1e3, 1e6)
 METHODS = ("learnt", "clip", "two-stage", "coinpress")
+PLAIN = "plain"  # the one that learns, with noise in floats: what is released differs by the grid of noise alone
+
+
+@dataclass(frozen=True, slots=True)
+class FloatNoise:
+    """What `GaussianNoise` is to the mean that learns; for measuring errors, not for releases."""
+
+    scale: float
+
+    @classmethod
+    def for_mu(cls, *, sensitivity: float, mu: float, dimension: int) -> "FloatNoise":
+        """Noise of a release of that sensitivity."""
+        return cls(sensitivity / mu)
+
+    def release(self, value: Vector, stream: np.random.Generator) -> Vector:
+        """With noise."""
+        noisy: Vector = value + self.scale * stream.normal(size=value.shape)
+        return noisy
 
 
 def mean_cells(
@@ -63,7 +85,7 @@ def mean_cells(
     """A line for each cell and method: its error, and how many times the oracle's it is."""
     for shape in shapes:
         for users, columns in sizes:
-            few = max(2, draws * (10 if columns == 1 else 1) * 10_000 // max(users, 10_000))
+            few = 2 if users * columns > 10**6 else draws * (3 if columns == 1 and users <= 10_000 else 1)
             tables = [
                 SHAPES[shape](np.random.default_rng([draw, users, columns]), users, columns) for draw in range(few)
             ]
@@ -114,13 +136,20 @@ def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: f
             found = [coinpress(away / deviation, bound / deviation, mu, steps, rng) for steps in (1, 2, 3, 4, 6, 8, 10)]
             squares.append([np.sum((each * deviation - mean) ** 2) for each in found])
             continue
+        again = range(-(-max(NOISES, NUMBERS // table.shape[1]) // len(tables)))
+        if method == PLAIN:
+            learnt = LearntMean(*table.shape, bound, gdp.mu_for(epsilon, DELTA))
+            for run in again:
+                rng = np.random.default_rng([draw, run])
+                squares += [[np.sum((learnt.release(away, np.ones(len(away), bool), rng, rng).value - mean) ** 2)]]
+            continue
         try:
             values = [
                 quoron.private_mean(
                     away, epsilon, DELTA, bound=bound, spread=spread if method == "two-stage" else None,
-                    method=method, simulation_seed=draw + 1000 * again,
+                    method=method, simulation_seed=draw + 1000 * run,
                 ).value
-                for again in range(max(1, NOISES // len(tables)))
+                for run in again
             ]  # fmt: skip
         except Infeasible:
             return math.nan
@@ -160,7 +189,7 @@ def summary(lines: list[Line], figure: str = "times_oracle") -> Iterator[str]:
         for shape in shapes:
             told = [
                 at[shape, users, columns, epsilon, bound, method][figure]
-                for method in ("learnt", "coinpress")
+                for method in ("learnt", PLAIN, "coinpress")
                 if (shape, users, columns, epsilon, bound, method) in at
             ]
             cells.append(" / ".join("–" if math.isnan(each) else f"{each:.3g}" for each in told))
@@ -177,6 +206,7 @@ def main() -> None:
     parser.add_argument("--bound", type=float)
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--learnt", action="store_true", help="no other method")
+    parser.add_argument("--plain", action="store_true", help="no other method, and noise in floats")
     parser.add_argument("--summary", type=Path)
     parser.add_argument("--hearing", action="store_true", help="multiples of the error of a radius that hears users")
     asked = parser.parse_args()
@@ -187,7 +217,9 @@ def main() -> None:
     shapes = (asked.shape,) if asked.shape else tuple(SHAPES)
     sizes = ((asked.users, asked.columns),) if asked.users else SIZES
     bounds = (asked.bound,) if asked.bound else BOUNDS
-    methods = METHODS[:1] if asked.learnt else METHODS
+    methods = METHODS[:1] if asked.learnt else (PLAIN,) if asked.plain else METHODS
+    if asked.plain:
+        learnt_mean.GaussianNoise = FloatNoise
     for line in mean_cells(shapes, sizes, (asked.epsilon,), bounds, asked.draws, methods):
         print(json.dumps(line), flush=True)
 

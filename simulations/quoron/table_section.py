@@ -152,7 +152,7 @@ class TableSection(Simulated):
     @classmethod
     def _one_letter(cls, separator: str | None) -> str | None:
         if separator is not None and not can_separate(separator):
-            raise ValueError("to be one character, such as ';' or a tab")
+            raise ValueError("to be one character, such as ';' or a tab ($'\\t' in a shell)")
         return separator
 
     @field_validator("numeric", mode="before")

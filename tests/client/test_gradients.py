@@ -102,7 +102,9 @@ def test_a_zero_centre_and_enough_items_change_no_bit():
 def test_a_users_bits_do_not_depend_on_the_other_users(loss):
     rng = np.random.default_rng(6)
     batch = reference.random_batch(rng, RAGGED, 13, np.float32, loss)
-    task = at(*rng.standard_normal((2, 13)), weights=(1.0, -0.5), user_smoothness=0.2 if loss.smooth else None)
+    task = at(
+        *rng.standard_normal((2, 13)), weights=(1.0, -0.5), user_smoothness=None if loss.smoothness is None else 0.2
+    )
     task = replace(task, centre=rng.standard_normal(13), reference_items=20)
     together = average_gradient(loss, batch, task)
     for row, (features, labels) in zip(together, reference.users(batch), strict=True):

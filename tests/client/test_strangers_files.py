@@ -6,6 +6,7 @@ import lzma
 import os
 import uuid
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,10 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from quoron_client.data import cells, columns, tables
+from quoron_client.data import cells, columns, row_kinds, tables
+from quoron_client.data.declared import check_types
+from quoron_client.data.dialect import Dialect
+from quoron_client.data.encoding import Categorical, Classes, Encoding, Signs
 from quoron_client.data.users import group
 from quoron_privacy.errors import DataError
 
@@ -103,3 +107,41 @@ class TestNamesThatNobodyCanRead:
 def test_a_user_that_is_neither_number_nor_text_is_refused_by_its_type(kind: pa.DataType) -> None:
     with pytest.raises(DataError, match="Expected column 'who' to say whose a row is, as numbers or text, got type"):
         columns.users(pa.table({"who": pa.nulls(2, kind)}), "who")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_that_is_not_as_declared_shows_nobodys_rows(encoding: str, tmp_path: Path) -> None:
+    """All of it is one row then, and its header would be told where a column is missing."""
+    (tmp_path / "t.csv").write_bytes(TEXT * 9)
+    with pytest.raises(DataError, match=rf"to be {encoding}, as declared, got a first row that does not end") as told:
+        tables.read(tmp_path / "t.csv", ["age"], dialect=Dialect(encoding=encoding))
+    assert str(told.value).isascii()
+    (tmp_path / "t.csv").write_bytes(TEXT.decode().encode("utf-16-le"))
+    assert tables.opened(tmp_path / "t.csv", Dialect(encoding="utf-16-le")).names == ("who", "age")
+
+
+def test_a_quote_in_the_header_that_closes_in_a_row_shows_nobodys_row(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b'who,"age\nSecret,1\nb",x\nc,3,4\n')
+    with pytest.raises(DataError, match="got columns who, age, x") as told:
+        tables.read(tmp_path / "t.csv", ["ill"])
+    assert "Secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.uint16(), pa.uint32(), pa.int8(), pa.int64()])
+def test_places_in_a_dictionary_are_read_however_they_are_stored(kind: pa.DataType) -> None:
+    """Categories of polars are unsigned."""
+    words = pa.array(["1.5", "no", "true"])
+    column = pa.DictionaryArray.from_arrays(pa.array([0, None, 2, 1, 0], kind), words)
+    table = pa.table({"x": column})
+    assert [str(each) for each in columns.numbers(table, "x")] == ["1.5", "nan", "1.0", "nan", "1.5"]
+    assert columns.texts(table, "x").to_pylist() == ["1.5", None, "true", "no", "1.5"]
+    assert row_kinds.read(table, "x")[1].tolist() == [0, 4, 2, 3, 0]
+    stored = pa.table({"x": columns.texts(table, "x").cast(pa.binary())})  # as Parquet without a logical type has it
+    assert row_kinds.read(stored, "x")[1].tolist() == [0, 4, 2, 3, 0]
+
+
+def test_columns_of_bytes_hold_the_words_that_are_declared_of_them() -> None:
+    rules = Encoding((Categorical("ward", ("north", "south")),), label=Classes("ill", ("no", "yes")))
+    check_types(rules, {"ward": pa.binary(), "ill": pa.binary(3)})
+    with pytest.raises(DataError, match="what the texts of label 'ill' of type binary mean"):
+        check_types(replace(rules, label=Signs("ill")), {"ward": pa.large_binary(), "ill": pa.binary()})

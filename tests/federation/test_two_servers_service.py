@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,19 @@ import pytest
 from federation.crowd import carried_out, complete, coordinator, from_items, inline_model, write_items
 from federation.tls import transport
 from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, link, wanted
+from federation.wires import Wires
 from quoron_client.federation import masking
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.two_servers import ring
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
+from quoron_server.books.database import Database
 from quoron_server.helper import service
 from quoron_server.helper.runs import Helped
-from quoron_server.service import Coordinator, ServeConfig, Transport, certificates
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, helping
+from quoron_server.service.helping import Helping
+from quoron_server.service.masked_sums import HelperAway
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan, require_deployable
 from quoron_server.wording import digest
@@ -149,6 +154,26 @@ def _require_uniform(words: np.ndarray) -> None:
     assert abs(ones.sum() - ones.size / 2) < 6 * np.sqrt(ones.size) / 2
     signs = ones.reshape(-1, 64).sum(axis=0)
     assert np.abs(signs - len(words) / 2).max() < 7 * np.sqrt(len(words)) / 2
+
+
+def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a firewall drops one that was idle for a long round: its machine would try for a quarter of an hour."""
+    monkeypatch.setattr(helping, "PATIENCE", 30.0)
+    with helper(tmp_path) as second, Wires(second.listen) as wires, Database(f"sqlite:///{tmp_path}/c.sqlite") as books:
+        at = Helping(replace(link(tmp_path, second), address=wires.address), books)
+        asked = wanted()
+        at.open(asked, make_plan(asked))
+        assert at.recall("trial", 0) is None
+        wires.cut.add(0)
+        monkeypatch.setattr(helping, "PATIENCE", 0.5)
+        with pytest.raises(HelperAway):
+            at.recall("trial", 0)
+        monkeypatch.setattr(helping, "PATIENCE", 30.0)
+        assert at.recall("trial", 0) is None
+        assert len(wires.made) == 4
+        at.close_channel()
 
 
 class TestRefusals:

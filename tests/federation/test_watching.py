@@ -1,5 +1,6 @@
 """`quoron watch` through restarts of its coordinator, and what its exit code says to a script."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 
 from federation.crowd import carried_out, coordinator, specification
+from federation.wires import Wires
 from quoron.cli.app import invoke
-from quoron.operate import watching
+from quoron.operate import control, watching
 from quoron.operate.control import Address, Control
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, Unreachable
 from quoron_server.service import tokens
@@ -101,8 +103,6 @@ def test_a_coordinator_that_leaves_ends_a_watch_as_one_that_may_come_back(tmp_pa
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
 
     async def scene() -> tuple[Control, Iterator[Event]]:
-        import asyncio
-
         async with coordinator(tmp_path) as running:
             await running.manager.submit(specification("one-pass-dp-sgd").as_text())
             own = Control(Address(running.control, token, insecure=True))
@@ -114,3 +114,25 @@ def test_a_coordinator_that_leaves_ends_a_watch_as_one_that_may_come_back(tmp_pa
 
     with carried_out(scene())[0]:
         pass
+
+
+def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_that_may_be_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for words alone, and would for ever: nothing that it sends fails."""
+    assert "grpc.keepalive_time_ms" in dict(control._OPTIONS)
+    hurried = dict.fromkeys(("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"), 500)
+    monkeypatch.setattr(control, "_OPTIONS", tuple((dict(control._OPTIONS) | hurried).items()))
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
+
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running:
+            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
+            with Wires(running.control) as wires, Control(Address(wires.address, token, insecure=True)) as own:
+                events = own.watch("trial")
+                assert (await asyncio.to_thread(next, events))["kind"] == "awaits"
+                wires.cut.add(0)
+                with pytest.raises(Unreachable):
+                    await asyncio.to_thread(next, events)
+
+    carried_out(scene())

@@ -180,6 +180,13 @@ class TestItems:
             "the table need not be there again"
         )
 
+    def test_silos_of_a_start_that_was_cut_off_are_not_those_of_the_next(self, table: Path, tmp_path: Path) -> None:
+        folder = Folder(tmp_path / "f")
+        folder.path.mkdir()
+        folder.write(ORDER, {"people": [6, 6], "user": "who"})
+        found = silos_in(folder, parse(TABLE.replace("[population]", "[population]\nsilos = 3")), table)
+        assert found == ("who", Silos((4, 4, 4)))
+
     def test_sizes_that_do_not_add_up_and_other_clients_than_silos_start_nothing(
         self, table: Path, tmp_path: Path
     ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import quoron
 from quoron.cli.app import invoke
 from quoron.model import Model
+from quoron.reports import sections
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import make_loss
@@ -124,3 +125,15 @@ def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
         assert invoke(command) == 0
     assert pd.read_parquet(tmp_path / "told.parquet").state.tolist() == report.state.tolist()
     assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / "x.txt")]) == 2
+
+
+def test_a_report_works_a_models_coefficients_out_once_however_many_columns_there_are(monkeypatch):
+    """Once a column took minutes for thousands of them."""
+    made, calls, raw = (
+        model(read_label("ill"), features=tuple(Numeric(f"x{i}", 0, 1) for i in range(60))),
+        [],
+        Model._raw,
+    )
+    monkeypatch.setattr(Model, "_raw", lambda own: calls.append(own) or raw(own))
+    assert "x59" in str(sections._moved(made))
+    assert len(calls) == 1

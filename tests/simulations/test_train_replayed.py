@@ -2,8 +2,9 @@
 
 test_train_leaks holds answers alike, so it cannot see what is made of them. Here they are each table's own, clipped and
 summed as they are, and only what is *released* is held: every Gaussian release of the second run is that of the first.
-Then output, warnings, log lines, statuses, files and their sizes have to be the same to the byte. Names are released
-among those that somebody holds, so they are held as names. Broken twins tell something that is no release.
+Then output, warnings, log lines, statuses, files and their sizes have to be the same to the byte, and no release may
+have moved by more than its sensitivity. Names are released among those that somebody holds, so they are held as names.
+Broken twins tell something that is no release.
 """
 
 from collections.abc import Callable
@@ -37,6 +38,9 @@ ZERO_OUT = UNDECLARED.replace("1e-5", '1e-5\nadjacency = "zero-out"').replace(
     "[train]", f"[train]\nusers = {USERS + 9}"
 )
 CLASSES = UNDECLARED.replace('"ill"', '"ward"\nclasses = ["north", "south"]\nnumeric = { age = [0, 100] }')
+# Under these the same secret draw holds out other users, or others' rows add up in another order. Under zero-out none
+# of all leaves a user out.
+OTHERS_TOO = ("another name", "sorted first")
 SOME = ("ten times the rows", "another name")
 
 
@@ -44,28 +48,32 @@ class Tape:
     """What was released, in the order of the first run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.held: list[tuple[Any, Any]] = []
+        self.held: list[tuple[Any, Any, Any]] = []  # what is public of it, what it is of, what was released
         self.at: int | None = None  # of a replay
+        self.moved = 0.0  # in sensitivities, at most
         release, names = GaussianNoise.release, Bought.release_names
 
         def released(noise: GaussianNoise, value: Any, stream: Any) -> Any:
-            return self.told((noise, np.shape(value)), lambda: release(noise, value, stream).copy()).copy()
+            return self.told((noise, np.shape(value)), value, lambda: release(noise, value, stream).copy()).copy()
 
         def named(paid: Bought, counts: Any, stream: Any, **more: Any) -> Any:
             with monkeypatch.context() as plain:
                 plain.setattr(GaussianNoise, "release", release)
-                return self.told((paid, len(counts)), lambda: names(paid, counts, stream, **more))
+                return self.told((paid, len(counts)), None, lambda: names(paid, counts, stream, **more))
 
         monkeypatch.setattr(GaussianNoise, "release", released)
         monkeypatch.setattr(Bought, "release_names", named)
 
-    def told(self, public: Any, draw: Callable[[], Any]) -> Any:
+    def told(self, public: Any, value: Any, draw: Callable[[], Any]) -> Any:
         if self.at is None:
-            self.held.append((public, draw()))
-            return self.held[-1][1]
-        assert self.held[self.at][0] == public, "another release, or another noise"
+            self.held.append((public, None if value is None else value.copy(), draw()))
+            return self.held[-1][-1]
+        before, first, released = self.held[self.at]
+        assert before == public, "another release, or another noise"
+        if value is not None:
+            self.moved = max(self.moved, float(np.linalg.norm(value - first)) / public[0].sensitivity)
         self.at += 1
-        return self.held[self.at - 1][1]
+        return released
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +97,11 @@ def differing(tapes, tmp_path, capsys, caplog, monkeypatch) -> Callable[..., lis
                 tapes[rules] = first, tape.held
         else:
             first, tape.held = tapes[rules]
-        tape.at = 0
+        tape.at, tape.moved = 0, 0.0
         second = left_behind(tmp_path / "b", MORE[neighbour](rows), capsys, caplog, monkeypatch, rules=rules)
         assert tape.at == len(tape.held)
+        if rules != ZERO_OUT and neighbour not in OTHERS_TOO:
+            assert 0.1 < tape.moved <= 1
         return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
     return compare

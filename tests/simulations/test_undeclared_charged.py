@@ -149,7 +149,7 @@ def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_
         raise RunError("no memory")
 
     def forgets(*given: Any, released: Any = votes.release) -> Any:
-        monkeypatch.setattr(buying, "within", lambda *given: look.plan(*given[:3]))
+        monkeypatch.setattr(run.buying, "within", lambda *given: look.plan(*given[:3]))
         return released(*given)
 
     with monkeypatch.context() as once:

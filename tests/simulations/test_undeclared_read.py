@@ -48,6 +48,7 @@ def test_what_is_declared_is_not_bought(columns, features, people):
 def test_types_that_a_schema_declares_are_bought_nothing_for(people):
     table = pa.Table.from_pandas(people.assign(smokes=people.age > 50), preserve_index=False)
     table = table.append_column("visits", pa.array([[1]] * len(people)))
+    table = table.append_column("bytes", pa.array([b"north", b"south", b"7"] * (len(people) // 3)))
     config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "smokes"}})
     found = wanted(config, Path(), tables.opened(table))
     assert [(each.column, each.what) for each in found.features] == [
@@ -55,6 +56,7 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
         ("dose", "number"),
         ("ward", "any"),
         ("ill", "any"),
+        ("bytes", "any"),
     ]
     assert found.label is None
     assert found.left_out[0].startswith("Column 'visits' is left out: Expected column 'visits' to hold numbers or text")

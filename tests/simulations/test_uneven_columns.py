@@ -9,7 +9,17 @@ import pytest
 
 import quoron
 from quoron import Method
-from quoron.training.result import OUTGROWN, UNEVEN, growing, outgrown, uneven, unheard, unseen_directions, unsettled
+from quoron.training.result import (
+    OUTGROWN,
+    UNEVEN,
+    growing,
+    outgrown,
+    uneven,
+    unheard,
+    unseen_directions,
+    unsettled,
+    unsure,
+)
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.plan import Plan
 
@@ -98,3 +108,12 @@ def test_a_forecast_that_the_run_has_overtaken_is_not_told_as_if_it_held() -> No
     assert unseen.foretold() is None
     assert "does not hold" not in dict(seen.rows()).get("excess risk, predicted", "")
     assert seen.foretold() is not None
+
+
+def test_a_bound_that_is_no_less_than_what_not_training_leaves_is_remarked() -> None:
+    plan = quoron.plan("one-pass", method=Method("one-pass-dp-sgd")).plan
+    assert unsure(plan, None) == unsure(replace(plan, predicted_excess_risk=None), None) == unsure(plan, 1e-3) == ()
+    for (said,) in (unsure(replace(plan, predicted_excess_risk=7.0), None), unsure(plan, 7.0)):
+        assert said.startswith(
+            "nothing says that the model has learnt anything: its excess risk is bounded by 7, and not"
+        )

@@ -88,7 +88,7 @@ def numbers(values: pa.Array, decimal: str) -> NDArray[np.float64]:
     """What large texts (N,) say, (N,): NaN for null and for what is no finite number. No value raises."""
     if pa.types.is_dictionary(values.type):
         each = np.append(numbers(values.dictionary, decimal), np.nan)
-        return np.asarray(each[pc.fill_null(values.indices, -1).to_numpy(zero_copy_only=False)], np.float64)
+        return np.asarray(each[codes(values)], np.float64)
     if len(values) < (_FEWER if "numba" in sys.modules else _FEW):
         return _read(values, decimal)
     _, ends, letters = values.buffers()
@@ -106,6 +106,12 @@ def numbers(values: pa.Array, decimal: str) -> NDArray[np.float64]:
         coded = values.take(pa.array(left)).dictionary_encode()
         found[left] = _read(coded.dictionary, decimal)[coded.indices.to_numpy()]
     return found
+
+
+def codes(values: pa.DictionaryArray) -> NDArray[np.int64]:
+    """The place of each value in its dictionary, (N,): -1 where there is none, whatever type places are stored as."""
+    places = pc.fill_null(values.indices.cast(pa.int64()), -1)
+    return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _text(value: object) -> str | None:

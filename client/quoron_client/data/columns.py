@@ -165,6 +165,11 @@ def is_plain(kind: pa.DataType) -> bool:
     return _family(kind) is not None
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are text, or the bytes of some."""
+    return _family(kind) == "text"
+
+
 def missing(values: pa.Array) -> NDArray[np.bool_]:
     """Which values (N,) are null."""
     return np.asarray(values.is_null().to_numpy(zero_copy_only=False))
@@ -269,7 +274,8 @@ def _names(names: list[str]) -> str:
     """The columns of a table for people; a first row with numbers is somebody's row, and is not told."""
     if any(not math.isnan(cells.number(each)) for each in names):
         return "columns whose names are numbers"
-    shown = [each if each.isprintable() and len(each) <= LONG else repr(each[:LONG]) for each in names[:MANY]]
+    first = [(each.splitlines() or [""])[0] for each in names[:MANY]]  # in quotes that never close there may be rows
+    shown = [each if each.isprintable() and len(each) <= LONG else repr(each[:LONG]) for each in first]
     more = f" and {len(names) - MANY:,} more" if len(names) > MANY else ""
     return f"columns {', '.join(shown)}{more}"
 

@@ -84,6 +84,11 @@ class _Pieces:
             if end is not None and (end + 2 < len(head) or not more):
                 break
             if not more:
+                if (dialect.encoding or "").startswith("utf-16"):  # of other bytes the first row may be all rows
+                    raise DataError(
+                        f"Expected {called!r} to be {dialect.encoding}, as declared, got a first row that does not "
+                        "end. Declare the encoding that it has, or none."
+                    )
                 end = len(head)
                 break
             if len(head) > LONGEST:

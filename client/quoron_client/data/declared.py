@@ -90,9 +90,9 @@ def typed(rules: Encoding, types: Types) -> Encoding:
 
 
 def _is_text(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
+    from quoron_client.data import columns  # it brings pyarrow
 
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return columns.is_text(kind)
 
 
 def _reach(kind: "pa.DataType") -> tuple[float, float]:

@@ -43,7 +43,10 @@ class Dialect:
 
     def __post_init__(self) -> None:
         if self.separator is not None and not can_separate(self.separator):
-            raise ConfigError(f"Expected separator to be one character, such as ';' or a tab, got {self.separator!r}.")
+            raise ConfigError(
+                f"Expected separator to be one character, such as ';' or a tab ($'\\t' in a shell), got "
+                f"{self.separator!r}."
+            )
         if self.decimal not in (".", ","):
             raise ConfigError(f"Expected decimal to be '.' or ',', got {self.decimal!r}.")
         if self.encoding is not None and self.encoding not in ENCODINGS:

@@ -10,10 +10,9 @@ A function of each value alone, and private: it is for a release with noise (doc
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron_client.data import columns
+from quoron_client.data import cells, columns
 from quoron_client.data.dates import DateNumber
 from quoron_privacy.counts.marks import KINDS
 
@@ -35,11 +34,11 @@ def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.in
     values = columns.numbers(table, name)
     if pa.types.is_boolean(type_):
         return values, np.where(np.isnan(values), _MISSING, _FLAG).astype(np.int8)
-    if not (_is_text(type_) or pa.types.is_null(type_)):
+    if not (columns.is_text(type_) or pa.types.is_null(type_)):
         return values, np.where(np.isnan(values), _MISSING, _NUMBER).astype(np.int8)
     years, coded = _years(table, name), columns.texts(table, name).dictionary_encode()
     words = [_of_word(text) for text in coded.dictionary.to_pylist()]
-    found = np.array([*words, _MISSING], np.int8)[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)]
+    found = np.array([*words, _MISSING], np.int8)[cells.codes(coded)]
     kinds = np.where((found == _TEXT) & ~np.isnan(values), _NUMBER, found)
     kinds = np.where((found == _TEXT) & np.isnan(values) & ~np.isnan(years), _DAY, kinds).astype(np.int8)
     return np.where(kinds == _DAY, years, values), kinds
@@ -59,7 +58,7 @@ def codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
     ranks[order] = np.arange(len(order))
     nothing = np.array([*(text.strip().lower() in _NOTHING for text in found), True])
     ranks[nothing] = np.nan
-    return ranks[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], [found[each] for each in order]
+    return ranks[cells.codes(coded)], [found[each] for each in order]
 
 
 def _of_word(text: str) -> int:
@@ -69,7 +68,3 @@ def _of_word(text: str) -> int:
 
 def _years(table: pa.Table, name: str) -> NDArray[np.float64]:
     return DateNumber(name, "year", 1900, 2100).read(table)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -22,11 +22,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from quoron_client.data import arrow_file, cells, csv_file, json_lines
+from quoron_client.data import cells
 from quoron_client.data.columns import NO_ROWS, check_name, large
 from quoron_client.data.dialect import DECIMAL, Dialect
 from quoron_client.data.files import ROWS, Files
@@ -34,6 +34,14 @@ from quoron_client.data.first_rows import Reading
 from quoron_client.data.formats import format_of, is_folder, name_of
 from quoron_client.data.text_file import TextFile
 from quoron_privacy.errors import DataError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron_client.data import arrow_file, csv_file, json_lines
+else:  # of a file of that kind
+    arrow_file = OnFirstUse("quoron_client.data.arrow_file")
+    csv_file = OnFirstUse("quoron_client.data.csv_file")
+    json_lines = OnFirstUse("quoron_client.data.json_lines")
 
 Empty = Callable[[list[str], list[int]], pa.Table]  # of columns, by their names and places
 Batches = Callable[[list[str], list[int], int], Iterator[pa.Table]]  # (names, places, most rows at a time)
@@ -125,7 +133,8 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
     elif hasattr(source, "__arrow_c_stream__"):
         found = _of_table(_from_stream(source))
     else:
-        raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
+        fix = " Collect it first." if hasattr(source, "collect") else ""
+        raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.{fix}")
     path = str(source) if isinstance(source, str | Path) else None
     return replace(found, path=path, dialect=dialect)
 
@@ -210,7 +219,7 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
     )
 
 
-def _of_arrow(stored: arrow_file.ArrowFile) -> Opened:
+def _of_arrow(stored: "arrow_file.ArrowFile") -> Opened:
     schema = stored.schema
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:

@@ -36,8 +36,6 @@ class Loss(ABC):
 
     name: ClassVar[str]
     convex: ClassVar[bool] = True
-    smooth: ClassVar[bool]  # continuously differentiable with a Lipschitz gradient
-    c2: ClassVar[bool]  # twice continuously differentiable
     values: ClassVar[Pointwise]  # φ, compiled
     slopes: ClassVar[Pointwise]  # φ', the derivative by the prediction (a subgradient where there is none), compiled
     envelope: ClassVar[Pointwise | None] = None  # slopes of φ's Moreau envelope, the parameters its λ; if φ' jumps

@@ -29,8 +29,6 @@ class Absolute(Regression):
     """Median regression: 1-Lipschitz in the prediction, with subgradient 0 at the kink."""
 
     name: ClassVar[str] = "absolute"
-    smooth: ClassVar[bool] = False
-    c2: ClassVar[bool] = False
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
     envelope: ClassVar[Pointwise] = Pointwise(_envelope)

@@ -23,8 +23,6 @@ class Hinge(Classification):
     """Support vector classification: 1-Lipschitz in the prediction, with subgradient 0 at the kink."""
 
     name: ClassVar[str] = "hinge"
-    smooth: ClassVar[bool] = False
-    c2: ClassVar[bool] = False
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
     envelope: ClassVar[Pointwise] = SmoothedHinge.slopes  # which is that envelope

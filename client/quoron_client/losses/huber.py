@@ -29,8 +29,6 @@ class Huber(Regression):
     threshold: float = 1.0  # t, in units of the label
 
     name: ClassVar[str] = "huber"
-    smooth: ClassVar[bool] = True
-    c2: ClassVar[bool] = False
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
 

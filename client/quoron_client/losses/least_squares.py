@@ -23,8 +23,6 @@ class LeastSquares(Regression):
     """Linear regression: Lipschitz only because the domain and the labels are bounded; 1-smooth in the prediction."""
 
     name: ClassVar[str] = "least_squares"
-    smooth: ClassVar[bool] = True
-    c2: ClassVar[bool] = True
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
 

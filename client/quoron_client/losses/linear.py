@@ -28,8 +28,6 @@ class Linear(Loss):
     """Mean estimation: feature_norm-Lipschitz and, without a ridge, 0-smooth. Labels are not used."""
 
     name: ClassVar[str] = "linear"
-    smooth: ClassVar[bool] = True
-    c2: ClassVar[bool] = True
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
 

@@ -26,8 +26,6 @@ class Logistic(Classification):
     """Logistic regression: 1-Lipschitz and 1/4-smooth in the prediction."""
 
     name: ClassVar[str] = "logistic"
-    smooth: ClassVar[bool] = True
-    c2: ClassVar[bool] = True
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
 

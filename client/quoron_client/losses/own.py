@@ -141,8 +141,6 @@ def declared_loss(name: str, declaration: Declaration, *, vouched_by: str) -> ty
         "declaration": declaration,
         "voucher": " ".join(voucher.split()),
         "convex": declaration.convex,
-        "smooth": True,
-        "c2": False,
         "values": Pointwise.of_scalar(declaration.value),
         "slopes": Pointwise.of_scalar(declaration.slope),
     }

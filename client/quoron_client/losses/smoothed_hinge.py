@@ -31,8 +31,6 @@ class SmoothedHinge(Classification):
     width: float = 1.0  # w, in units of margin
 
     name: ClassVar[str] = "smoothed_hinge"
-    smooth: ClassVar[bool] = True
-    c2: ClassVar[bool] = False
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
 

@@ -27,8 +27,6 @@ class Softmax(Loss):
     classes: int  # K
 
     name: ClassVar[str] = "softmax"
-    smooth: ClassVar[bool] = True
-    c2: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         Loss.__post_init__(self)

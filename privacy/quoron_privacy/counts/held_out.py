@@ -38,8 +38,8 @@ CORRECT = 0.08  # squared distance that right and wrong are apart, of two classe
 PRESENT = 0.25  # and presence, in which no two rows differ
 _NUMBER = (0.2, 0.85, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
-_USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}  # of a number, of many classes: what is told of a row, of which it is released
-# how far it is from this, so that how many are there matters little
+# Of a number, of many classes: what is told of a row is released less this, so that how many are there matters little.
+_USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}
 _HERE = 0.05  # of norm², of means that somebody else computes: presence
 _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
 
@@ -238,9 +238,8 @@ class HeldMeans:
     @property
     def pair(self) -> Pair:
         """What it costs a user who is held out, by its scale alone: two vectors between zero and one of norm one."""
-        far = moved.rows(1 + 2.0**-31, self.users, "zero-out")  # cut towards zero, numbers stay between their ends
-        mu = moved.mu(far, self.scale, 1 + self.figures)
-        return Pair.gaussian(mu, total_variation(gaussians=1 + self.figures))
+        size, far = 1 + self.figures, moved.rows(1 + 2.0**-31, self.users, "zero-out")  # cut, none leaves its ends
+        return Pair.gaussian(moved.mu(far, self.scale, size), total_variation(gaussians=size))
 
     def release(self, values: Matrix, stream: RandomStream) -> Vector:
         """(presence, F sums), each of numbers in [0, 1] and divided by m, of users' values (k, F). Once a run."""
@@ -410,12 +409,11 @@ def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> list[tup
     found = []
     for which, blocks in enumerate(([*_first(classes)], _vertices(classes, cells))):
         square = radius = 0.0
-        for block in blocks:
-            gram = block.T @ block
+        for gram in (block.T @ block for block in blocks):
             norms = np.diag(gram)
-            pairs = norms[:, None] + norms[None, :] - 2 * gram
-            square += max(float(pairs.max()), float(norms.max())) if adjacency == "replace-one" else float(norms.max())
-            radius += float(norms.max())
+            pairs, longest = norms[:, None] + norms[None, :] - 2 * gram, float(norms.max())
+            square += max(float(pairs.max()), longest) if adjacency == "replace-one" else longest
+            radius += longest
         if which and cap > 1:
             square, radius = ((1 - _ITEMS[0] - _ITEMS[1]) * each + _ITEMS[0] + _ITEMS[1] for each in (square, radius))
         found.append((math.sqrt(square) * (1 + 1e-11), math.sqrt(radius) * (1 + 1e-9)))

@@ -68,7 +68,7 @@ def shares_of(strength: float) -> tuple[float, float, float]:
     return (
         min(0.25, max(0.01, (40 / strength) ** 2)),
         min(0.1, max(0.005, (28 / strength) ** 2)),
-        0.3 * min(1.0, (240 / strength) ** 0.2),
+        0.3 * min(1.0, (240 / strength) ** 0.2) * min(1.0, (2400 / strength) ** 0.1),
     )
 
 

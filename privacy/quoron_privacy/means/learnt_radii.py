@@ -28,16 +28,17 @@ STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
 _NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most, and into how many each
 MOST_PARTS = _NEAR_EDGE * _PARTS
-OUTER = 3
 _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
-_MIDDLE_SHARES = (0.06, 0.1, 0.15, 0.2, 0.25, 0.3)
-_HIDDEN = 0.5  # of a typical length: what a deviation of unseen users may do
+_MIDDLE_SHARES = (0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3)
+_HIDDEN = 0.5  # of a typical length: what a deviation of unseen users may do; less by (3/d)^¼
+_PLENTY = 2400.0  # n μ, from which on that is less by the power of 0.3, and so is the look
 _FEW = 10.0  # √d / (n μ) times this is the least share of the middle, up to a quarter
 _LOOK, _LEAST_LOOK, _MOST_LOOK = 0.2, 0.01, 0.04  # of μ², divided by d
 _LEAST_LAST = 0.3
 _OFTEN, _FALSE, _NEAR, _RAREST = 5e-4, 0.3, 4.5, 1e-12  # that noise makes users; falls from so many scales on
 _AN_OCTAVE, _NARROWER, _LEAST_KEPT = 12, 72, 0.2  # radii tried; below the wide one, and what they have to show
-_CHANCE, _ALONE = 3.0, 25.0  # deviations of the square of a difference that noise explains; times the median one
+_CHANCE, _ALONE = 3.0, 12.0  # deviations of the square of a difference that noise explains; times the median one
+_ALIGNED, _FAINT = 0.6, 0.002  # of what clipping takes, at least, what is in one direction; noise that hides more
 _UNSEEN = 1.0  # deviations of users that may be beyond the edge, falling off by the cube
 _CLEAR = 1.5  # deviations of a part of the last bin with users, below which it is empty
 _STEP, _STEEPEST = 1.3, 0.5  # of tails that nothing shows: see `unseen`
@@ -139,7 +140,9 @@ def joined(deviation: float, other: float) -> tuple[float, float]:
 def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: float) -> Shares:
     """The shares that make the error least that can be foreseen."""
     unit = 2 / (users * mu)  # noise of a coordinate for a radius of 1 and all of μ
-    look = min(_MOST_LOOK, max(_LEAST_LOOK, _LOOK / dimension))
+    plenty = min(1.0, (_PLENTY / (users * mu)) ** 0.3)
+    look = max(_LEAST_LOOK, min(_MOST_LOOK, _LOOK / dimension) * plenty)
+    hidden = _HIDDEN * plenty * min(1.0, 3 / dimension) ** 0.25 * unit * typical
     few = min(0.25, _FEW * math.sqrt(dimension) / (users * mu))
     found: list[tuple[float, Shares]] = []
     for step in _STEP_SHARES:
@@ -154,8 +157,7 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
                     left = dimension * joined(deviation, unit * radius / INNER / math.sqrt(middle))[1] ** 2
                     left = min(left, away)
                     noise = (typical**2 + away + 0.5 * left) * unit**2 * dimension / last
-                    unseen = (_HIDDEN * unit * typical) ** 2 / middle
-                    found.append((noise + unseen, Shares(steps, step, middle, look, last)))
+                    found.append((noise + hidden**2 / middle, Shares(steps, step, middle, look, last)))
     return min(found, key=lambda each: each[0])[1]
 
 
@@ -163,7 +165,7 @@ def edges_of(radius: float, bound: float) -> Vector:
     """Upper edges of bins of length, to 2 bound or more: three to the octave, from 1.6 radius on one if too many."""
     octaves, most = max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))), MOST_LENGTHS - _INNER_BINS
     near = radius * 2.0 ** (np.arange(3 - _INNER_BINS, 3) / 3)
-    each = OUTER if OUTER * octaves <= most else 1
+    each = 3 if 3 * octaves <= most else 1
     outer = np.arange(1, min(most, each * octaves) + 1) / each
     return np.concatenate([near, near[-1] * 2.0**outer])
 
@@ -252,7 +254,8 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
     beyond = np.sum(shares * _excess(lows, highs, tried[:, None]), axis=1)
     more = unseen(held.noisy, held.edges, held.edge, tried, held.deviation, step=_STEP, steepest=_STEEPEST)
     beyond += _UNSEEN * held.deviation * tried * np.minimum(1.0, held.edge / tried) ** 3 / 2
-    widest = int(np.argmin(dimension * (unit * tried) ** 2 + beyond**2 + more**2))
+    aligned = max(_ALIGNED, min(1.0, (3 / dimension) ** 0.3)) ** min(1.0, _FAINT / unit)
+    widest = int(np.argmin(dimension * (unit * tried) ** 2 + aligned**2 * (beyond**2 + more**2)))
     wide, narrow = float(tried[widest]), tried[widest : widest + _NARROWER, None]
 
     free = np.sqrt(1 - np.minimum(1.0, lengths / wide) ** 2)
@@ -319,7 +322,7 @@ def combined(
     even, noise = trust * narrow / radii.kept, trust**2 * quiet + (1 - trust) ** 2 * deviation**2
     variance = noise + trust**2 * radii.scatter
     square = (wide - even) ** 2
-    likely = (2 * math.log(len(centre)) + 4) * (variance + loud)  # of the largest square
+    likely = max(3.0, 3.5 * math.log(len(centre)) - 2.5) * (variance + loud)  # of the largest square
     rest = (square < likely) | (square < _ALONE * np.median(square))
     d = int(rest.sum())
     chance = (d + _CHANCE * math.sqrt(2 * d)) * (variance + loud)

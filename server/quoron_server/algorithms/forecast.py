@@ -94,3 +94,13 @@ def statistical_floor(problem: Problem) -> float:
     if problem.beliefs.typical_curvature is None:
         return 0.0
     return problem.user_deviation**2 / (2 * problem.users * problem.beliefs.typical_curvature)
+
+
+def loss_scale(problem: Problem) -> float:
+    """1 for a logistic loss; of other losses twice what an item's can fall from the start, Y² of squares."""
+    known = problem.beliefs
+    if known.sigmoid:
+        return 1.0
+    if known.start_loss is not None:
+        return 2 * known.start_loss
+    return problem.start / (problem.feature_norm or 1.0) * (known.label_bound or 1.0)

@@ -247,8 +247,8 @@ class Helping:
             raise HelperAway(
                 f"helper {self.link.address} asks to be asked anew: {said}", outside="the helper's books were put back"
             )
-        away = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-        if code in away:
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+            self._channel = None  # which may have died without a word: the next call has a connection of its own
             raise HelperAway(
                 f"helper {self.link.address} does not answer ({said}); what waits for it goes on when it is back",
                 outside="the helper does not answer",
@@ -261,7 +261,8 @@ class Helping:
     def _connected(self) -> grpc.Channel:
         with self._lock:
             if self._channel is None:
-                options = (("grpc.max_receive_message_length", _MESSAGE), ("grpc.enable_retries", 0))
+                more = (("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
+                options = (("grpc.max_receive_message_length", _MESSAGE), *more)
                 self._channel = grpc.secure_channel(self.link.address, self._credentials, options=options)
             return self._channel
 

@@ -6,7 +6,7 @@ resumable). Commands import what they need when they are called, so that `--help
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,20 +122,8 @@ class EngineOptions:
 
     def choice(self) -> "engines.EngineChoice":
         """The engine; ConfigError for options that do not go together."""
-        return engines.EngineChoice.of(
-            self.engine,
-            nodes=self.nodes,
-            cpus=self.cpus,
-            superlink=self.superlink,
-            authority=self.authority,
-            insecure=self.insecure,
-            workers=self.workers,
-            address=self.address,
-            clients=self.clients,
-            kills=self.kill_client or (),
-            slow=self.slow,
-            keep=self.keep,
-        )
+        options = asdict(self)
+        return engines.EngineChoice.of(options.pop("engine"), kills=options.pop("kill_client") or (), **options)
 
 
 @app.command()

@@ -157,7 +157,8 @@ def silos_in(folder: Folder, config: Config | None, base: Path) -> tuple[str, Si
     config = _source(folder, config, base)
     if config is None or (said := config.population.silos) is None:
         return None
-    before = folder.read(ORDER) if (folder.path / ORDER).exists() else {}
+    settled = (folder.path / SOURCE).exists() and (folder.path / ORDER).exists()
+    before = folder.read(ORDER) if settled else {}
     if before.get("people"):  # who has enrolled answers for as many, for ever
         return before["user"], Silos(tuple(before["people"]))
     people = config.population

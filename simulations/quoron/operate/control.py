@@ -32,7 +32,12 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 
 PATIENCE = 30.0  # seconds for one call; planning takes a few
-_OPTIONS = (("grpc.max_receive_message_length", -1),)  # a model or a ledger is as long as it is
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),  # a model or a ledger is as long as it is
+    ("grpc.keepalive_time_ms", 1000 * wire.KEEPALIVE_SECONDS),  # who watches learns of a connection that is gone
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
 _SHOWN = 20  # names in one line
 _KINDS: dict[grpc.StatusCode, type[QuoronError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: ConfigError,

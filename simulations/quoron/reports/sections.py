@@ -206,9 +206,9 @@ def _moved(model: "Model") -> Raw:
     """How far each column moves the score, from end to end of its range or between its values."""
     if model.encoding.unit_rows or model.loss.outputs > 1:
         return Raw("")
-    place, moved = 0, []
+    place, moved, coefficients = 0, [], np.asarray(model.coef_)
     for feature in model.encoding.features:
-        own = np.asarray(model.coef_[place : place + feature.width])
+        own = coefficients[place : place + feature.width]
         place += feature.width
         span = (
             own[0] * (feature.high - feature.low)

@@ -32,8 +32,8 @@ from quoron.training.room import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
 from quoron.training.votes import Released
-from quoron.training.wanted import Wanted, is_text, source_of, wanted
-from quoron_client.data import tables
+from quoron.training.wanted import Wanted, source_of, wanted
+from quoron_client.data import columns, tables
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import Numbering
 from quoron_privacy.counts import bought
@@ -198,7 +198,7 @@ def read(prepared: Prepared[Undeclared], released: Released) -> Declarations:
     said = bool(section.numeric or section.hashed or section.dates or any(map(bool, section.categorical.values())))
     paid = paid_by(prepared)
     type_ = scene.source.schema.get(scene.wanted.label.column) if scene.wanted.label is not None else None
-    text = type_ is not None and is_text(type_)
+    text = type_ is not None and columns.is_text(type_)
     found = Found.of(scene.wanted, released, paid=paid, widest=scene.widest, known=said, text=text)
     return Declarations(paid, found, scene.wanted)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from quoron import toml_text
 from quoron.config import Config
-from quoron.training.votes import Released
+from quoron.training.trained import BoughtLine
+from quoron.training.votes import Released, Want
 from quoron.training.wanted import Wanted
 from quoron_client.data import cells
 from quoron_privacy.counts.bought import HOLDERS, Bought
@@ -71,7 +72,7 @@ class Found:
             if words:
                 categories[want.column] = integers(words)
             elif max(said.get("votes", [0.0])[:_MISSING]) < least:
-                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least, named)}")
+                missing.append(f"Column {want.column!r} is left out: {_why(want, said, paid, least, named)}")
             elif said["kind"] == "boolean":
                 ends[want.column] = (0.0, 1.0)
             elif said["kind"] == "date" and "range" in said:
@@ -80,7 +81,7 @@ class Found:
                 low, high = said["range"]
                 ends[want.column] = (low, high)
             else:
-                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least, named)}")
+                missing.append(f"Column {want.column!r} is left out: {_why(want, said, paid, least, named)}")
         if not (ends or categories or dates or asked.known or known):
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
         label: Mapping[str, Any] = {}
@@ -95,19 +96,6 @@ class Found:
         if asked.label is not None and "label_range" in label:
             wider = _wider(released[asked.label.column], label["label_range"])
         return cls(ends, categories, dates, label, items, rate, tuple(missing), wider)
-
-
-@dataclass(frozen=True, slots=True)
-class BoughtLine:
-    """One fact that was bought, in words."""
-
-    column: str
-    value: str
-    error: float  # standard error, in users
-
-    def text(self) -> str:
-        """For people."""
-        return f"{self.value} (± {self.error:,.0f} users)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,10 +167,11 @@ def integers(words: Sequence[str]) -> list[str | int]:
     return list(words)
 
 
-def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float, named: int) -> str:
-    votes = said.get("votes")
+def _why(want: Want, said: Mapping[str, Any], paid: Bought, least: float, named: int) -> str:
+    column, votes = want.column, said.get("votes")
     if votes and max(votes[:_MISSING]) < least:
-        return f"fewer than {least:,.0f} users have anything there, as far as noise tells. Declare it, or leave it."
+        what, fix = ("a number", "Buy what it is (any), declare") if want.what == "number" else ("anything", "Declare")
+        return f"fewer than {least:,.0f} users have {what} there, as far as noise tells. {fix} it, or leave it."
     if votes and said["kind"] == "number":
         return "its numbers lie too far apart for a range. Declare one, or leave it."
     return (

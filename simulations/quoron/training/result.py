@@ -18,13 +18,13 @@ from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
 from quoron.training.answers import in_classes, one_answer
-from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
-from quoron.training.trained import Trained
+from quoron.training.trained import BoughtLine, Trained
 from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.algorithms.forecast import start_risk
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
@@ -33,7 +33,7 @@ report = OnFirstUse("quoron.training.report")
 uncertainty = OnFirstUse("quoron.uncertainty")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
-OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in one of four (docs/comparing.md)
+OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in four of ten (docs/comparing.md)
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 
 
@@ -205,8 +205,9 @@ def _summary(
     looked, group = plan.guarantee.health, told.group
     known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
     health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
-    doubts = *no_better(events), *unheard(events), *unsettled(plan, events)
     problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
+    doubts = *no_better(events), *unheard(events), *unsettled(plan, events)
+    doubts = doubts or unsure(plan, left)
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
@@ -338,6 +339,17 @@ def outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
     left, planned = last.get("left"), plan.predicted_excess_risk
     larger = left is not None and planned is not None and left > OUTGROWN * planned
     return larger or not last.get("accepted", True)
+
+
+def unsure(plan: Plan, left: float | None) -> tuple[str, ...]:
+    """That the bound of the plan, or of what its run released, is no less than what not training leaves."""
+    bound, start = plan.predicted_excess_risk if left is None else left, start_risk(plan.problem)
+    if bound is None or bound < start:
+        return ()
+    return (
+        f"nothing says that the model has learnt anything: its excess risk is bounded by {bound:.2g}, and not training "
+        f"leaves {start:.2g} at most. It takes more users, fewer columns, or a larger epsilon.",
+    )
 
 
 def no_better(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

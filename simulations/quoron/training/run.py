@@ -12,7 +12,8 @@ What is written, and in which order, each step harmless to repeat after a crash:
 A run is its noise key: where ledger.sqlite is gone, the next run in the folder is another, with a charge of its own.
 
 Until the end ledger.sqlite is private (mode 0600). No other file, line of output, error or exit status depends on the
-table's values but through the releases.
+table's values but through the releases, and but for what no release can cover: a table that cannot be read or does not
+fit into memory is refused before the charge, and that a table has changed, or that memory ends, is told.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,18 +35,16 @@ from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
-from quoron.training import buying, evaluated, lifetime, look, result
-from quoron.training.buying import Undeclared
+from quoron.training import evaluated, lifetime, look, result
 from quoron.training.curator import CuratorEngine
-from quoron.training.found import Declarations
 from quoron.training.result import TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, check_section, hold
-from quoron.training.votes import Released
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import AnyLabel, Signs
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SeededNoise
@@ -56,10 +55,16 @@ from quoron_server.plan import Plan
 from quoron_server.rounds import Observer, other_run
 from quoron_server.runs import end
 
-if TYPE_CHECKING:  # only a folder needs it
-    from quoron.datasets.rows import Rows
+if TYPE_CHECKING:
+    from quoron.datasets.rows import Rows  # only a folder needs it
+    from quoron.training import buying
+    from quoron.training.buying import Undeclared
+    from quoron.training.found import Declarations
+    from quoron.training.votes import Released
+else:
+    buying = OnFirstUse("quoron.training.buying")  # of a table that nobody declared
 
-AnyPrepared = Prepared[Undeclared] | Prepared[Curated]
+AnyPrepared: TypeAlias = "Prepared[Undeclared] | Prepared[Curated]"
 DIGESTED = 1 << 22  # bytes of items that are digested at a time
 
 
@@ -71,16 +76,16 @@ def prepare(
     folder: RunFolder | None = None,
     frame: Any = None,
     assumptions: Sequence[Assumption] = (),
-) -> AnyPrepared:
+) -> "AnyPrepared":
     """Read, check and plan; every wrong request is refused here.
 
     A run that began in `folder`, by default `run.out`, keeps its name and seed. `assumptions` on the table stand in its
     promise. Raises ConfigError, DataError, Infeasible; BudgetExceeded if the group's limit leaves no room.
     """
+    complete = False
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))
-        if _released(folder) is not None:
-            raise _complete(folder)
+        complete = _released(folder) is not None
     begun = folder is not None and folder.is_training and folder.ledger.is_file()
     identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
     if is_wanted(config):
@@ -90,6 +95,8 @@ def prepare(
         )
     else:
         prepared = _planned(config, base, identity, frame, assumptions, begun=begun)
+    if folder is not None and complete:
+        raise _complete(folder)
     prepared.run.check()
     return prepared
 
@@ -173,7 +180,7 @@ def _planned(
     assumptions: Sequence[Assumption],
     *,
     begun: bool = False,
-    bought: Declarations | None = None,
+    bought: "Declarations | None" = None,
     asked: TableSection | None = None,
     digest: str | None = None,
     people: bytes = b"",
@@ -212,7 +219,7 @@ def _prepared(config: Config, scene: S, planned: Planned, digest: str, identity:
     return Prepared(config, scene, planned, digest, identity.run, account)
 
 
-def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[Curated]:
+def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepared[Curated]:
     """The run as it is planned for what was bought, which is bought now if it has not been: charged, then committed.
 
     Nothing is made of what was bought, no plan and no error, before it is committed: whoever starts again after
@@ -248,7 +255,7 @@ def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[
     return run
 
 
-def _books(prepared: Prepared[Undeclared], folder: RunFolder) -> Ledger:
+def _books(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Ledger:
     """Its ledger, to be closed. Until it is planned for what was bought its plan is the forecast; OtherVersion else."""
     if folder.ledger.exists():
         own = Ledger.open(folder.ledger)
@@ -261,7 +268,7 @@ def _books(prepared: Prepared[Undeclared], folder: RunFolder) -> Ledger:
     return prepared.begin(folder, asdict(prepared.scene.identity))
 
 
-def _planned_for(prepared: Prepared[Undeclared], released: Released) -> tuple[Prepared[Curated] | None, str]:
+def _planned_for(prepared: "Prepared[Undeclared]", released: "Released") -> tuple[Prepared[Curated] | None, str]:
     """The run for what was released, or why there is none."""
     try:  # whatever is wrong with what was found is a function of it: a statement, never a run that cannot go on
         return _made_of(prepared, released), ""
@@ -269,7 +276,7 @@ def _planned_for(prepared: Prepared[Undeclared], released: Released) -> tuple[Pr
         return None, str(error)
 
 
-def _made_of(prepared: Prepared[Undeclared], released: Released) -> Prepared[Curated]:
+def _made_of(prepared: "Prepared[Undeclared]", released: "Released") -> Prepared[Curated]:
     """The run for what was released."""
     scene, bought = prepared.scene, buying.read(prepared, released)
     config = buying.configured(prepared.config, scene.wanted, bought.found)
@@ -282,7 +289,7 @@ def _made_of(prepared: Prepared[Undeclared], released: Released) -> Prepared[Cur
 
 
 def carry_out(
-    prepared: AnyPrepared,
+    prepared: "AnyPrepared",
     folder: RunFolder,
     observers: Sequence[Observer] = (),
     *,
@@ -297,7 +304,7 @@ def carry_out(
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
-    if isinstance(prepared.scene, Undeclared):  # which is charged, and so has begun, before it can be planned
+    if not isinstance(prepared.scene, Curated):  # which is charged, and so has begun, before it can be planned
         prepared, begun = _with_bought(prepared, folder), True
     run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
     if not begun:

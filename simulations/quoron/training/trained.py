@@ -34,3 +34,16 @@ class TrainedRows(Trained[M]):
     def guarantee(self) -> Guarantee:
         """ε, δ, adjacency, exposure and assumptions; `statement` says it in words."""
         return self.plan.guarantee
+
+
+@dataclass(frozen=True, slots=True)
+class BoughtLine:
+    """One fact that was bought, in words."""
+
+    column: str
+    value: str
+    error: float  # standard error, in users
+
+    def text(self) -> str:
+        """For people."""
+        return f"{self.value} (± {self.error:,.0f} users)"

@@ -88,7 +88,7 @@ def _rows(source: Opened, names: Sequence[str], kept: NDArray[np.bool_]) -> pa.T
         first += batch.num_rows
         parts.append(batch if own.all() and len(own) == batch.num_rows else batch.filter(pa.array(own)))
     if first != len(kept):
-        raise DataError(f"Expected a table of {len(kept):,} rows, as when it was opened, got {first:,}.")
+        raise DataError("Expected the table as it was when it was opened, got one of more rows, or fewer.")
     return pa.concat_tables(parts)
 
 

@@ -77,7 +77,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
         elif type_ is not None and pa.types.is_boolean(type_) and kind != "category":
             known[name] = (0.0, 1.0)
         elif kind == "any" and type_ is not None:
-            features.append(Want(name, "any" if is_text(type_) else "number"))  # text may say numbers and dates
+            features.append(Want(name, "any" if columns.is_text(type_) else "number"))  # text may say numbers and dates
         else:
             features.append(Want(name, kind))
     items = Want("items per user", "items") if config.problem.items_per_user is None else None
@@ -146,8 +146,3 @@ def _read(section: TableSection) -> Any:
         classes=tuple(section.classes),
         label_range=section.label_range,
     )
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a schema says text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -37,6 +37,8 @@ def test_hidden_are_directions_far_below_the_mean_and_the_constant_is_none_of_th
     assert hidden(few, constant=False) == pytest.approx(0.4)
     assert hidden(few[::-1], constant=True) == pytest.approx(3 / 9)
     assert hidden(np.array([0.1]), constant=True) == 0
+    assert hidden(np.append(np.full(8, 2.0), [0.7, 0.7]), constant=False) == pytest.approx(0.8)
+    assert hidden(np.full(10, 2.0), constant=False) == 0  # all alike: noise hides how much, and the bound counts it
 
 
 def test_labels_that_columns_tell_exactly_are_said_and_are_within_the_bound():

@@ -10,10 +10,10 @@ from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.forecast import loss_scale
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
 from quoron_server.algorithms.search import too_few
-from quoron_server.algorithms.whitened.forecast import scale
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -68,7 +68,9 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
         mu=mu,
     )
     cost = Cost(1, users, users * problem.items_per_user, 0, 8 * users * packed(d + 1))
-    return Chosen(numbers, min(1.0, (HALF / resolution) ** POWER) * 0.5 * scale(problem), cost, adjacency=adjacency)
+    return Chosen(
+        numbers, min(1.0, (HALF / resolution) ** POWER) * 0.5 * loss_scale(problem), cost, adjacency=adjacency
+    )
 
 
 def verify(plan: Plan) -> None:

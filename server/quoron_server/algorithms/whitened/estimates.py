@@ -1,5 +1,6 @@
 """What a run of `whitened-tracking` makes of its gradients. All here are functions of released and public numbers.
 
+    WhitenedState what has been released so far, and what follows from it
     GradientModel a regression over all rounds: released gradients are a smooth function of the point, plus noise
     shrunk        a step is taken as far as it stands out of its noise
     tail_power    how fast users get fewer farther out
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_privacy.means.norm_counts import Presence
 from quoron_server.algorithms.whitened.law import Law
 
 Vector = NDArray[np.float64]
@@ -27,6 +29,37 @@ LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0)  # of features' variance, by which there may be more to learn where they vary
 GRID = 60  # scales of what there is to learn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhitenedState:
+    """Everything between two rounds; all of it is released."""
+
+    round: int
+    presence: Presence
+    transform: Vector  # L, (d, d): the model is L θ
+    doubt: Vector  # (d,)
+    heard: float  # how far features vary, in deviations of the noise in that
+    moment: Vector  # (d, d), mean of the second moments since features were whitened last
+    known: float  # its precision, that of a diagonal entry
+    opened: bool  # whether directions that were narrow have been widened after the first second moment
+    point: Vector  # θ_t, (D,): q parts of d numbers, D = qd; q = 1 but for several classes
+    centre: Vector  # c_t, (D,)
+    radius: float  # C_t
+    start_length: float  # G₀
+    factor: float  # k
+    spread: float  # S
+    target: float  # π*: share of users meant beyond the radius
+    error: float  # P⁺: variance of a coordinate of c_t
+    walk: float  # b_t
+    points: Vector  # (T, D)
+    gradients: Vector  # (T, D), y
+    variances: Vector  # (T,)
+    walks: Vector  # (T,)
+    radii: Vector  # (T,), C
+    beyond: Vector  # (T,): share of users beyond ⅔ C
+    tail: float  # the least power of the tail of users' lengths so far
+    alike: bool = False  # whether all users who are told wrong count alike
 
 
 @dataclass(frozen=True, slots=True, eq=False)

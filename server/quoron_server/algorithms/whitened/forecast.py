@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_server.algorithms.forecast import constant_risk, start_risk
+from quoron_server.algorithms.forecast import constant_risk, loss_scale, start_risk
 from quoron_server.algorithms.whitened.law import Law
 from quoron_server.problem import Problem
 
@@ -30,6 +30,7 @@ ALONE = math.log(2)  # in the logarithm of a bound, of users with one row each: 
 LEARNT = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
 RISING = 4.0  # times what longer predictions would gain, where all is learnt; by the square of the share that is
 HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; of the mean eigenvalue: a hidden one
+NOISE, FAINT = 1.5, 0.4  # or one of which noise is so many times as large, and it at most that of the largest
 QUANTILES = 512  # of predictions, by which means over them are taken
 
 
@@ -52,7 +53,7 @@ class Powers(NamedTuple):
         """The bound, whatever there is to learn."""
         parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
         public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
-        unit = scale(problem)
+        unit = loss_scale(problem)
         released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
         facts = (*public, *released, 4 * rate * (1 - rate), max(1.0, public[1] / FAR))
         powers = zip(self[1:], facts, strict=True)
@@ -91,13 +92,17 @@ class Seen(NamedTuple):
 
 
 def hidden(doubt: Vector, *, constant: bool) -> float:
-    """Share of directions with far smaller eigenvalues than others once whitened twice; `doubt` is noise over each.
+    """Share of directions with far smaller eigenvalues than others once whitened; `doubt` is the noise over each.
 
-    Where all that columns vary by was resolved, all are alike. Directions far below are copies of others, or of columns
-    that fill next to nothing of their ranges.
+    Where all that columns vary by was resolved, all are alike. Directions far below, or lost in noise where others are
+    not, are copies of others, or of columns that fill next to nothing of their ranges.
     """
-    values = 1 / np.maximum(doubt[: len(doubt) - constant], 1e-9)
-    return float(np.mean(values < SMALL * values.mean())) if len(values) else 0.0
+    doubt = np.maximum(doubt[: len(doubt) - constant], 1e-9)
+    if not len(doubt):
+        return 0.0
+    values = 1 / doubt
+    lost = (doubt > NOISE) & (values < FAINT * values.max())
+    return float(np.mean((values < SMALL * values.mean()) | lost))
 
 
 def learnt(law: Law, point: Vector) -> float:
@@ -122,12 +127,12 @@ def _quantiles() -> Vector:
 
 
 BEFORE = {
-    "logistic": Powers(3.93, 0.55, -1.75, -0.4, flatter=0.31),
+    "logistic": Powers(4.1, 0.55, -1.75, -0.4, flatter=0.31),
     "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(2.5, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0),
+    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0),
     "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
 }
 
@@ -172,13 +177,3 @@ def _kind(problem: Problem) -> str:
 def contrasts(problem: Problem) -> int:
     """D: numbers of a model that tell anything, d (K - 1) of K classes."""
     return problem.features * max(1, problem.outputs - 1)
-
-
-def scale(problem: Problem) -> float:
-    """1 for a logistic loss; of other losses twice what an item's can fall from the start, Y² of squares."""
-    known = problem.beliefs
-    if known.sigmoid:
-        return 1.0
-    if known.start_loss is not None:
-        return 2 * known.start_loss
-    return problem.start / (problem.feature_norm or 1.0) * (known.label_bound or 1.0)

@@ -18,7 +18,7 @@ Ours. Statement and proof: docs/privacy/whitened-tracking.md.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from quoron_server.algorithms.whitened.estimates import (
     LEARNT,
     WALK,
     GradientModel,
+    WhitenedState,
     fitting,
     shrunk,
     tail_power,
@@ -72,37 +73,6 @@ USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of 
 # Of several classes, one row a user: √S over G₀ and ν below which all who are told wrong count alike; the radius then,
 # over G₀; the longest step, over the usual length of a point; the share of the last step that is gone again.
 SURE, ALIKE_BELOW, ALIKE, STRIDE, MOMENTUM = 0.25, 100.0, 0.15, 1.6, 0.3
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WhitenedState:
-    """Everything between two rounds; all of it is released."""
-
-    round: int
-    presence: Presence
-    transform: Vector  # L, (d, d): the model is L θ
-    doubt: Vector  # (d,)
-    heard: float  # how far features vary, in deviations of the noise in that
-    moment: Vector  # (d, d), mean of the second moments since features were whitened last
-    known: float  # its precision, that of a diagonal entry
-    opened: bool  # whether directions that were narrow have been widened after the first second moment
-    point: Vector  # θ_t, (D,): q parts of d numbers, D = qd; q = 1 but for several classes
-    centre: Vector  # c_t, (D,)
-    radius: float  # C_t
-    start_length: float  # G₀
-    factor: float  # k
-    spread: float  # S
-    target: float  # π*: share of users meant beyond the radius
-    error: float  # P⁺: variance of a coordinate of c_t
-    walk: float  # b_t
-    points: Vector  # (T, D)
-    gradients: Vector  # (T, D), y
-    variances: Vector  # (T,)
-    walks: Vector  # (T,)
-    radii: Vector  # (T,), C
-    beyond: Vector  # (T,): share of users beyond ⅔ C
-    tail: float  # the least power of the tail of users' lengths so far
-    alike: bool = False  # whether all users who are told wrong count alike
 
 
 class WhitenedTracking:

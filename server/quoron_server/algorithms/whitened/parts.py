@@ -22,7 +22,8 @@ from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import NoisySums, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.algorithms.whitened.method import WhitenedState, WhitenedTracking
+from quoron_server.algorithms.whitened.estimates import WhitenedState
+from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.whitened.parameters import PARTS, WhitenedParameters
 from quoron_server.plan import Plan
 
