@@ -74,6 +74,7 @@ USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of 
 # Of several classes, one row a user: √S over G₀ and ν below which all who are told wrong count alike; the radius then,
 # over G₀; the longest step, over the usual length of a point; the share of the last step that is gone again.
 SURE, ALIKE_BELOW, ALIKE, STRIDE, MOMENTUM = 0.25, 100.0, 0.15, 1.6, 0.3
+EVEN = 0.9  # 1 - Σ p̄² of the mean chances, over that of even ones, above which they do: rare classes were lost
 
 
 class WhitenedTracking:
@@ -251,7 +252,7 @@ class WhitenedTracking:
             walk = state.walk + WALK**2 * moved / d
             after = self._aimed(state, released, share, tail, gradient, error, following, moved)
             centre = model.at(following, walk)[0]
-            if self._sure(after):
+            if self._sure(after, following):
                 after, centre = replace(after, radius=ALIKE * state.start_length, alike=True), 0 * centre
         if t + 1 == p.gradients:
             following = self._known(state, model, following)
@@ -457,12 +458,15 @@ class WhitenedTracking:
         p = self.parameters  # of the tail of fewer, or of hostile, users it is mostly noise, or theirs
         return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
-    def _sure(self, state: WhitenedState) -> bool:
-        """Whether most are told right, and noise hides by how much: of several classes and users of one row."""
+    def _sure(self, state: WhitenedState, following: Vector) -> bool:
+        """Whether most are told right, and noise hides by how much: of several even classes and users of one row."""
         p = self.parameters
         near = SURE * min(1.0, ALIKE_BELOW / p.resolution)
         usual = p.outputs > 2 and self.plan.problem.items_per_user == 1 and not p.robust
-        return usual and math.sqrt(state.spread) < near * state.start_length
+        if not usual or math.sqrt(state.spread) >= near * state.start_length:
+            return False
+        levels = following.reshape(p.law.parts, -1)[:, -1] * p.intercept
+        return 4 * self._law.variety(levels, float(following @ following - levels @ levels)) > EVEN
 
     @property
     def bound(self) -> float:
