@@ -28,11 +28,12 @@ from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts
-from quoron_privacy.means.free_presence import Leading, Length, Moment, Rows, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Leading, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release, packed
 from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.whitened import looks
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,
     LEARNT,
@@ -42,23 +43,19 @@ from quoron_server.algorithms.whitened.estimates import (
     fitting,
     shrunk,
     tail_power,
-    told,
     within,
 )
 from quoron_server.algorithms.whitened.forecast import Seen, hidden
 from quoron_server.algorithms.whitened.forecast import after as bound_after
 from quoron_server.algorithms.whitened.parameters import STAGES, WhitenedParameters
-from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening, widened, without
+from quoron_server.algorithms.whitening import along
 from quoron_server.plan import Plan
 
-FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
-MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
-OPENED = 2.0  # times that, where directions were narrow: few users may have all that varies along them
 STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
 FARTHER = 2.0  # times what is linear of a gradient may be larger where the tail was ever flatter than that
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
@@ -104,7 +101,7 @@ class WhitenedTracking:
             centre=zero,
             radius=self.bound,
             start_length=self.bound,
-            factor=FIRST_FACTOR,
+            factor=looks.FIRST_FACTOR,
             spread=self.bound**2,
             target=self._target(0.25),
             error=0.0,
@@ -156,63 +153,22 @@ class WhitenedTracking:
         self, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
     ) -> tuple[WhitenedState, tuple[Release, ...]]:
         """Second moments, each clipped at a typical length; then a typical gradient."""
-        p, d, length = self.parameters, self._contrasts.features, self.parameters.length()
+        plan, p, d, length = self.plan, self.parameters, self._contrasts.features, self.parameters.length()
         entries: tuple[Release, ...] = ()
         answered = gradients.answered
         for stage in range(STAGES):
             logs = moment_logs(factors, state.transform)
-            typical = self.typical(length.release(logs, answered, float(d), noise.stream("length", stage)))
-            mechanism, radius = p.moment(self.plan.problem.dimension, stage), self.moment_radius(state, stage, typical)
+            typical = looks.typical(plan, length.release(logs, answered, float(d), noise.stream("length", stage)))
+            mechanism, radius = (
+                p.moment(self.plan.problem.dimension, stage),
+                looks.radius(self.plan, state, stage, typical),
+            )
             moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
-            state = self.whitened(state, moment, stage, typical)
+            state = looks.whitened(plan, state, moment, stage, typical)
             entries += (length.entry(), mechanism.entry())
         logs = vector_logs(gradients.values, state.transform)
-        state = self.begun(state, length.release(logs, answered, self.bound, noise.stream("length", STAGES)))
+        state = looks.begun(plan, state, length.release(logs, answered, self.bound, noise.stream("length", STAGES)))
         return state, (*entries, length.entry())
-
-    def typical(self, released: Length) -> float:
-        """A typical length of second moments, of users who have any."""
-        d = float(self._contrasts.features)
-        return min(d, typical_length(released, self.parameters.length(), d))
-
-    def moment_radius(self, state: WhitenedState, stage: int, typical: float) -> float:
-        """At which second moments are clipped."""
-        p = self.parameters
-        if p.robust or stage == 0:
-            return typical
-        room = max(1.0, p.resolution / (MOMENTS_FROM * self._contrasts.features))
-        return room * typical * (1.0 if state.unwidened is None else OPENED)
-
-    def whitened(self, state: WhitenedState, moment: Moment, stage: int, typical: float) -> WhitenedState:
-        """By a second moment of features that were clipped at a typical length.
-
-        Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
-        """
-        p, mechanism = self.parameters, self.parameters.moment(self.plan.problem.dimension, stage)
-        presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
-        weight = (mechanism.scale * self.moment_radius(state, stage, typical)) ** -2
-        known = state.known + weight
-        mean = state.moment + weight / known * (moment.mean - state.moment)
-        between = 0 < stage < STAGES - 1
-        moment = moment._replace(mean=mean)
-        found = whitening(moment, presence.share, known**-0.5, typical, constant=p.intercept, again=between)
-        if between and not found.narrow:
-            return replace(state, presence=presence, moment=mean, known=known)
-        transform, doubt, unwidened = state.transform @ found.transform, found.doubt, state.unwidened
-        if between and unwidened is None:
-            cautious = whitening(moment, presence.share, known**-0.5, typical, constant=p.intercept)
-            unwidened = state.transform @ cautious.transform
-        if p.outputs > 1 and stage == STAGES - 1:
-            transform, doubt = aligned(transform, doubt, constant=p.intercept)
-        after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
-        if stage == STAGES - 1 and unwidened is not None:
-            after = replace(after, widened=widened(transform, doubt, unwidened, constant=p.intercept))
-        return replace(after, moment=np.zeros_like(mean), known=0.0, unwidened=unwidened)
-
-    def begun(self, state: WhitenedState, released: Length) -> WhitenedState:
-        """With a typical length of gradients at the start."""
-        start = typical_length(released, self.parameters.length(), self.bound)
-        return replace(state, start_length=start, radius=min(self.bound, FIRST_FACTOR * start))
 
     def _step(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
         mechanism = self.parameters.gradient(self.plan.problem.dimension, state.round)
@@ -255,7 +211,7 @@ class WhitenedTracking:
             if self._sure(after, following):
                 after, centre = replace(after, radius=ALIKE * state.start_length, alike=True), 0 * centre
         if t + 1 == p.gradients:
-            following = self._known(state, model, following)
+            following = looks.known(state, model, following)
         after = replace(
             after,
             round=t + 1,
@@ -275,16 +231,6 @@ class WhitenedTracking:
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
-
-    def _known(self, state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
-        """Less what lies along directions that were widened, of which neither a look nor gradients tell anything."""
-        if state.unwidened is None or not state.widened.any():
-            return point
-        gradient, error = model.at(np.zeros_like(point), state.walk)
-        if told(gradient, error, state.widened):
-            return point
-        rows = point.reshape(-1, len(state.widened))
-        return without(rows, state.widened, state.transform, state.unwidened).ravel()
 
     def _strode(self, state: WhitenedState, points: Vector, gradients: Vector) -> Vector:
         """By steps of a length, with momentum, of the mean of gradients clipped to a small part of their length.
@@ -471,7 +417,7 @@ class WhitenedTracking:
     @property
     def bound(self) -> float:
         """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
-        return self.parameters.start_slope * math.sqrt(self._contrasts.features)
+        return looks.bound(self.plan)
 
     @property
     def _common(self) -> float:
