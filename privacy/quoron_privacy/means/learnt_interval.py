@@ -36,7 +36,7 @@ _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on 
 _FALSE = 0.03  # how often noise makes users somewhere beyond `learnt_radii._NEAR` scales, about
 ASKED, AGAIN = 2, 0.5  # times that bins in doubt are asked for, and for which part of what the look around cost
 STILL_LEFT = 0.55  # of μ² for the mean, below which nothing is asked again
-_JUMP, _DOUBT = 1.5, 2.5  # bins in doubt: so many times farther than those surely seen; from so many deviations on
+_JUMP, _DOUBT, _SURE = 1.5, 2.5, 5.5  # bins in doubt: so many times farther than the last sure one; deviations of both
 _WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
 _CHANCE = 6.0  # variances of the square of a difference that noise explains
 _LEAST_KEPT, _MOVES = 0.2, np.array([0.0, 1e-3, -1e-3])  # what the narrow mean has to show of a move; moves, in widths
@@ -110,8 +110,8 @@ def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
 
 
 def doubtful(shares: Vector, deviations: Vector, edges: Vector, scale: float) -> Mask:
-    """Bins far beyond those that surely hold users that may hold some, by themselves or with a neighbour."""
-    sure = np.flatnonzero(seen_of(shares, deviations, _least(deviations, edges, scale), windows=_WINDOWS))
+    """Bins far beyond the last that surely holds users that may hold some, by themselves or with a neighbour."""
+    sure = np.flatnonzero((shares > _SURE * deviations) | (shares == shares.max()))
     far = _JUMP * max(3 * scale, float(edges[sure.max() + 1]), -float(edges[sure.min()]))
     doubt = np.zeros(len(shares), np.bool_)
     for window in (1, 2):

@@ -42,12 +42,13 @@ from quoron_server.algorithms.whitened.estimates import (
     fitting,
     shrunk,
     tail_power,
+    told,
     within,
 )
 from quoron_server.algorithms.whitened.forecast import Seen, hidden
 from quoron_server.algorithms.whitened.forecast import after as bound_after
 from quoron_server.algorithms.whitened.parameters import STAGES, WhitenedParameters
-from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
+from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening, widened, without
 from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
@@ -96,7 +97,8 @@ class WhitenedTracking:
             heard=0.0,
             moment=np.zeros((d, d)),
             known=0.0,
-            opened=False,
+            unwidened=None,
+            widened=np.zeros(d, np.bool_),
             point=zero,
             centre=zero,
             radius=self.bound,
@@ -175,8 +177,10 @@ class WhitenedTracking:
     def moment_radius(self, state: WhitenedState, stage: int, typical: float) -> float:
         """At which second moments are clipped."""
         p = self.parameters
-        room = max(1.0, p.resolution / (MOMENTS_FROM * self._contrasts.features)) * (OPENED if state.opened else 1.0)
-        return typical if p.robust or stage == 0 else room * typical
+        if p.robust or stage == 0:
+            return typical
+        room = max(1.0, p.resolution / (MOMENTS_FROM * self._contrasts.features))
+        return room * typical * (1.0 if state.unwidened is None else OPENED)
 
     def whitened(self, state: WhitenedState, moment: Moment, stage: int, typical: float) -> WhitenedState:
         """By a second moment of features that were clipped at a typical length.
@@ -193,11 +197,16 @@ class WhitenedTracking:
         found = whitening(moment, presence.share, known**-0.5, typical, constant=p.intercept, again=between)
         if between and not found.narrow:
             return replace(state, presence=presence, moment=mean, known=known)
-        transform, doubt = state.transform @ found.transform, found.doubt
+        transform, doubt, unwidened = state.transform @ found.transform, found.doubt, state.unwidened
+        if between and unwidened is None:
+            cautious = whitening(moment, presence.share, known**-0.5, typical, constant=p.intercept)
+            unwidened = state.transform @ cautious.transform
         if p.outputs > 1 and stage == STAGES - 1:
             transform, doubt = aligned(transform, doubt, constant=p.intercept)
         after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
-        return replace(after, moment=np.zeros_like(mean), known=0.0, opened=stage > 0)
+        if stage == STAGES - 1 and unwidened is not None:
+            after = replace(after, widened=widened(transform, doubt, unwidened, constant=p.intercept))
+        return replace(after, moment=np.zeros_like(mean), known=0.0, unwidened=unwidened)
 
     def begun(self, state: WhitenedState, released: Length) -> WhitenedState:
         """With a typical length of gradients at the start."""
@@ -232,11 +241,11 @@ class WhitenedTracking:
         tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
         flattest = min(state.tail, tail)
         so_far = (each[: t + 1] for each in (points, gradients, variances, walks))
+        model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
         if state.alike:
             following, walk, centre = self._strode(state, points, gradients), state.walk, c
             after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
         else:
-            model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
             gradient, error = model.at(theta, state.walk)
             following, moved = self._moved(state, gradient, error, model)
             walk = state.walk + WALK**2 * moved / d
@@ -244,6 +253,8 @@ class WhitenedTracking:
             centre = model.at(following, walk)[0]
             if self._sure(after):
                 after, centre = replace(after, radius=ALIKE * state.start_length, alike=True), 0 * centre
+        if t + 1 == p.gradients:
+            following = self._known(state, model, following)
         after = replace(
             after,
             round=t + 1,
@@ -263,6 +274,16 @@ class WhitenedTracking:
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
+
+    def _known(self, state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
+        """Less what lies along directions that were widened, of which neither a look nor gradients tell anything."""
+        if state.unwidened is None or not state.widened.any():
+            return point
+        gradient, error = model.at(np.zeros_like(point), state.walk)
+        if told(gradient, error, state.widened):
+            return point
+        rows = point.reshape(-1, len(state.widened))
+        return without(rows, state.widened, state.transform, state.unwidened).ravel()
 
     def _strode(self, state: WhitenedState, points: Vector, gradients: Vector) -> Vector:
         """By steps of a length, with momentum, of the mean of gradients clipped to a small part of their length.
