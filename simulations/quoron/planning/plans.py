@@ -227,7 +227,7 @@ def _automatic(
         for info in algorithms.values():  # the first whose rule takes its plan is taken, whatever the others are
             if info.choosing.rule is None:
                 continue
-            alone = _worthwhile(_within_budget(info, config, problem), problem)
+            alone = _within_budget(info, config, problem)  # its bound may be loose; those without one are not better
             if ruled(alone, algorithms, allowed):
                 with suppress(VerificationError):  # never seen; another algorithm will do
                     plan, choice = automatic((alone,), algorithms, problem, allowed=allowed)
