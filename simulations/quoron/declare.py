@@ -283,7 +283,7 @@ def _ranges(
         value: Any = [float(low[place_]), float(high[place_])]
         problem = ""
         if not shapes.told[place_]:
-            value, problem = None, "too few users have numbers here"
+            value, problem = None, f"too few users have {'numbers' if isinstance(each, Numeric) else 'dates'} here"
         elif max(-low[place_], high[place_]) <= edge(1):
             value, problem = None, "zero for nearly everybody"
         entries = () if place_ else plan.entries()

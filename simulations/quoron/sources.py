@@ -50,6 +50,7 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
                 "Expected a DataFrame, the path of a table or of a .toml file, or a preset's name, got "
                 f"{_told(source)}.{_frame_of(source)}"
             )
+        _check_index(source, columns)
         return _of_table(columns), "table", None, source
     path, text = Path("run") if isinstance(source, Config) else Path(source), str(source)
     given = [name for name, value in columns.items() if value is not None]
@@ -79,6 +80,17 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
 
 def _is_preset(name: str) -> bool:
     return name in {each.name for each in presets()}
+
+
+def _check_index(frame: Frame, columns: Mapping[str, Any]) -> None:
+    """DataError where what has to be a column is in a frame's index, which is not read."""
+    levels = getattr(getattr(frame, "index", None), "names", None) or ()
+    for role in ("user", "label"):
+        name = columns.get(role)
+        if isinstance(name, str) and name in levels and name not in frame.columns:
+            raise DataError(
+                f"Expected {role} {name!r} as a column, got it in the DataFrame's index. Pass frame.reset_index()."
+            )
 
 
 def _told(source: object) -> str:

@@ -213,7 +213,7 @@ def test_the_plan_of_a_run_that_has_begun_is_read_and_not_made(tmp_path: Path, m
 
 def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a thread of its own could be neither carried out nor ended."""
-    monkeypatch.setattr(managers, "MOST_RUNS", 2)
+    monkeypatch.setattr(managers.wire, "MOST_RUNS", 2)
     names = ["spring", "summer", "autumn", "winter"]
 
     async def scene() -> dict[str, str]:

@@ -129,6 +129,14 @@ class TestConsent:
         sheet = replace(scene.leader.sheet, rounds=(louder,) * len(scene.leader.sheet.rounds))
         assert not takes_part(scene, scene.announcement(sheet=sheet.as_json()))
 
+    @pytest.mark.parametrize("key", [b"", b"short", b"\xff" * seals.PUBLIC, bytes(seals.PUBLIC)])
+    def test_a_run_whose_key_is_none_is_refused_before_an_answer_is_due(self, key: bytes, scene: Scene) -> None:
+        """Nothing could be sealed for it, and a client would have ended in the middle of a round."""
+        consent = scene.leader.consent
+        consent.run_key = key
+        consent.signature = masked.signature_of(consent, SIGNING)
+        assert not takes_part(scene, scene.announcement(consent=consent))
+
     def test_the_consent_to_a_simulation_is_none_to_a_run_of_secret_noise(self, scene: Scene) -> None:
         """Whoever knows its seed knows the helper's noise."""
         consent = scene.leader.consent

@@ -16,7 +16,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
 from quoron.sections import Privacy
-from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression, PrivateRidge, UnfitRows
+from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
 from quoron.training import arrays, look
 from quoron.training import run as training
 from quoron.training.answers import one_answer
@@ -376,7 +376,7 @@ def test_estimators_weigh_by_class_and_by_row(people):
 def test_an_estimator_that_cannot_balance_says_so(people):
     few = people[people.who < 40]
     asked = estimator(class_weight="balanced", random_state=None, epsilon=1.0, delta=1e-3)
-    with pytest.warns(UnfitRows, match="weighs all classes alike"), pytest.warns(DoubtfulModel, match="bounded by"):
+    with pytest.warns(UnfitRows, match="weighs all classes alike"):
         asked.fit(few[["age", "dose"]], few.ill, few.who)
     ridge = PrivateRidge(bounds=(0, 100), label_range=(0, 5), most_weight=3.0, random_state=0)
     with pytest.warns(Warning, match="protects nobody"):

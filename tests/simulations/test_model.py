@@ -13,6 +13,8 @@ import quoron
 from quoron.cli.app import invoke
 from quoron.model import Model
 from quoron.reports import sections
+from quoron.training.predicting import unread
+from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import make_loss
@@ -137,3 +139,15 @@ def test_a_report_works_a_models_coefficients_out_once_however_many_columns_ther
     monkeypatch.setattr(Model, "_raw", lambda own: calls.append(own) or raw(own))
     assert "x59" in str(sections._moved(made))
     assert len(calls) == 1
+
+
+def test_whoever_predicts_is_told_of_columns_that_rows_do_not_say():
+    made = model(read_label("ill"), missing="middle")
+    rows = pd.DataFrame({"age": ["20,5", "30,5", "40"], "ward": ["north", "south", "south"]})
+    (said,) = unread(made, tables.read(rows))
+    assert said.startswith("Column 'age' is no number or date in 2 of 3 rows: the middle of its range is taken.")
+    (said,) = unread(made, tables.read(ROWS.assign(age=[None, 30, 40, 50])))
+    assert said.startswith(
+        "Column 'ward' is in none of the declared categories, or missing in 1 of 4 rows: such rows are"
+    )
+    assert unread(made, tables.read(ROWS.assign(ward="north"))) == []

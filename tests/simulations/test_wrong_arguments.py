@@ -200,6 +200,7 @@ def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
         ({"label": None}, "the columns that say whose a row is and what is predicted, got user='who' and label=None"),
         ({"epsilon": "2"}, "Expected epsilon as a number for plan_training, got epsilon='2'"),
         ({"source": [{"who": 1}]}, r"Expected a DataFrame, .*, got a list. Write pandas.DataFrame\(rows\)"),
+        ({"source": FRAME.set_index("who")}, r"Expected user 'who' as a column, got it in .* frame\.reset_index\(\)"),
         ({"source": "nowhere.csv"}, "Expected a table at '.*nowhere.csv', found no such file"),
         ({"source": "nothing"}, "Expected a table to be at 'nothing'"),
         (

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from quoron_client.federation.terms import Terms
 from quoron_client.protocol import masked
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_privacy.errors import WireError
+from quoron_privacy.errors import ConfigError, WireError
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.rows import RingReduction
 from quoron_privacy.two_servers.sheet import RoundSheet, Sheet
@@ -78,7 +78,10 @@ class Masking:
         _require("participations", consent.participations, sheet.participations)
         _require("separation", consent.separation, sheet.separation)
         _require("bytes of a plan's digest", len(consent.plan_digest), 32)
-        _require("bytes of a key", len(consent.run_key), seals.PUBLIC)
+        try:
+            seals.seal(consent.run_key, bytes(32), b"")  # now, and not when an answer is due
+        except ConfigError as error:
+            raise WireError(f"Expected the helper's consent to hold the run's key: {error}") from None
         if consent.expires <= time.time():
             raise WireError("Expected the helper's consent to be good now, got one that is over. Check both clocks.")
         return cls(terms.run, consent.plan_digest, sheet, consent.run_key, consent.expires, pinned.fingerprint)

@@ -29,6 +29,8 @@ AROUND = 2.5  # or, around a mean, what brings the mean to this times that of al
 MOST_DOUBT = 10.0
 WIDENED = 0.01  # times their mean that eigenvalues stay above 0 where some are narrow and there is another look
 NARROW, SURELY = 0.3, 2.0  # of the constant feature's mean square, and by how many deviations less a hidden one varies
+UNHEARD = 0.5  # the edge of the noise over an eigenvalue, floor and all, above which that may be noise alone
+LONGER = 3.0  # times as long as unwidened
 WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
 _NORMAL = NormalDist()
 
@@ -121,6 +123,25 @@ def _resolved(
     floor = floors[0] * np.eye(d) + (floors[1] - floors[0]) * along
     values, basis = np.linalg.eigh((basis * values) @ basis.T + floor)
     return values, basis, edge * (1 + (means @ basis) ** 2), narrow
+
+
+def widened(transform: Matrix, doubt: Vector, unwidened: Matrix, *, constant: bool) -> NDArray[np.bool_]:
+    """Directions that no look has heard, though they are longer for it than in a metric that widened none: (d,).
+
+    Columns that sum to the constant, such as all categories of one, have such a direction: nothing holds it there.
+    """
+    own, found = len(transform) - constant, np.zeros(len(transform), np.bool_)
+    lengths = np.linalg.norm(np.linalg.solve(unwidened[:own, :own], transform[:own, :own]), axis=0)
+    found[:own] = (doubt[:own] > UNHEARD) & (lengths > LONGER)
+    return found
+
+
+def without(points: Matrix, directions: NDArray[np.bool_], transform: Matrix, unwidened: Matrix) -> Matrix:
+    """Points, (q, d), less what lies along directions, (d,), of their metric: the nearest in the other one."""
+    between = np.linalg.solve(unwidened, transform)
+    basis = np.linalg.qr(between[:, directions])[0]
+    found: Matrix = np.linalg.solve(between, (points @ between.T - (points @ between.T @ basis) @ basis.T).T).T
+    return found
 
 
 def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix, Vector]:

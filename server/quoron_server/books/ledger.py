@@ -208,9 +208,8 @@ class Ledger:
         More may follow those that it has been told of. They are erased with the noise key.
         """
         given, at = b"".join(digests), _unreleased.c
-        here = sa.select(at.inputs).where(at.run == self.run)
         with self._database.writing() as connection:
-            rows = connection.execute(here).all()
+            rows = connection.execute(sa.select(at.inputs).where(at.run == self.run)).all()
             held = b"" if not rows or rows[0].inputs is None else bytes(rows[0].inputs)
             if given.startswith(held):
                 connection.execute(_unreleased.update().where(at.run == self.run), {"inputs": given})

@@ -129,10 +129,11 @@ def predict(
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
     from quoron import api
-    from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
+    from quoron.training.predicting import one_for_all, predictions, threshold_of, unread, write_predictions
+    from quoron_client.data import tables
 
     trained, decided = api.load(model), threshold_of(threshold)
-    rows = text.opened(table)
+    rows = tables.read(text.opened(table), trained.feature_names_in_)
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     if trained.evaluation is not None:
@@ -141,6 +142,8 @@ def predict(
             f"{each.name} per {each.per} of {trained.evaluation.users:,} held-out users, with 95 %: {each.text()}",
             err=True,
         )
+    for remark in unread(trained, rows):
+        typer.echo(remark, err=True)
     if (said := one_for_all(trained, found, decided)) is not None:
         typer.echo(said, err=True)
 

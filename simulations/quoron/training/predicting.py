@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from quoron.model import Model, Threshold
 from quoron.run_folder import as_parquet, write
 from quoron_client.data import tables
@@ -53,6 +55,29 @@ def one_for_all(model: Model, table: "pa.Table", threshold: Threshold | None = N
     fix = "" if threshold == "share" or model.label_shares is None else " With --threshold share rare classes count."
     certain = ", as any other rows would be" if model.always(threshold) is not None else ""
     return f"All {table.num_rows:,} rows are predicted {name}: {value}{certain}.{fix}"
+
+
+def unread(model: Model, rows: "pa.Table") -> list[str]:
+    """What whoever predicts should know of numbers that half of the rows or more do not say. Of their own rows.
+
+    And of words that any row has and the model does not know: unless such rows were trained on, what it says of them is
+    the constant and the other columns without any of the words that it always had beside them.
+    """
+    said = []
+    for feature in model.encoding.features:
+        found = feature.read(rows)
+        numbers = found.dtype.kind == "f"
+        many = int(np.count_nonzero(np.isnan(found) if numbers else found < 0))
+        if not many or (numbers and 2 * many < rows.num_rows):
+            continue
+        what, so = (
+            "no number or date",
+            "the middle of its range is taken. Write it as in the table that was trained on.",
+        )
+        if not numbers:
+            what, so = feature.misfit[1], "such rows are told well only if the table that was trained on had some."
+        said.append(f"Column {feature.column!r} is {what} in {many:,} of {rows.num_rows:,} rows: {so}")
+    return said
 
 
 def write_predictions(table: "pa.Table", out: Path | None) -> None:

@@ -207,7 +207,6 @@ def _summary(
     health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
     problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
     doubts = *no_better(events), *unheard(events), *unsettled(plan, events)
-    doubts = doubts or unsure(plan, left)
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
@@ -239,7 +238,7 @@ def _summary(
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
             *uneven(events),
-            *doubts,
+            *(doubts or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
             *unseen_directions(events),
             *growing(events),
         ),

@@ -34,11 +34,11 @@ def table(users=800, features=4, classes=3, items=4) -> ItemBatch:
     return ItemBatch(rows, labels, np.arange(users + 1) * items)
 
 
-def plan_of(batch: ItemBatch, classes=3, ridge=0.0, **options) -> Plan:
+def plan_of(batch: ItemBatch, classes=3, ridge=0.0, items=4, **options) -> Plan:
     loss, d = Softmax(classes=classes, ridge=ridge), classes * batch.dimension
     problem = problem_of(
         users=batch.users,
-        items_per_user=4,
+        items_per_user=items,
         dimension=d,
         domain=L2Ball(100.0),
         lipschitz=loss.lipschitz(L2Ball(100.0), d),
@@ -117,6 +117,7 @@ def test_fewer_users_are_clipped_only_where_classes_are_told_nearly_surely(apart
     """Most gradients are short then; with hostile users feared, or classes that overlap, the run is as without."""
     batch = clusters(apart)
     plan = plan_of(batch, 6, robust=robust)
+    monkeypatch.setattr(method, "SURE", 0.0)
     state = ended(batch, plan)
     monkeypatch.setattr(method, "NEAR", (1e-9, 1.0))
     without = ended(batch, plan)
@@ -125,6 +126,45 @@ def test_fewer_users_are_clipped_only_where_classes_are_told_nearly_surely(apart
     else:
         assert np.all(state.radii >= without.radii)
         assert state.beyond[-3:].mean() < without.beyond[-3:].mean() - 0.05
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-5])
+def test_who_is_told_wrong_counts_alike_where_classes_are_told_nearly_surely_and_more_is_learnt(ridge, monkeypatch):
+    batch, known = clusters(0.8, users=800), Softmax(classes=6, ridge=ridge)
+    plan = plan_of(batch, 6, ridge, items=1)
+    state = ended(batch, plan)
+    assert state.alike
+    start = int(np.argmax(state.radii == state.radii[-1]))
+    assert 2 <= start < 8
+    np.testing.assert_array_equal(state.radii[start:], method.ALIKE * state.start_length)
+    assert not state.centre.any()
+    monkeypatch.setattr(method, "SURE", 0.0)
+    without = ended(batch, plan)
+    np.testing.assert_array_equal(state.points[: start + 1], without.points[: start + 1])
+    risks = [average_loss(known, batch, INFO.make(plan).model(each)).mean() for each in (state, without)]
+    assert risks[0] < risks[1]
+
+
+@pytest.mark.parametrize(("apart", "items", "robust"), [(0.2, 1, False), (1.5, 2, False), (1.5, 1, True)])
+def test_classes_that_overlap_users_of_rows_and_hostile_ones_are_stepped_among_as_before(
+    apart, items, robust, monkeypatch
+):
+    batch = clusters(apart)
+    plan = plan_of(batch, 6, items=items, robust=robust)
+    state = ended(batch, plan)
+    assert not state.alike
+    monkeypatch.setattr(method, "SURE", 0.0)
+    np.testing.assert_array_equal(state.point, ended(batch, plan).point)
+
+
+def test_classes_that_are_far_from_even_are_stepped_among_as_before(monkeypatch):
+    batch = clusters(1.2, users=4200)
+    kept = np.flatnonzero((batch.labels == 0) | (np.arange(4200) % 5 == 0))  # one class is five times the others
+    batch = ItemBatch(batch.features[kept], batch.labels[kept], np.arange(len(kept) + 1))
+    state = ended(batch, plan_of(batch, 6, items=1))
+    assert not state.alike
+    monkeypatch.setattr(method, "EVEN", 0.0)
+    assert ended(batch, plan_of(batch, 6, items=1)).alike
 
 
 def test_gaussian_samples_are_those_of_contrasts(monkeypatch):

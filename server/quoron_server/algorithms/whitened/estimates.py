@@ -28,6 +28,7 @@ TAIL_SCATTER = 0.3  # by which logarithms of shares are off that law
 LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0)  # of features' variance, by which there may be more to learn where they vary
+CLIPPING, TOLD = 1.25, 3.0  # of noise, and deviations, beyond which a gradient tells of directions
 GRID = 60  # scales of what there is to learn
 
 
@@ -42,7 +43,8 @@ class WhitenedState:
     heard: float  # how far features vary, in deviations of the noise in that
     moment: Vector  # (d, d), mean of the second moments since features were whitened last
     known: float  # its precision, that of a diagonal entry
-    opened: bool  # whether directions that were narrow have been widened after the first second moment
+    unwidened: Vector | None  # L as it would be had the first narrow directions not been widened; None: none were
+    widened: NDArray[np.bool_]  # (d,): directions that no look has heard, though they were widened for it
     point: Vector  # θ_t, (D,): q parts of d numbers, D = qd; q = 1 but for several classes
     centre: Vector  # c_t, (D,)
     radius: float  # C_t
@@ -59,6 +61,7 @@ class WhitenedState:
     radii: Vector  # (T,), C
     beyond: Vector  # (T,): share of users beyond ⅔ C
     tail: float  # the least power of the tail of users' lengths so far
+    alike: bool = False  # whether all users who are told wrong count alike
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +141,12 @@ def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector
     weights = np.exp(logs - logs.max())
     moved: Vector = z * ((weights / weights.sum())[:, None] * scales / spread).sum(axis=0)
     return moved
+
+
+def told(gradient: Vector, error: float, along: NDArray[np.bool_]) -> bool:
+    """Whether a gradient, (D,), tells of directions, (d,), more than noise of variance `error` and clipping do."""
+    found = gradient.reshape(-1, len(along))[:, along]
+    return float(np.sum(found * found)) / error > CLIPPING * found.size + TOLD * math.sqrt(2 * found.size)
 
 
 def within(point: Vector, limit: float) -> Vector:

@@ -28,11 +28,12 @@ from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts
-from quoron_privacy.means.free_presence import Leading, Length, Moment, Rows, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Leading, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release, packed
 from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.whitened import looks
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,
     LEARNT,
@@ -47,17 +48,14 @@ from quoron_server.algorithms.whitened.estimates import (
 from quoron_server.algorithms.whitened.forecast import Seen, hidden
 from quoron_server.algorithms.whitened.forecast import after as bound_after
 from quoron_server.algorithms.whitened.parameters import STAGES, WhitenedParameters
-from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
+from quoron_server.algorithms.whitening import along
 from quoron_server.plan import Plan
 
-FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
-MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
-OPENED = 2.0  # times that, where directions were narrow: few users may have all that varies along them
 STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
 FARTHER = 2.0  # times what is linear of a gradient may be larger where the tail was ever flatter than that
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
@@ -70,6 +68,10 @@ LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, ov
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
 ROBUST_LABELS = 1.2
 USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of COARSE; above it in proportion
+# Of several classes, one row a user: √S over G₀ and ν below which all who are told wrong count alike; the radius then,
+# over G₀; the longest step, over the usual length of a point; the share of the last step that is gone again.
+SURE, ALIKE_BELOW, ALIKE, STRIDE, MOMENTUM = 0.25, 100.0, 0.15, 1.6, 0.3
+EVEN = 0.9  # 1 - Σ p̄² of the mean chances, over that of even ones, above which they do: rare classes were lost
 
 
 class WhitenedTracking:
@@ -93,12 +95,13 @@ class WhitenedTracking:
             heard=0.0,
             moment=np.zeros((d, d)),
             known=0.0,
-            opened=False,
+            unwidened=None,
+            widened=np.zeros(d, np.bool_),
             point=zero,
             centre=zero,
             radius=self.bound,
             start_length=self.bound,
-            factor=FIRST_FACTOR,
+            factor=looks.FIRST_FACTOR,
             spread=self.bound**2,
             target=self._target(0.25),
             error=0.0,
@@ -150,56 +153,22 @@ class WhitenedTracking:
         self, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
     ) -> tuple[WhitenedState, tuple[Release, ...]]:
         """Second moments, each clipped at a typical length; then a typical gradient."""
-        p, d, length = self.parameters, self._contrasts.features, self.parameters.length()
+        plan, p, d, length = self.plan, self.parameters, self._contrasts.features, self.parameters.length()
         entries: tuple[Release, ...] = ()
         answered = gradients.answered
         for stage in range(STAGES):
             logs = moment_logs(factors, state.transform)
-            typical = self.typical(length.release(logs, answered, float(d), noise.stream("length", stage)))
-            mechanism, radius = p.moment(self.plan.problem.dimension, stage), self.moment_radius(state, stage, typical)
+            typical = looks.typical(plan, length.release(logs, answered, float(d), noise.stream("length", stage)))
+            mechanism, radius = (
+                p.moment(self.plan.problem.dimension, stage),
+                looks.radius(self.plan, state, stage, typical),
+            )
             moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
-            state = self.whitened(state, moment, stage, typical)
+            state = looks.whitened(plan, state, moment, stage, typical)
             entries += (length.entry(), mechanism.entry())
         logs = vector_logs(gradients.values, state.transform)
-        state = self.begun(state, length.release(logs, answered, self.bound, noise.stream("length", STAGES)))
+        state = looks.begun(plan, state, length.release(logs, answered, self.bound, noise.stream("length", STAGES)))
         return state, (*entries, length.entry())
-
-    def typical(self, released: Length) -> float:
-        """A typical length of second moments, of users who have any."""
-        d = float(self._contrasts.features)
-        return min(d, typical_length(released, self.parameters.length(), d))
-
-    def moment_radius(self, state: WhitenedState, stage: int, typical: float) -> float:
-        """At which second moments are clipped."""
-        p = self.parameters
-        room = max(1.0, p.resolution / (MOMENTS_FROM * self._contrasts.features)) * (OPENED if state.opened else 1.0)
-        return typical if p.robust or stage == 0 else room * typical
-
-    def whitened(self, state: WhitenedState, moment: Moment, stage: int, typical: float) -> WhitenedState:
-        """By a second moment of features that were clipped at a typical length.
-
-        Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
-        """
-        p, mechanism = self.parameters, self.parameters.moment(self.plan.problem.dimension, stage)
-        presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
-        weight = (mechanism.scale * self.moment_radius(state, stage, typical)) ** -2
-        known = state.known + weight
-        mean = state.moment + weight / known * (moment.mean - state.moment)
-        between = 0 < stage < STAGES - 1
-        moment = moment._replace(mean=mean)
-        found = whitening(moment, presence.share, known**-0.5, typical, constant=p.intercept, again=between)
-        if between and not found.narrow:
-            return replace(state, presence=presence, moment=mean, known=known)
-        transform, doubt = state.transform @ found.transform, found.doubt
-        if p.outputs > 1 and stage == STAGES - 1:
-            transform, doubt = aligned(transform, doubt, constant=p.intercept)
-        after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
-        return replace(after, moment=np.zeros_like(mean), known=0.0, opened=stage > 0)
-
-    def begun(self, state: WhitenedState, released: Length) -> WhitenedState:
-        """With a typical length of gradients at the start."""
-        start = typical_length(released, self.parameters.length(), self.bound)
-        return replace(state, start_length=start, radius=min(self.bound, FIRST_FACTOR * start))
 
     def _step(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
         mechanism = self.parameters.gradient(self.plan.problem.dimension, state.round)
@@ -230,16 +199,25 @@ class WhitenedTracking:
         flattest = min(state.tail, tail)
         so_far = (each[: t + 1] for each in (points, gradients, variances, walks))
         model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
-        gradient, error = model.at(theta, state.walk)
-        following, moved = self._moved(state, gradient, error, model)
-        walk = state.walk + WALK**2 * moved / d
-        after = self._aimed(state, released, share, tail, gradient, error, following, moved)
+        if state.alike:
+            following, walk, centre = self._strode(state, points, gradients), state.walk, c
+            after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
+        else:
+            gradient, error = model.at(theta, state.walk)
+            following, moved = self._moved(state, gradient, error, model)
+            walk = state.walk + WALK**2 * moved / d
+            after = self._aimed(state, released, share, tail, gradient, error, following, moved)
+            centre = model.at(following, walk)[0]
+            if self._sure(after, following):
+                after, centre = replace(after, radius=ALIKE * state.start_length, alike=True), 0 * centre
+        if t + 1 == p.gradients:
+            following = looks.known(state, model, following)
         after = replace(
             after,
             round=t + 1,
             presence=presence,
             point=following,
-            centre=model.at(following, walk)[0],
+            centre=centre,
             walk=walk,
             points=points,
             gradients=gradients,
@@ -253,6 +231,30 @@ class WhitenedTracking:
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
+
+    def _strode(self, state: WhitenedState, points: Vector, gradients: Vector) -> Vector:
+        """By steps of a length, with momentum, of the mean of gradients clipped to a small part of their length.
+
+        With a ridge along the features' own directions that at the usual length of a point is as long as all noise.
+        """
+        p, parts, t = self.parameters, self._contrasts.parts, state.round
+        usual, signal = USUAL * math.sqrt(p.width), along(state.transform, constant=p.intercept)
+        noise = math.sqrt(self._contrasts.dimension / sum(each**-2 for each in p.gradient_scales))
+        pull = np.diag(state.radius * noise / usual * signal.mean() / signal)
+        pull += p.ridge * state.transform.T @ state.transform
+        before = t > 0 and state.radii[t - 1] == state.radius  # whether the last step was such a one
+        inverse = np.linalg.inv(state.radius / (STRIDE * usual) * np.eye(len(signal)) + pull)
+
+        def after(k: int) -> Vector:
+            at = points[k].reshape(parts, -1)
+            moved: Vector = (at - (gradients[k].reshape(parts, -1) + at @ pull) @ inverse).ravel()
+            return moved
+
+        following = after(t)
+        if t + 1 < p.gradients:
+            following = following + MOMENTUM * (following - (after(t - 1) if before else state.point))
+        following = within(following, self._largest)
+        return following * fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
 
     def _moved(
         self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel
@@ -384,7 +386,10 @@ class WhitenedTracking:
         p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
         seen = Seen.of(state.error, bends, state.radius)._replace(hidden=hidden(state.doubt, constant=p.intercept))
         pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
-        return seen.sure(self._law, state.point, state.centre + pull.ravel(), state.error) if p.sigmoid else seen
+        gradient, error = state.centre, state.error
+        if state.alike:  # users who were clipped had lengths between C and G₀
+            gradient, error = state.gradients[-1] / math.sqrt(ALIKE), float(state.variances[-1]) / ALIKE
+        return seen.sure(self._law, state.point, gradient + pull.ravel(), error) if p.sigmoid else seen
 
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""
@@ -399,10 +404,20 @@ class WhitenedTracking:
         p = self.parameters  # of the tail of fewer, or of hostile, users it is mostly noise, or theirs
         return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
+    def _sure(self, state: WhitenedState, following: Vector) -> bool:
+        """Whether most are told right, and noise hides by how much: of several even classes and users of one row."""
+        p = self.parameters
+        near = SURE * min(1.0, ALIKE_BELOW / p.resolution)
+        usual = p.outputs > 2 and self.plan.problem.items_per_user == 1 and not p.robust
+        if not usual or math.sqrt(state.spread) >= near * state.start_length:
+            return False
+        levels = following.reshape(p.law.parts, -1)[:, -1] * p.intercept
+        return 4 * self._law.variety(levels, float(following @ following - levels @ levels)) > EVEN
+
     @property
     def bound(self) -> float:
         """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
-        return self.parameters.start_slope * math.sqrt(self._contrasts.features)
+        return looks.bound(self.plan)
 
     @property
     def _common(self) -> float:

@@ -22,6 +22,7 @@ from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import NoisySums, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithms.whitened import looks
 from quoron_server.algorithms.whitened.estimates import WhitenedState
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.whitened.parameters import PARTS, WhitenedParameters
@@ -87,13 +88,13 @@ class WhitenedInParts:
             return Update(after, update.releases, *seen, update.present)
         entry, present = p.length().entry(), None
         if part == VECTOR:
-            own = self.inner.begun(own, p.length().release_sums(sums, stream))
+            own = looks.begun(self.plan, own, p.length().release_sums(sums, stream))
         elif part % 2 == 0:
-            typical = self.inner.typical(p.length().release_sums(sums, stream))
+            typical = looks.typical(self.plan, p.length().release_sums(sums, stream))
         else:
             mechanism, stage = p.moment(dimension, part // 2), part // 2
-            moment = mechanism.release_sums(sums, self.inner.moment_radius(own, stage, typical), stream)
-            own, entry = self.inner.whitened(own, moment, stage, typical), mechanism.entry()
+            moment = mechanism.release_sums(sums, looks.radius(self.plan, own, stage, typical), stream)
+            own, entry = looks.whitened(self.plan, own, moment, stage, typical), mechanism.entry()
             present = moment.presence * p.cohort_size
         return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
 
@@ -112,7 +113,8 @@ class WhitenedInParts:
         if state.part < VECTOR and state.part % 2 == 0:
             return LengthSum(users, own.transform, float(self._contrasts.features))
         if state.part < VECTOR:
-            return ShapedMomentSum(users, own.transform, self.inner.moment_radius(own, state.part // 2, state.typical))
+            at = looks.radius(self.plan, own, state.part // 2, state.typical)
+            return ShapedMomentSum(users, own.transform, at)
         if own.round == p.gradients:
             return ChangeSum(self.inner.voting(own))
         return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))
