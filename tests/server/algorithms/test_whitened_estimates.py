@@ -10,9 +10,10 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
     shrunk,
+    told,
 )
 from quoron_server.algorithms.whitened.law import Law
-from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
+from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening, without
 
 
 class TestEstimates:
@@ -173,3 +174,22 @@ class TestEstimates:
         logs[::2] = -np.inf
         released = mechanism.release(logs, np.ones(10_000, bool), np.e, SeededNoise(0).stream("length"))
         assert typical_length(released, mechanism, np.e) == pytest.approx(1.0, rel=0.01)
+
+
+def test_what_lies_along_unknown_directions_is_gone_and_all_else_is_nearest_to_what_it_was():
+    rng = np.random.default_rng(3)
+    unwidened, points, unknown = rng.normal(size=(5, 5)), rng.normal(size=(2, 5)), np.array([1, 0, 0, 1, 0], bool)
+    transform = unwidened @ (np.eye(5) + rng.normal(size=(5, 5)) / 5) @ np.diag([30.0, 1.0, 1.0, 20.0, 1.0])
+    left = without(points, unknown, transform, unwidened)
+    before, after = (np.linalg.solve(unwidened, transform @ each.T) for each in (points, left))
+    directions = np.linalg.solve(unwidened, transform)[:, unknown]
+    np.testing.assert_allclose(directions.T @ after, 0.0, atol=1e-9)
+    best = np.linalg.lstsq(directions, before, rcond=None)[0]
+    np.testing.assert_allclose(after, before - directions @ best, atol=1e-9)
+
+
+def test_a_gradient_tells_of_directions_where_it_is_longer_than_noise_and_what_others_lean():
+    along, doubt = np.array([True, False, False]), np.array([2.0, 0.1, 0.1])
+    assert not told(np.array([2.0, 0.0, 0.0]), 1.0, along, doubt)
+    assert told(np.array([3.0, 0.0, 0.0]), 1.0, along, doubt)
+    assert not told(np.array([3.0, 100.0, 0.0]), 1.0, along, doubt)

@@ -94,6 +94,19 @@ def test_most_of_what_there_is_to_learn_is_learnt(loss, adjacency):
     assert left(batch, plan, loss) < 0.1
 
 
+def test_a_row_without_a_category_is_predicted_like_others_where_all_categories_are_columns():
+    """Nobody varies along what such columns sum to: looks widen it, and a model could have any size there."""
+    rng, users, items = np.random.default_rng(0), 1500, 3
+    ward, others = rng.integers(0, 3, users * items), rng.uniform(-1, 1, (users * items, 3)) / 4
+    rows = np.column_stack([np.eye(3)[ward], others, np.ones(users * items)]) / np.sqrt(7)
+    scores = 8 * rows[:, 3] - 6 * rows[:, 4] + 2 * rows[:, 0] + 0.5
+    labels = np.where(rng.random(len(scores)) < 1 / (1 + np.exp(-scores)), 1.0, -1.0)
+    batch = ItemBatch(rows, labels, np.arange(users + 1) * items)
+    plan, nobody = plan_of(batch), np.array([0, 0, 0, 0, 0, 0, 1.0]) / np.sqrt(7)
+    off = [abs((nobody - rows.mean(axis=0)) @ run(batch, plan, seed=seed)[1]) for seed in range(1, 7)]
+    assert max(off) < 1.0  # 20 in every second run where what nobody tells of is kept
+
+
 def test_a_ridge_is_part_of_what_is_minimised():
     batch = table(users=2000)
     assert left(batch, plan_of(batch, ridge=0.05)) < 0.05

@@ -143,10 +143,16 @@ def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector
     return moved
 
 
-def told(gradient: Vector, error: float, along: NDArray[np.bool_]) -> bool:
-    """Whether a gradient, (D,), tells of directions, (d,), more than noise of variance `error` and clipping do."""
-    found = gradient.reshape(-1, len(along))[:, along]
-    return float(np.sum(found * found)) / error > CLIPPING * found.size + TOLD * math.sqrt(2 * found.size)
+def told(gradient: Vector, error: float, along: NDArray[np.bool_], doubt: Vector) -> bool:
+    """Whether a gradient, (D,), tells of directions, (d,), more than noise of variance `error` and clipping do.
+
+    A direction that is found in noise leans towards each other one by about that one's doubt over √(2d), and has as
+    much of its gradient.
+    """
+    rows = gradient.reshape(-1, len(along))
+    leaning = rows[:, ~along] * doubt[~along] / math.sqrt(2 * len(along))
+    found, noise = rows[:, along], error + float(np.sum(leaning * leaning)) / len(rows)
+    return float(np.sum(found * found)) / noise > CLIPPING * found.size + TOLD * math.sqrt(2 * found.size)
 
 
 def within(point: Vector, limit: float) -> Vector:

@@ -80,7 +80,7 @@ def known(state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
     if state.unwidened is None or not state.widened.any():
         return point
     gradient, error = model.at(np.zeros_like(point), state.walk)
-    if told(gradient, error, state.widened):
+    if told(gradient, error, state.widened, state.doubt):
         return point
     rows = point.reshape(-1, len(state.widened))
     return without(rows, state.widened, state.transform, state.unwidened).ravel()
