@@ -44,11 +44,11 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.outlier_iterates.method": (3428, 23),
     "quoron_server.algorithms.phased_erm.entry": (5305, 38),
     "quoron_server.algorithms.phased_erm.method": (2412, 17),
-    "quoron_server.algorithms.tracking.entry": (5457, 36),
-    "quoron_server.algorithms.tracking.method": (3813, 24),
+    "quoron_server.algorithms.tracking.entry": (5458, 36),
+    "quoron_server.algorithms.tracking.method": (3814, 24),
     "quoron_server.algorithms.two_servers.method": (5232, 36),
-    "quoron_server.algorithms.whitened.entry": (5918, 40),
-    "quoron_server.algorithms.whitened.method": (4584, 29),
+    "quoron_server.algorithms.whitened.entry": (5925, 40),
+    "quoron_server.algorithms.whitened.method": (4591, 29),
     "quoron_server.algorithms.winsorised.entry": (4459, 33),
     "quoron_server.algorithms.winsorised.method": (2936, 22),
     "quoron_server.service.coordinator": (17669, 110),
@@ -70,12 +70,12 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 97097,
+    "lines of the product": 97104,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (22534, 1314),
     "quoron_server.algorithms.localised.method": (1352, 62),
-    "quoron_server.algorithms.tracking.method": (2696, 114),
+    "quoron_server.algorithms.tracking.method": (2697, 114),
 }
 
 MAY_IMPORT = {

@@ -63,7 +63,7 @@ class TestBadFiles:
             self.items(tmp_path / "d")
         pq.write_table(own.drop_columns(["b"]), path)
         renewed(tmp_path / "d", "who")
-        with pytest.raises(DataError, match=r"one column 'b' in 'part-001.parquet', got 0"):
+        with pytest.raises(DataError, match=r"one column 'b' in 'part-001.parquet', as in 'part-000.parquet', got 0"):
             self.items(tmp_path / "d")
 
     def test_nothing_there_is_said(self, tmp_path):

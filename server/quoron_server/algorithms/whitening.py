@@ -29,7 +29,7 @@ AROUND = 2.5  # or, around a mean, what brings the mean to this times that of al
 MOST_DOUBT = 10.0
 WIDENED = 0.01  # times their mean that eigenvalues stay above 0 where some are narrow and there is another look
 NARROW, SURELY = 0.3, 2.0  # of the constant feature's mean square, and by how many deviations less a hidden one varies
-UNHEARD = 0.5  # the edge of the noise over an eigenvalue, floor and all, above which that may be noise alone
+UNHEARD = 0.42  # the edge of the noise over an eigenvalue, floor and all, above which that may be noise alone
 LONGER = 3.0  # times as long as unwidened
 WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
 _NORMAL = NormalDist()
@@ -89,9 +89,10 @@ def whitening(
     return Whitening(transform, np.minimum(doubt, MOST_DOUBT), heard, narrow)
 
 
-def _narrow(hidden: Vector, s: float, usual: float) -> bool:
-    """Whether these eigenvalues are in the mean surely below a share of what is `usual`."""
-    return len(hidden) > 0 and float(hidden.mean()) + SURELY * s / math.sqrt(len(hidden)) < NARROW * usual
+def _narrow(values: Vector, floor: float, s: float, usual: float) -> bool:
+    """Whether most eigenvalues are hidden, and in the mean surely below a share of what is `usual`."""
+    hidden = values[values < floor]
+    return 2 * len(hidden) > len(values) and float(hidden.mean()) + SURELY * s / math.sqrt(len(hidden)) < NARROW * usual
 
 
 def _resolved(
@@ -117,7 +118,7 @@ def _resolved(
     sides = rough @ basis
     values, basis = np.linalg.eigh(base * np.eye(d) + (sides * values) @ sides.T)
     values = np.maximum(values, 0.0)
-    narrow = _narrow(values[values < max(min(FLOOR * edge, room), FLOOR * base)], s, usual)
+    narrow = _narrow(values, max(min(FLOOR * edge, room), FLOOR * base), s, usual)
     least = (WIDENED if narrow and again else FLOOR) * base
     floors = [max(min(FLOOR * edge * times, room), least) for times in (1.0, 1 + square)]
     floor = floors[0] * np.eye(d) + (floors[1] - floors[0]) * along

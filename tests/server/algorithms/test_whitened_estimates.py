@@ -135,10 +135,11 @@ class TestEstimates:
             return whitening(Moment(np.diag([*values, 1.0]), 1.0), 1.0, s, 1.0, constant=constant).narrow
 
         assert not narrow([0.8, 0.9, 1.0], 0.01)  # all are seen
-        assert narrow([0.01, 0.9, 1.0], 0.01)  # one is hidden by the floor
+        assert narrow([0.01, 0.01, 1.0], 0.01)  # two are hidden by the floor
+        assert not narrow([0.01, 0.9, 1.0], 0.01)  # few may be what sums to a constant
         assert narrow([0.0, 0.0, 0.0], 0.01)
         assert not narrow([0.0, 0.0, 0.0], 0.6)  # noise tells nothing
-        assert not narrow([0.01, 0.9, 1.0], 0.6)
+        assert not narrow([0.01, 0.01, 1.0], 0.6)
 
     def test_noise_alone_is_told_from_no_direction(self):
         rng, s, d = np.random.default_rng(2), 0.01, 12
@@ -188,8 +189,9 @@ def test_what_lies_along_unknown_directions_is_gone_and_all_else_is_nearest_to_w
     np.testing.assert_allclose(after, before - directions @ best, atol=1e-9)
 
 
-def test_a_gradient_tells_of_directions_where_it_is_longer_than_noise_and_what_others_lean():
-    along, doubt = np.array([True, False, False]), np.array([2.0, 0.1, 0.1])
-    assert not told(np.array([2.0, 0.0, 0.0]), 1.0, along, doubt)
-    assert told(np.array([3.0, 0.0, 0.0]), 1.0, along, doubt)
-    assert not told(np.array([3.0, 100.0, 0.0]), 1.0, along, doubt)
+def test_a_gradient_tells_of_directions_where_it_is_longer_than_noise_and_not_a_small_part_of_it_all():
+    along = np.array([True, False, False])
+    assert not told(np.array([2.0, 0.0, 0.0]), 1.0, along, constant=True)
+    assert told(np.array([3.0, 0.0, 100.0]), 1.0, along, constant=True)
+    assert not told(np.array([3.0, 7.0, 0.0]), 1.0, along, constant=True)
+    assert not told(np.array([3.0, 0.0, 7.0]), 1.0, along, constant=False)

@@ -104,7 +104,7 @@ def test_a_row_without_a_category_is_predicted_like_others_where_all_categories_
     batch = ItemBatch(rows, labels, np.arange(users + 1) * items)
     plan, nobody = plan_of(batch), np.array([0, 0, 0, 0, 0, 0, 1.0]) / np.sqrt(7)
     off = [abs((nobody - rows.mean(axis=0)) @ run(batch, plan, seed=seed)[1]) for seed in range(1, 7)]
-    assert max(off) < 1.0  # 20 in every second run where what nobody tells of is kept
+    assert max(off) < 3.0  # 20 in every second run where what nobody tells of is widened, and kept
 
 
 def test_a_ridge_is_part_of_what_is_minimised():

@@ -29,6 +29,7 @@ LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0)  # of features' variance, by which there may be more to learn where they vary
 CLIPPING, TOLD = 1.25, 3.0  # of noise, and deviations, beyond which a gradient tells of directions
+LEAST = 0.2  # of what a gradient tells, the constant apart, along directions that no look has heard
 GRID = 60  # scales of what there is to learn
 
 
@@ -143,16 +144,15 @@ def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector
     return moved
 
 
-def told(gradient: Vector, error: float, along: NDArray[np.bool_], doubt: Vector) -> bool:
-    """Whether a gradient, (D,), tells of directions, (d,), more than noise of variance `error` and clipping do.
+def told(gradient: Vector, error: float, along: NDArray[np.bool_], *, constant: bool) -> bool:
+    """Whether a gradient, (D,), tells of these directions, (d,), more than noise of `error` does, and not little.
 
-    A direction that is found in noise leans towards each other one by about that one's doubt over √(2d), and has as
-    much of its gradient.
+    An eigenvector that noise turns has some of its neighbours' gradient: a tenth of all of it was seen.
     """
     rows = gradient.reshape(-1, len(along))
-    leaning = rows[:, ~along] * doubt[~along] / math.sqrt(2 * len(along))
-    found, noise = rows[:, along], error + float(np.sum(leaning * leaning)) / len(rows)
-    return float(np.sum(found * found)) / noise > CLIPPING * found.size + TOLD * math.sqrt(2 * found.size)
+    found, own = rows[:, along], rows[:, : len(along) - constant]
+    tells, noise = float(np.sum(found * found)), CLIPPING * found.size + TOLD * math.sqrt(2 * found.size)
+    return tells > noise * error and tells > LEAST * float(np.sum(own * own))
 
 
 def within(point: Vector, limit: float) -> Vector:

@@ -75,12 +75,12 @@ def begun(plan: Plan, state: WhitenedState, released: Length) -> WhitenedState:
     return replace(state, start_length=start, radius=min(most, FIRST_FACTOR * start))
 
 
-def known(state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
+def known(plan: Plan, state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
     """A point, (D,), less what lies along widened directions of which neither a look nor gradients tell anything."""
     if state.unwidened is None or not state.widened.any():
         return point
     gradient, error = model.at(np.zeros_like(point), state.walk)
-    if told(gradient, error, state.widened, state.doubt):
+    if told(gradient, error, state.widened, constant=plan.parameters_of(WhitenedParameters).intercept):
         return point
     rows = point.reshape(-1, len(state.widened))
     return without(rows, state.widened, state.transform, state.unwidened).ravel()

@@ -201,17 +201,17 @@ class WhitenedTracking:
         model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
         if state.alike:
             following, walk, centre = self._strode(state, points, gradients), state.walk, c
+            following = looks.known(self.plan, state, model, following)
             after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
         else:
             gradient, error = model.at(theta, state.walk)
             following, moved = self._moved(state, gradient, error, model)
+            following = looks.known(self.plan, state, model, following)
             walk = state.walk + WALK**2 * moved / d
             after = self._aimed(state, released, share, tail, gradient, error, following, moved)
             centre = model.at(following, walk)[0]
             if self._sure(after, following):
                 after, centre = replace(after, radius=ALIKE * state.start_length, alike=True), 0 * centre
-        if t + 1 == p.gradients:
-            following = looks.known(state, model, following)
         after = replace(
             after,
             round=t + 1,
