@@ -135,7 +135,7 @@ class TestEstimates:
             return whitening(Moment(np.diag([*values, 1.0]), 1.0), 1.0, s, 1.0, constant=constant).narrow
 
         assert not narrow([0.8, 0.9, 1.0], 0.01)  # all are seen
-        assert narrow([0.01, 0.01, 0.02], 0.01)  # hidden by the floor
+        assert narrow([0.001, 0.001, 0.001, 1.0], 0.01)  # most are hidden by the floor
         assert not narrow([0.01, 0.9, 1.0], 0.01)  # few may be what sums to a constant
         assert narrow([0.0, 0.0, 0.0], 0.01)
         assert not narrow([0.0, 0.0, 0.0], 0.6)  # noise tells nothing
