@@ -359,9 +359,7 @@ class TestPlans:
         plan = plan_of(table())
         few = replace(plan, problem=replace(plan.problem, items_per_user=1))
         many = replace(plan, problem=replace(plan.problem, items_per_user=30))
-        nu = plan.parameters.resolution
-        assert nu > 50
-        share = f"fill at least {100 * max(100 / nu**2, 0.001):.2g} % of their ranges"
+        share = f"fill at least {200 / plan.parameters.resolution:.2g} % of their ranges"
         assert f"{share}, are not 0 for four users in five and leave labels in doubt" in INFO.choosing.remarks(few)[0]
         assert f"{share} and leave labels in doubt" in INFO.choosing.remarks(many)[0]
 

@@ -45,7 +45,7 @@ SURE_CLASSES = (
     "The predicted risk is of classes that columns tell with doubt. Of classes that they tell almost surely 7 times "
     "as much may be left. The run tells a bound of its own."
 )
-SEEN = 2.0, 100.0, 0.001  # over ν and ν²: the share of its range over which a column varies that looks see, and least
+SEEN = 2.0  # over ν: the share of its range over which one column varies that looks see; of most columns it is less
 COMMON = ", are not 0 for four users in five and leave labels in doubt; else it may be 100 times that."
 DOUBT = " and leave labels in doubt; else it may be 25 times that."
 FEW_ITEMS = 3  # a user, up to which columns are rare for users as well as for rows
@@ -155,8 +155,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
     """What its forecast takes for granted; what being ready for hostile users costs, and not to be."""
     if plan.problem.outputs > 2:
         return (SURE_CLASSES, *_ready(plan))
-    nu = plan.parameters_of(WhitenedParameters).resolution
-    share = 100 * min(max(min(SEEN[0] / nu, SEEN[1] / nu**2), SEEN[2]), 1.0)
+    share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)
     rare = (COMMON if plan.problem.items_per_user <= FEW_ITEMS else DOUBT) if plan.problem.beliefs.sigmoid else "."
     seen = f"The forecast is of columns that fill at least {share:.2g} % of their ranges{rare}"
     return (seen, *_ready(plan))
