@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -331,9 +332,12 @@ def _waiting_for(running: Coordinator) -> set[int]:
     return {user for user in session.open.cohort.rows if user not in session.asked or not session.asked[user].heard}
 
 
-async def no_deadline_is_waited_for(running: Coordinator, silent: Iterable[int], seconds: float) -> None:
-    """For ever: once a round waits for none but those who are `silent`, its `seconds` are over."""
-    while True:
+async def no_deadline_is_waited_for(
+    running: Coordinator, silent: Iterable[int], seconds: float, rounds: float = math.inf
+) -> None:
+    """So many times: once a round waits for none but those who are `silent`, its `seconds` are over."""
+    while rounds > 0:
+        rounds -= 1
         await until(lambda: _waiting_for(running) and _waiting_for(running) <= set(silent))
         session = running.sessions.runs["trial"]
         ended = session.open
