@@ -44,20 +44,20 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.outlier_iterates.method": (3428, 23),
     "quoron_server.algorithms.phased_erm.entry": (5305, 38),
     "quoron_server.algorithms.phased_erm.method": (2412, 17),
-    "quoron_server.algorithms.tracking.entry": (5458, 36),
-    "quoron_server.algorithms.tracking.method": (3814, 24),
+    "quoron_server.algorithms.tracking.entry": (5459, 36),
+    "quoron_server.algorithms.tracking.method": (3815, 24),
     "quoron_server.algorithms.two_servers.method": (5232, 36),
     "quoron_server.algorithms.whitened.entry": (5925, 40),
-    "quoron_server.algorithms.whitened.method": (4591, 29),
+    "quoron_server.algorithms.whitened.method": (4592, 29),
     "quoron_server.algorithms.winsorised.entry": (4459, 33),
     "quoron_server.algorithms.winsorised.method": (2936, 22),
     "quoron_server.service.coordinator": (17669, 110),
     "quoron_client.federation.session": (6517, 49),
     "quoron_client.federation.client": (11821, 82),
     "quoron.mean": (4584, 31),
-    "quoron.training.run": (26071, 164),
+    "quoron.training.run": (26077, 164),
     "quoron.api": (18844, 124),
-    "quoron.sklearn": (27089, 169),
+    "quoron.sklearn": (27095, 169),
     "quoron.cli.app": (3841, 24),
 }
 COUNTS = {
@@ -70,10 +70,10 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 97104,
+    "lines of the product": 97110,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.api.train": (22534, 1314),
+    "quoron.api.train": (22538, 1315),
     "quoron_server.algorithms.localised.method": (1352, 62),
     "quoron_server.algorithms.tracking.method": (2697, 114),
 }

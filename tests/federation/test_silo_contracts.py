@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -322,7 +323,7 @@ def test_what_becomes_of_a_row_is_what_becomes_of_it_from_a_client_of_its_own(ma
 def test_no_bytes_of_a_silo_raise(data: bytes) -> None:
     try:
         answer = pb.Answer.FromString(data)
-    except Exception:
+    except DecodeError:
         answer = pb.Answer(statuses=data)
     assert isinstance(silo.rows_from_wire(answer, (3,), 4), Answers)
     silo.sums_from_wire(answer, 3, 4)

@@ -2,6 +2,7 @@
 
     typical_length   of a user, from the mean logarithm of lengths, with what is known of it before
     whitening        from a noisy second moment: eigenvalues freed of what noise adds to their spread, never below noise
+    widened, without  directions that looks lengthened and never heard; points without what lies along them
     curvature_share, mean_chance   of a logistic loss, over Gaussian predictions
 
 All here are functions of released and public numbers. Why each is as it is: docs/privacy/whitened-tracking.md, "What

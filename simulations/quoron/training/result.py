@@ -205,7 +205,7 @@ def _summary(
     looked, group = plan.guarantee.health, told.group
     known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
     health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
-    problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
+    problem, left = _with_rate(plan.problem, model), _last(events).get("left")
     doubts = *no_better(events), *unheard(events), *unsettled(plan, events)
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
@@ -300,9 +300,15 @@ def unsettled(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...
     )
 
 
+def _last(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What the last release says; nothing before any."""
+    found: Mapping[str, Any] = events[-1].get("public", {}) if events else {}
+    return found
+
+
 def unheard(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Whether columns vary by more than noise is released by `whitened-tracking`: if not, the model is mostly noise."""
-    if not events or events[-1].get("public", {}).get("heard", True):
+    if _last(events).get("heard", True):
         return ()
     return (
         "how columns vary could not be told from noise: beyond a constant the model is mostly noise itself, the "
@@ -313,7 +319,7 @@ def unheard(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def unseen_directions(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Whether columns differ so much in how far they fill their ranges that many were not seen: released, too."""
-    if not events or not events[-1].get("public", {}).get("unseen", False):
+    if not _last(events).get("unseen", False):
         return ()
     return (
         "columns fill very different shares of their ranges, or repeat one another: more than a quarter of the "
@@ -324,7 +330,7 @@ def unseen_directions(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def growing(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Whether the last gradient wants predictions surer than they are, which is most of a released bound."""
-    if not events or not events[-1].get("public", {}).get("grows", False):
+    if not _last(events).get("grows", False):
         return ()
     return (
         "labels can be told almost exactly, and predictions are not yet as sure as they could be: most of the bound "
@@ -334,7 +340,7 @@ def growing(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
-    last = events[-1].get("public", {}) if events else {}
+    last = _last(events)
     left, planned = last.get("left"), plan.predicted_excess_risk
     larger = left is not None and planned is not None and left > OUTGROWN * planned
     return larger or not last.get("accepted", True)
@@ -353,7 +359,7 @@ def unsure(plan: Plan, left: float | None) -> tuple[str, ...]:
 
 def no_better(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The vote that ends `whitened-tracking` is released: by how much users' losses fell, each held within a bound."""
-    released = events[-1]["public"] if events else {}
+    released = _last(events)
     if "vote" not in released:
         return ()
     change, error = float(released["vote"]), float(released["error"])

@@ -4,7 +4,7 @@
     whiten   four times: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½, the second
              and third time where W says that it is needed; else the next W is of the same features, and both count
     round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
-             ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h)
+             ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h), less what nobody tells of
              c_{t+1} = ĝ(θ_{t+1}); C_{t+1} from how far users were, which the same release tells
     vote     the mean of clip_V(F_u(Lθ_T) - F_u(0)) + noise, V = √S ‖θ_T‖ at most: above its noise, the model is 0
 
