@@ -242,3 +242,10 @@ def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_s
     assert (plan.algorithm, plan.cost.rounds) == ("whitened-tracking", 6)
     assert wanted.options["attendance"] == 0.5
     assert make_plan(wanted) == plan
+
+
+def test_a_method_for_which_nothing_is_predicted_is_chosen_without_a_figure_beside_others_that_have_one() -> None:
+    planned = settled(2_000, link_curvature=None, label_bound=None, smoothness=None)  # a hinge
+    assert (planned.plan.algorithm, planned.plan.predicted_excess_risk) == ("whitened-tracking", None)
+    assert any(each.predicted is not None for each in planned.candidates)
+    assert str(planned.choice).endswith("and predicts nothing.")

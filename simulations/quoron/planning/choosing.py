@@ -267,7 +267,7 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
     often = "at most once" if plan.parameters.participations() == 1 else f"about {asked:.3g} times"
     risk = risk_sentence(chosen.predicted, chosen.guess)
     others = [each for each in allowed if each.plan]
-    beside = f", {_beside(chosen, others)}" if len(others) > 1 else ""
+    beside = f", {_beside(chosen, others)}" if risk and len(others) > 1 else ""
     predicts = f"predicts an excess risk of {risk}{beside}" if risk else "predicts nothing"
     return f"asks every user {often}, {SHOWS[plan.guarantee.exposure]}, and {predicts}"
 
