@@ -242,3 +242,21 @@ def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_s
     assert (plan.algorithm, plan.cost.rounds) == ("whitened-tracking", 6)
     assert wanted.options["attendance"] == 0.5
     assert make_plan(wanted) == plan
+
+
+def test_a_method_for_which_nothing_is_predicted_is_chosen_without_a_figure_beside_others_that_have_one() -> None:
+    planned = settled(2_000, link_curvature=None, label_bound=None, smoothness=None)  # a hinge
+    assert (planned.plan.algorithm, planned.plan.predicted_excess_risk) == ("whitened-tracking", None)
+    assert any(each.predicted is not None for each in planned.candidates)
+    assert str(planned.choice).endswith("and predicts nothing.")
+
+
+@pytest.mark.parametrize("federated", [False, True])
+def test_fewer_rounds_of_the_same_method_are_said_with_what_all_of_them_would_leave(federated: bool) -> None:
+    dearer = on_a_table(20_000).plan
+    few = on_a_table(20_000, 8, "budget.answers_per_user=6", federated=federated)
+    assert (few.plan.algorithm, few.plan.cost.rounds) == ("whitened-tracking", 6)
+    leaves = f"it would leave an excess risk of at most {dearer.predicted_excess_risk:.2g} in nine of ten problems."
+    assert str(few.choice).endswith(f"; with budget.answers_per_user=13 {leaves}")
+    as_good = on_a_table(20_000, 8, "budget.answers_per_user=9", federated=federated)
+    assert "it would leave" not in str(as_good.choice)

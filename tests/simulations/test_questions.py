@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quoron
+from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.planning import plans
@@ -96,6 +97,12 @@ def test_what_epsilon_buys_is_a_plan_for_each() -> None:
         assert point.predicted_excess_risk == predicted(SCENE.problem.users, point.epsilon)
     risks = [point.predicted_excess_risk for point in points]
     assert risks == sorted(risks, reverse=True)
+
+
+def test_of_a_method_for_which_nothing_is_predicted_no_risk_is_asked() -> None:
+    rough = changed(small(2_000), link_curvature=None, feature_norm=1.0, start_gradient=1.0, smoothness=None)  # a hinge
+    with pytest.raises(ConfigError, match="Expected a method whose risk is predicted, got whitened-tracking"):
+        enough(configs.from_tree({}), rough, 0.1)
 
 
 def test_a_risk_is_a_number_or_a_share_of_the_start() -> None:

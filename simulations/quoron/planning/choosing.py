@@ -136,8 +136,8 @@ def automatic(
     chosen, because, beside = _rule(able, algorithms, problem, allowed)
     untrusted = "the coordinator is not trusted with answers, which leaves exposures two-servers and local"
     trust = () if trust_server else (untrusted,)
-    if dearer is not None and dearer.algorithm != chosen.algorithm:
-        beside = (*beside, _price(dearer, allowed))
+    if dearer is not None and (dearer.algorithm != chosen.algorithm or _costs(dearer, chosen)):
+        beside = (*beside, _price(dearer, chosen, allowed))
     reasons = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
     assert chosen.plan is not None
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
@@ -228,11 +228,18 @@ def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, al
     return ruled.predicted is not None and recommended.predicted <= ruled.predicted
 
 
-def _price(dearer: Candidate, allowed: Allowance) -> str:
+def _costs(dearer: Candidate, chosen: Candidate) -> bool:
+    """Whether the same method with all of its rounds predicts less than with those that the budget allows."""
+    return dearer.predicted is not None and chosen.predicted is not None and dearer.predicted < chosen.predicted
+
+
+def _price(dearer: Candidate, chosen: Candidate, allowed: Allowance) -> str:
     """The budget that a plan would need, and what it would leave."""
     assert dearer.plan is not None
     needed = [f"budget.{name}={total:.15g}" for name, total in allowed.budget.exceeded(dearer.plan).items()]
     risk = risk_sentence(dearer.predicted, dearer.guess)
+    if dearer.algorithm == chosen.algorithm:
+        return f"with {' and '.join(needed)} it would leave an excess risk of {risk}"
     leaves = f" and leave an excess risk of {risk}" if risk else ""
     return f"with {' and '.join(needed)} {dearer.algorithm} would be taken{leaves}"
 
@@ -267,7 +274,7 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
     often = "at most once" if plan.parameters.participations() == 1 else f"about {asked:.3g} times"
     risk = risk_sentence(chosen.predicted, chosen.guess)
     others = [each for each in allowed if each.plan]
-    beside = f", {_beside(chosen, others)}" if len(others) > 1 else ""
+    beside = f", {_beside(chosen, others)}" if risk and len(others) > 1 else ""
     predicts = f"predicts an excess risk of {risk}{beside}" if risk else "predicts nothing"
     return f"asks every user {often}, {SHOWS[plan.guarantee.exposure]}, and {predicts}"
 

@@ -230,7 +230,8 @@ def _automatic(
             alone = _within_budget(info, config, problem)  # its bound may be loose; those without one are not better
             if ruled(alone, algorithms, allowed):
                 with suppress(VerificationError):  # never seen; another algorithm will do
-                    plan, choice = automatic((alone,), algorithms, problem, allowed=allowed)
+                    dearer = _dearer(config, problem, (info,), allowed)
+                    plan, choice = automatic((alone,), algorithms, problem, allowed=allowed, dearer=dearer)
                     info.verify(plan)
                     return Planned(plan, (alone,), choice=choice)
                 break

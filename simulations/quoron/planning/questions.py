@@ -99,10 +99,16 @@ def epsilon_curve(config: Config, problem: Problem, steps: Sequence[float] = STE
 def enough(config: Config, problem: Problem, risk: float) -> Enough:
     """The fewest users, and the least ε, for which a plan predicts at most `risk`, or guesses so where it has no bound.
 
-    ConfigError unless risk > 0.
+    ConfigError unless risk > 0, and where nothing is predicted for the method.
     """
     if not (math.isfinite(risk) and risk > 0):
         raise ConfigError(f"Expected a risk > 0, got {risk}.")
+    here = _planned(config, problem)
+    if isinstance(here, Plan) and here.predicted_excess_risk is None and here.guessed_excess_risk is None:
+        raise ConfigError(
+            f"Expected a method whose risk is predicted, got {here.algorithm}, for which nothing is with this loss. "
+            "Take another loss, or name another algorithm."
+        )
 
     def at_users(users: float) -> Plan | None:
         return _good(_planned(config, replace(problem, users=round(users))), risk)
