@@ -359,9 +359,9 @@ class TestPlans:
         plan = plan_of(table())
         few = replace(plan, problem=replace(plan.problem, items_per_user=1))
         many = replace(plan, problem=replace(plan.problem, items_per_user=30))
-        share = f"fill at least {200 / plan.parameters.resolution:.2g} % of their ranges"
-        assert f"{share}, are not 0 for four users in five and leave labels in doubt" in INFO.choosing.remarks(few)[0]
-        assert f"{share} and leave labels in doubt" in INFO.choosing.remarks(many)[0]
+        share = f"within {200 / plan.parameters.resolution:.2g} % of their ranges, labels beyond doubt"
+        assert f"columns mostly 0 or {share}" in INFO.choosing.remarks(few)[0]
+        assert f"columns {share}" in INFO.choosing.remarks(many)[0]
 
     def test_with_a_known_label_rate_it_says_no_more_than_there_is_to_learn_beside_it(self):
         problem = plan_of(table()).problem

@@ -1,4 +1,4 @@
-"""What `whitened-tracking` leaves at most in nine of ten problems: before a run by public numbers, then by releases.
+"""What `whitened-tracking` leaves at most: by public numbers, in nine of ten tables like those measured; by releases.
 
 Powers of public, or of released, numbers, fixed on made tables and real ones (docs/privacy/whitened-tracking.md,
 "Forecast"; benchmarks/whitened_bound.py fits them anew): no theorem. A bound on the excess risk itself and not on a
@@ -6,7 +6,8 @@ share of the start's, which nobody knows before: noise leaves what it leaves, ho
 plans and inform people; no noise and nothing that a run does depends on them.
 
 Before a run nobody knows whether columns fill their ranges and whether labels stay in doubt, and the bound takes that
-for granted. Releases tell: directions that the metric could not see, and predictions that still want to grow.
+for granted: of odd tables about one in four leaves more. Releases tell: directions that the metric could not see, and
+predictions that still want to grow.
 """
 
 import math
@@ -24,7 +25,6 @@ from quoron_server.problem import Problem
 Vector = NDArray[np.float64]
 
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
-FAR = 1000.0  # ν, up to which made and real tables fixed the bounds; rare labels fall slower beyond
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
 ALONE = math.log(2)  # in the logarithm of a bound, of users with one row each: few of them hold a rare column
 LEARNT = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
@@ -35,7 +35,7 @@ QUANTILES = 512  # of predictions, by which means over them are taken
 
 
 class Powers(NamedTuple):
-    """The logarithm of a bound: a constant, and exponents of D = d(K - 1), of nμ_g / √D, of m, and of what is known.
+    """The logarithm of a bound: a constant, exponents of D = d(K - 1), of ν = nμ_g / √D and of m, and of what is known.
 
     For squares in units of twice the start's loss, the squared label bound.
     """
@@ -47,15 +47,14 @@ class Powers(NamedTuple):
     noise: float = 0.0  # released: of what the noise in the gradient is worth
     radius: float = 0.0  # C that the last release left
     rarity: float = 0.0  # of 4p(1 - p), p a known label rate
-    flatter: float = 0.0  # added to the exponent of ν beyond `FAR`
 
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, whatever there is to learn."""
-        parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
-        public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
+        rate = problem.beliefs.label_rate or 0.5
+        public = (contrasts(problem), resolution, problem.items_per_user)
         unit = loss_scale(problem)
         released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
-        facts = (*public, *released, 4 * rate * (1 - rate), max(1.0, public[1] / FAR))
+        facts = (*public, *released, 4 * rate * (1 - rate))
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
         logarithm += ALONE if problem.beliefs.sigmoid and problem.items_per_user == 1 else 0.0
@@ -127,9 +126,8 @@ def _quantiles() -> Vector:
 
 
 BEFORE = {
-    "logistic": Powers(4.1, 0.55, -1.75, -0.4, flatter=0.31),
-    "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
-    "squares": Powers(1.65, 0.0, -1.63, -0.268),
+    "logistic": Powers(1.15, 0.7, -1.35, -0.4, rarity=-0.92),
+    "squares": Powers(1.1, 0.2, -1.63, -0.268),
 }
 AFTER = {
     "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0),
@@ -141,10 +139,9 @@ def before(problem: Problem, rounds: int, resolution: float) -> float | None:
     """Of a plan, by ν = nμ_g / √d; with few rounds a share 2⁻ᵀ of the start's risk more. None of an unmeasured loss."""
     if not _measured(problem):
         return None
-    kind = "rate" if constant_risk(problem) is not None else _kind(problem)
     most, constant = start_risk(problem), constant_risk(problem)
     unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
-    told = min(BEFORE[kind].of(problem, resolution), most if constant is None else constant)
+    told = min(BEFORE[_kind(problem)].of(problem, resolution), most if constant is None else constant)
     return min(max(told + unreached, _way(problem, rounds)), most)
 
 
