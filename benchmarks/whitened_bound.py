@@ -51,14 +51,18 @@ FIXED = {  # groups, each of which counts alike
 }
 SHARE = 0.94  # of fixed runs that a bound is to hold in
 SPARE = {
-    "before logistic": 1.9,
+    "before logistic": 2.05,
     "before squares": 1.4,
     "after logistic": 1.6,
     "after squares": 1.6,
 }
 # Exponents that are not fitted: those of D and ν make the bound as loose in the median at every size of the grid, where
 # a line of the most that is left would be too flat; that of m is as items of real users, more alike than made ones.
-HELD = {"before logistic": {1: 0.7, 2: -1.35, 3: -0.4}, "before squares": {1: 0.2, 2: -1.63, 3: -0.268}}
+HELD = {
+    "before logistic": {1: 0.7, 2: -1.35, 3: -0.4, 7: 1.1},
+    "before squares": {1: 0.2, 2: -1.63, 3: -0.268},
+    "after logistic": {7: 0.69},
+}
 TINY = 1e-10  # risks below are rounding
 Line = dict[str, Any]
 Vector = np.ndarray
@@ -134,9 +138,9 @@ def numbers(lines: list[Line], name: str) -> Vector:
 
 
 FITTED = {  # and the powers that are not held at nought
-    "before logistic": (0, 1, 2, 3, 6),
+    "before logistic": (0, 1, 2, 3, 6, 7),
     "before squares": (0, 1, 2, 3),
-    "after logistic": (0, 1, 3, 4, 5),
+    "after logistic": (0, 1, 3, 4, 5, 7),
     "after squares": (0, 1, 3, 4),
 }
 BOUNDS = {"before": "told", "rate": "rated", "after": "left"}  # as lines have them
@@ -164,13 +168,13 @@ def bounds(lines: list[Line], kind: str) -> Vector:
 
 
 def facts(lines: list[Line]) -> Vector:
-    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 7)."""
+    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 8)."""
     parts = numbers(lines, "features") * np.maximum(1, numbers(lines, "outputs") - 1)
     found = [np.ones(len(lines)), np.log(parts), np.log(numbers(lines, "nu")), np.log(numbers(lines, "items"))]
     rates = np.nan_to_num(numbers(lines, "rate"), nan=0.5)
     powers = {"noise": 1.0, "radius": 0.5}
     seen = [np.log(numbers(lines, name) / units(lines) ** power) for name, power in powers.items()]
-    return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates))])
+    return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates)), numbers(lines, "items") == 1])
 
 
 def powered(lines: list[Line], kind: str) -> tuple[list[Line], Vector]:
@@ -182,8 +186,7 @@ def powered(lines: list[Line], kind: str) -> tuple[list[Line], Vector]:
         top = forecast.LEARNT * np.sqrt(numbers(lines, "learnt") * numbers(lines, "most"))
         risks = np.minimum(risks, 0.95 * top)
         risks = risks * top / np.maximum(top - risks, TINY)
-    alone = (numbers(lines, "items") == 1) & (numbers(lines, "squares") == 0)
-    return lines, np.log(risks / units(lines)) - forecast.ALONE * alone
+    return lines, np.log(risks / units(lines))
 
 
 def quantile(known: Vector, wanted: Vector, share: float, weights: Vector, held: Mapping[int, float]) -> Vector:
@@ -207,7 +210,7 @@ def fit(lines: list[Line]) -> None:
             continue
         weights = np.array([1 / many[line["group"]] for line in fixed])
         held = {kept.index(k): power for k, power in HELD.get(kind, {}).items()}
-        found = np.zeros(7)
+        found = np.zeros(8)
         found[list(kept)] = quantile(facts(fixed)[:, kept], wanted, SHARE, weights, held)
         found[0] += math.log(SPARE[kind])
         print(json.dumps({"kind": kind, "constants": [float(f"{each:.3g}") for each in found]}))

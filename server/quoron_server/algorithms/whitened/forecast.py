@@ -26,7 +26,6 @@ Vector = NDArray[np.float64]
 
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
-ALONE = math.log(2)  # in the logarithm of a bound, of users with one row each: few of them hold a rare column
 LEARNT = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
 RISING = 4.0  # times what longer predictions would gain, where all is learnt; by the square of the share that is
 HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; of the mean eigenvalue: a hidden one
@@ -47,6 +46,7 @@ class Powers(NamedTuple):
     noise: float = 0.0  # released: of what the noise in the gradient is worth
     radius: float = 0.0  # C that the last release left
     rarity: float = 0.0  # of 4p(1 - p), p a known label rate
+    alone: float = 0.0  # added where users have one row each: few of them hold a rare column
 
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, whatever there is to learn."""
@@ -54,10 +54,9 @@ class Powers(NamedTuple):
         public = (contrasts(problem), resolution, problem.items_per_user)
         unit = loss_scale(problem)
         released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
-        facts = (*public, *released, 4 * rate * (1 - rate))
+        facts = (*public, *released, 4 * rate * (1 - rate), math.e if problem.items_per_user == 1 else 1.0)
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
-        logarithm += ALONE if problem.beliefs.sigmoid and problem.items_per_user == 1 else 0.0
         return unit * math.exp(min(logarithm, 100.0))
 
 
@@ -126,11 +125,11 @@ def _quantiles() -> Vector:
 
 
 BEFORE = {
-    "logistic": Powers(1.15, 0.7, -1.35, -0.4, rarity=-0.92),
+    "logistic": Powers(1.15, 0.7, -1.35, -0.4, rarity=-0.81, alone=1.1),
     "squares": Powers(1.1, 0.2, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0),
+    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, alone=0.69),
     "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
 }
 
