@@ -243,7 +243,7 @@ def test_an_untrusted_coordinator_gets_exposure_local_whatever_the_others_predic
     assert why == (
         "own-noise: the coordinator is not trusted with answers, which leaves exposures two-servers and local; asks "
         "every user at most once, keeps every answer private, and predicts an excess risk of at most 0.001 in nine of "
-        "ten problems, the least considered."
+        "ten tables like those measured, the least considered."
     )
     assert best_local(True, RECOMMENDED, MANY, local)[0].algorithm == "tracking-srgd"
 
