@@ -125,7 +125,7 @@ def _quantiles() -> Vector:
 
 
 BEFORE = {
-    "logistic": Powers(1.15, 0.7, -1.35, -0.4, rarity=-0.81, alone=1.1),
+    "logistic": Powers(0.95, 0.7, -1.35, -0.2, rarity=-0.83, alone=1.3),
     "squares": Powers(1.1, 0.2, -1.63, -0.268),
 }
 AFTER = {
