@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.means.contrasts import Contrasts
 from quoron_server.algorithms.forecast import constant_risk, loss_scale, start_risk
 from quoron_server.algorithms.whitened.law import Law
 from quoron_server.problem import Problem
@@ -51,7 +52,8 @@ class Powers(NamedTuple):
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, whatever there is to learn."""
         rate = problem.beliefs.label_rate or 0.5
-        public = (contrasts(problem), resolution, problem.items_per_user)
+        parts = Contrasts(problem.features, problem.outputs).dimension
+        public = (parts, resolution, problem.items_per_user)
         unit = loss_scale(problem)
         released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
         facts = (*public, *released, 4 * rate * (1 - rate), math.e if problem.items_per_user == 1 else 1.0)
@@ -168,8 +170,3 @@ def _measured(problem: Problem) -> bool:
 
 def _kind(problem: Problem) -> str:
     return "logistic" if problem.beliefs.sigmoid else "squares"
-
-
-def contrasts(problem: Problem) -> int:
-    """D: numbers of a model that tell anything, d (K - 1) of K classes."""
-    return problem.features * max(1, problem.outputs - 1)
