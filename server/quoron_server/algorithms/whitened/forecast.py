@@ -127,7 +127,7 @@ def _quantiles() -> Vector:
 
 
 BEFORE = {
-    "logistic": Powers(0.95, 0.7, -1.35, -0.2, rarity=-0.83, alone=1.3),
+    "logistic": Powers(1.05, 0.7, -1.37, -0.2, rarity=-0.86, alone=1.3),
     "squares": Powers(1.1, 0.2, -1.63, -0.268),
 }
 AFTER = {

@@ -46,7 +46,7 @@ SURE_CLASSES = (
     "as much may be left. The run tells a bound of its own."
 )
 SEEN = 2.0  # over ν: the share of its range over which one column varies that looks see; of most columns it is less
-ODD = "One odd table in {} left more than predicted, up to 200 times: columns "  # benchmarks/unseen_shapes.py
+ODD = "One odd table in {} left more than predicted, up to {} times: columns "  # benchmarks/unseen_shapes.py
 OWN = "The run tells its own bound."
 FEW_ITEMS = 3  # a user, up to which columns are rare for users as well as for rows
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
@@ -157,9 +157,9 @@ def remarks(plan: Plan) -> tuple[str, ...]:
         return (SURE_CLASSES, *_ready(plan))
     share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)
     if not plan.problem.beliefs.sigmoid:
-        return (f"{ODD.format('twenty')}within {share:.2g} % of their ranges. {OWN}", *_ready(plan))
+        return (f"{ODD.format('twenty', 2)}within {share:.2g} % of their ranges. {OWN}", *_ready(plan))
     rare = "mostly 0 or " if plan.problem.items_per_user <= FEW_ITEMS else ""
-    odd = f"{ODD.format('four')}{rare}within {share:.2g} % of their ranges, labels beyond doubt. {OWN}"
+    odd = f"{ODD.format('four', 200)}{rare}within {share:.2g} % of their ranges, labels beyond doubt. {OWN}"
     return (odd, *_ready(plan))
 
 
