@@ -182,6 +182,7 @@ def powered(lines: list[Line], kind: str) -> tuple[list[Line], Vector]:
     """Lines of which a bound is its powers alone, and what those are to bound."""
     if kind == "after logistic":
         lines = [line for line in lines if line["left"] and not (line["grows"] or line["unseen"])]
+        lines = [line for line in lines if line["left"] < line["most"]]
     risks = np.maximum(numbers(lines, "risk"), TINY)
     if kind == "after logistic":  # which what was learnt bounds, too
         top = forecast.LEARNT * np.sqrt(numbers(lines, "learnt") * numbers(lines, "most"))

@@ -28,6 +28,7 @@ Vector = NDArray[np.float64]
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
 LEARNT = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
+LOST = 0.5  # of the most: where noise may leave so much it may be why little was learnt, and nothing is sure
 RISING = 4.0  # times what longer predictions would gain, where all is learnt; by the square of the share that is
 HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; of the mean eigenvalue: a hidden one
 NOISE, FAINT = 1.5, 0.4  # or one of which noise is so many times as large, and it at most that of the largest
@@ -158,7 +159,7 @@ def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
     most, found = start_risk(problem), AFTER[_kind(problem)].of(problem, 1.0, seen)
     if problem.beliefs.sigmoid:
         top = LEARNT * math.sqrt(seen.learnt * most)  # noise leaves no more than there is, and most of that is learnt
-        found = found * top / (found + top) if top > 0 else 0.0
+        found = most if found > LOST * most else found * top / (found + top) if top > 0 else 0.0
     found += seen.growth(problem) + max(0.0, seen.hidden - HIDDEN) * most
     return min(max(found, _way(problem, rounds)), most)
 
