@@ -3,6 +3,8 @@
 fixed     what forecasts are fixed on: six kinds of columns; how users differ, how strong, how rare and how noisy the
           label is, and how far columns fill their ranges are drawn anew for each cell
 others    what they are only tested on: shapes by name, of other kinds of columns and users
+edges     the kinds of the first group at the ends of what is planned: few users and many, few columns and many, up to
+          1,000 rows a user, 26 classes, ε = 0.1 to 15
 
 All have a constant column. A label is of two classes, of three to six, or a number.
 """
@@ -27,6 +29,12 @@ USERS, COLUMNS = (300, 40_000), (2, 3, 5, 10, 15, 30, 60, 100)
 ITEMS, EPSILONS = (1, 1, 3, 10, 30, 100), (0.5, 1.0, 2.0, 4.0, 8.0)
 RESOLUTIONS = 12.0, 5_000.0  # ν of a cell
 MOST_NUMBERS, MOST_MOMENTS = 2_000_000, 15_000_000  # of a table; of all users' second moments
+EDGES = (  # n, d, m, ε and K
+    *((300, 2, 1, 4.0, 1), (300, 2, 100, 0.5, 1), (300, 2, 3, 15.0, 1), (300, 5, 1, 1.0, 1), (300, 5, 100, 0.5, 1)),
+    *((400, 2, 1000, 0.5, 1), (1_000, 5, 1, 0.1, 1), (1_000, 30, 30, 0.5, 1), (1_000, 30, 1, 1.0, 1)),
+    *((3_000, 100, 3, 0.5, 1), (10_000, 30, 10, 0.1, 1), (200_000, 3, 1, 15.0, 1), (100_000, 10, 3, 8.0, 1)),
+    *((5_000, 200, 2, 15.0, 1), (20_000, 100, 3, 8.0, 1), (20_000, 3, 3, 4.0, 26), (5_000, 3, 3, 15.0, 26)),
+)
 
 Matrix = NDArray[np.float32]
 Random = np.random.Generator
@@ -49,6 +57,7 @@ class Cell:
     items: int = 0
     epsilon: float = 0.0
     seed: int = 0
+    classes: int = 0  # of a softmax loss; three or six unless told
 
 
 def _factors(draw: Random, rows: int, d: int) -> Matrix:
@@ -126,7 +135,10 @@ OTHERS = (
 
 
 def cells(which: str, each: int) -> Iterator[Cell]:
-    """`each` of every kind of columns and label, or of every shape by name; of ν within RESOLUTIONS."""
+    """`each` of every kind of columns and label, or of every shape by name, of ν within RESOLUTIONS; or the edges."""
+    if which == "edges":
+        yield from _edges()
+        return
     draw = np.random.default_rng(7 if which == "others" else 5)
     if which == "others":
         shapes = [shape for shape in OTHERS for _ in range(each)]
@@ -146,6 +158,14 @@ def cells(which: str, each: int) -> Iterator[Cell]:
         yield replace(shape, **found, seed=int(draw.integers(2**31)))
 
 
+def _edges() -> Iterator[Cell]:
+    for number, (users, columns, items, epsilon, classes) in enumerate(EDGES):
+        loss, few = ("softmax" if classes > 1 else "logistic"), users * columns**2 * classes > MOST_MOMENTS
+        for kind in FIXED[: 2 if few else None]:
+            sizes = {"users": users, "columns": columns, "items": items, "epsilon": epsilon, "classes": classes}
+            yield Cell(kind, kind, loss, **sizes, seed=number)
+
+
 def _drawn(draw: Random, kind: str, loss: str) -> Cell:
     users_are = str(draw.choice(["even", "even", "unequal", "personal"]))
     strength, level = math.exp(draw.uniform(math.log(0.3), math.log(4))), -2 * abs(draw.normal())
@@ -154,7 +174,7 @@ def _drawn(draw: Random, kind: str, loss: str) -> Cell:
 
 
 def _classes(cell: Cell, seed: int) -> int:
-    return 3 + (len(cell.kind) + seed) % 2 * 3  # three or six
+    return cell.classes or 3 + (len(cell.kind) + seed) % 2 * 3  # three or six
 
 
 def _counts(draw: Random, kind: str, users: int, items: int) -> NDArray[np.int64]:

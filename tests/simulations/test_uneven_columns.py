@@ -105,10 +105,10 @@ def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges
 def test_a_forecast_that_the_run_has_overtaken_is_not_told_as_if_it_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))  # so no luck is needed
     unseen, seen = (trained(width, "whitened-tracking", 1_000).summary for width in (1e5, 1.0))
-    assert "does not hold, see below" in dict(unseen.rows())["excess risk, predicted"]
+    assert "which the run does not confirm" in dict(unseen.rows())["excess risk, predicted"]
     assert "that is" not in dict(unseen.rows())
     assert unseen.foretold() is None
-    assert "does not hold" not in dict(seen.rows()).get("excess risk, predicted", "")
+    assert "does not confirm" not in dict(seen.rows()).get("excess risk, predicted", "")
     assert seen.foretold() is not None
 
 

@@ -16,9 +16,9 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 6. the least predicted risk of all.
 
 Predicted risks are compared as the planners' models give them, all of one kind; what is told is a bound that holds in
-nine of ten problems, or, where nobody has measured one, the guess by that name. It looks at plans and at what the
-registry says about an algorithm, never at data. Plans that exceed the budget are none; where one that would be taken
-by its own rule is among them, the sentence ends with the budget that it needs and what it would leave.
+nine of ten tables like those measured, or, where nobody has measured one, the guess by that name. It looks at plans and
+at what the registry says about an algorithm, never at data. Plans that exceed the budget are none; where one that would
+be taken by its own rule is among them, the sentence ends with the budget that it needs and what it would leave.
 """
 
 import re
@@ -32,6 +32,7 @@ from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 
 RECOMMENDED = "tracking-srgd"
+LIKELY = "in nine of ten tables like those measured"  # in fewer of odd ones (docs/comparing.md)
 REMOVAL_WORTH = 10.0  # times the recommended method's predicted risk is a fair price for removing outliers
 BEARABLE = 0.05  # declared share of outlier users up to which what is best without them leaves least with them
 WORTH = 2.0  # times the least predicted risk of many passes is a fair price for asking everybody once
@@ -59,7 +60,7 @@ class Candidate:
 
     @property
     def predicted(self) -> float | None:
-        """Predicted excess risk: a bound that holds in nine of ten problems; None where nobody has measured one."""
+        """Predicted excess risk: a bound for nine of ten tables like those measured; None where there is none."""
         return self.plan.predicted_excess_risk if self.plan else None
 
     @property
@@ -83,10 +84,10 @@ def risk_sentence(bound: float | None, guess: float | None) -> str:
     """The same in a sentence.
 
     >>> risk_sentence(3e-5, 1e-5), risk_sentence(None, 1e-5)
-    ('at most 3e-05 in nine of ten problems', '1e-05 by a guess that nobody has measured')
+    ('at most 3e-05 in nine of ten tables like those measured', '1e-05 by a guess that nobody has measured')
     """
     if bound is not None:
-        return f"at most {bound:.2g} in nine of ten problems"
+        return f"at most {bound:.2g} {LIKELY}"
     return "" if guess is None else f"{guess:.2g} by a guess that nobody has measured"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
 from quoron.planning import bounds
-from quoron.planning.choosing import UNSEEN, automatic, ruled, unbearable
+from quoron.planning.choosing import LIKELY, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning
@@ -35,8 +35,8 @@ Registry = Mapping[str, Registered]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = (
-    "Predicted excess risks are bounds that hold in nine of ten problems; what is called a guess nobody has measured "
-    "(docs/comparing.md)."
+    f"Predicted excess risks are bounds that hold {LIKELY}, in fewer of odd ones; what is called a guess nobody has "
+    "measured (docs/comparing.md)."
 )
 NEAR = 1.05  # times the least predicted risk counts as about as good
 

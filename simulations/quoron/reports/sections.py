@@ -259,7 +259,7 @@ def _risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
     for value, name in (
         (
             summary.predicted_excess_risk and summary.predicted_excess_risk + summary.held_back,
-            "predicted: at most, in nine of ten problems",
+            "predicted: at most, in nine of ten tables like those measured",
         ),
         (
             summary.guessed_excess_risk if summary.predicted_excess_risk is None else None,

@@ -11,7 +11,7 @@ from quoron import __version__
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
-from quoron.planning.choosing import risk_sentence
+from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning
 from quoron.prepared import Prepared
 from quoron.reports.health import Health, read, unseen
@@ -33,7 +33,7 @@ report = OnFirstUse("quoron.training.report")
 uncertainty = OnFirstUse("quoron.uncertainty")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
-OUTGROWN = 2.0  # times a plan's bound: where a run tells of more, the plan's held in four of ten (docs/comparing.md)
+OUTGROWN = 3.0  # times a plan's bound: where a run tells of more, the plan's is not told as if it held
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 
 
@@ -73,7 +73,7 @@ class TrainingSummary:
     group_left: str = ""  # what still fits the group's limit, in words; "" without a limit
     version: str = ""  # of quoron
     evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
-    overtaken: bool = False  # what the run released says that the plan's forecast does not hold, or more than twice it
+    overtaken: bool = False  # what the run released says that the plan's forecast may not hold
     doubts: tuple[str, ...] = ()  # of the warnings: that the model is no better than none, or mostly noise
 
     def as_json(self) -> dict[str, Any]:
@@ -87,10 +87,19 @@ class TrainingSummary:
     def foretold(self) -> str | None:
         """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
         planned = None if self.overtaken else self.forecast
-        told = (("by the plan", planned), ("by what the run released", self.afterwards))
+        told = ((f"by the plan, {LIKELY}", planned), ("by what the run released", self.afterwards))
         known = [(word, Meaning(**each)) for word, each in told if each is not None]
-        said = [f"{word} {each.excess_risk:.2g}" + f" ({each.words()})" * bool(each.words()) for word, each in known]
-        return f"excess risk in nine of ten problems at most {', '.join(said)}" if said else None
+        said = [f"{each.excess_risk:.2g} {word}" + f" ({each.words()})" * bool(each.words()) for word, each in known]
+        return f"excess risk at most {', '.join(said)}" if said else None
+
+    def _beside(self) -> str:
+        """What the plan's bound is to be read beside."""
+        if self.overtaken:
+            return " by the plan, which the run does not confirm, see below"
+        unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
+        after = None if self.afterwards is None else Meaning(**self.afterwards)
+        known = f"; {after.excess_risk:.2g} by what the run released" if after is not None and after.sure else ""
+        return f"{unfit}{known}"
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
@@ -102,11 +111,8 @@ class TrainingSummary:
             ("users", f"{self.users:,}, planned with {items} each"),
             ("rounds (batch gradient steps)", f"{self.rounds:,}{halted}"),
         ]
-        risk = risk_sentence(self.predicted_excess_risk, self.guessed_excess_risk)
-        if risk:
-            unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
-            unfit = " by the plan, which does not hold, see below" if self.overtaken else unfit
-            rows.append(("excess risk, predicted", f"{risk.removesuffix(' in nine of ten problems')}{unfit}"))
+        if risk := risk_sentence(self.predicted_excess_risk, self.guessed_excess_risk):
+            rows.append(("excess risk, predicted", f"{risk}{self._beside()}"))
         if self.forecast is not None and not self.overtaken and (words := Meaning(**self.forecast).words()):
             rows.append(("that is", words))
         if self.afterwards is not None:

@@ -1,4 +1,4 @@
-"""What `whitened-tracking` leaves at most in nine of ten problems: before a run by public numbers, then by releases.
+"""What `whitened-tracking` leaves at most: by public numbers, in nine of ten tables like those measured; by releases.
 
 Powers of public, or of released, numbers, fixed on made tables and real ones (docs/privacy/whitened-tracking.md,
 "Forecast"; benchmarks/whitened_bound.py fits them anew): no theorem. A bound on the excess risk itself and not on a
@@ -6,7 +6,8 @@ share of the start's, which nobody knows before: noise leaves what it leaves, ho
 plans and inform people; no noise and nothing that a run does depends on them.
 
 Before a run nobody knows whether columns fill their ranges and whether labels stay in doubt, and the bound takes that
-for granted. Releases tell: directions that the metric could not see, and predictions that still want to grow.
+for granted: of odd tables about one in four leaves more. Releases tell: directions that the metric could not see, and
+predictions that still want to grow.
 """
 
 import math
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.means.contrasts import Contrasts
 from quoron_server.algorithms.forecast import constant_risk, loss_scale, start_risk
 from quoron_server.algorithms.whitened.law import Law
 from quoron_server.problem import Problem
@@ -24,10 +26,9 @@ from quoron_server.problem import Problem
 Vector = NDArray[np.float64]
 
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
-FAR = 1000.0  # ν, up to which made and real tables fixed the bounds; rare labels fall slower beyond
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
-ALONE = math.log(2)  # in the logarithm of a bound, of users with one row each: few of them hold a rare column
 LEARNT = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
+LOST = 0.5  # of the most: where noise may leave so much it may be why little was learnt, and nothing is sure
 RISING = 4.0  # times what longer predictions would gain, where all is learnt; by the square of the share that is
 HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; of the mean eigenvalue: a hidden one
 NOISE, FAINT = 1.5, 0.4  # or one of which noise is so many times as large, and it at most that of the largest
@@ -35,7 +36,7 @@ QUANTILES = 512  # of predictions, by which means over them are taken
 
 
 class Powers(NamedTuple):
-    """The logarithm of a bound: a constant, and exponents of D = d(K - 1), of nμ_g / √D, of m, and of what is known.
+    """The logarithm of a bound: a constant, exponents of D = d(K - 1), of ν = nμ_g / √D and of m, and of what is known.
 
     For squares in units of twice the start's loss, the squared label bound.
     """
@@ -47,18 +48,18 @@ class Powers(NamedTuple):
     noise: float = 0.0  # released: of what the noise in the gradient is worth
     radius: float = 0.0  # C that the last release left
     rarity: float = 0.0  # of 4p(1 - p), p a known label rate
-    flatter: float = 0.0  # added to the exponent of ν beyond `FAR`
+    alone: float = 0.0  # added where users have one row each: few of them hold a rare column
 
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, whatever there is to learn."""
-        parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
-        public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
+        rate = problem.beliefs.label_rate or 0.5
+        parts = Contrasts(problem.features, problem.outputs).dimension
+        public = (parts, resolution, problem.items_per_user)
         unit = loss_scale(problem)
         released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
-        facts = (*public, *released, 4 * rate * (1 - rate), max(1.0, public[1] / FAR))
+        facts = (*public, *released, 4 * rate * (1 - rate), math.e if problem.items_per_user == 1 else 1.0)
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
-        logarithm += ALONE if problem.beliefs.sigmoid and problem.items_per_user == 1 else 0.0
         return unit * math.exp(min(logarithm, 100.0))
 
 
@@ -127,12 +128,11 @@ def _quantiles() -> Vector:
 
 
 BEFORE = {
-    "logistic": Powers(4.1, 0.55, -1.75, -0.4, flatter=0.31),
-    "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
-    "squares": Powers(1.65, 0.0, -1.63, -0.268),
+    "logistic": Powers(1.05, 0.7, -1.37, -0.2, rarity=-0.86, alone=1.3),
+    "squares": Powers(1.1, 0.2, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0),
+    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, alone=0.69),
     "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
 }
 
@@ -141,10 +141,9 @@ def before(problem: Problem, rounds: int, resolution: float) -> float | None:
     """Of a plan, by ν = nμ_g / √d; with few rounds a share 2⁻ᵀ of the start's risk more. None of an unmeasured loss."""
     if not _measured(problem):
         return None
-    kind = "rate" if constant_risk(problem) is not None else _kind(problem)
     most, constant = start_risk(problem), constant_risk(problem)
     unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
-    told = min(BEFORE[kind].of(problem, resolution), most if constant is None else constant)
+    told = min(BEFORE[_kind(problem)].of(problem, resolution), most if constant is None else constant)
     return min(max(told + unreached, _way(problem, rounds)), most)
 
 
@@ -160,7 +159,7 @@ def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
     most, found = start_risk(problem), AFTER[_kind(problem)].of(problem, 1.0, seen)
     if problem.beliefs.sigmoid:
         top = LEARNT * math.sqrt(seen.learnt * most)  # noise leaves no more than there is, and most of that is learnt
-        found = found * top / (found + top) if top > 0 else 0.0
+        found = most if found > LOST * most else found * top / (found + top) if top > 0 else 0.0
     found += seen.growth(problem) + max(0.0, seen.hidden - HIDDEN) * most
     return min(max(found, _way(problem, rounds)), most)
 
@@ -172,8 +171,3 @@ def _measured(problem: Problem) -> bool:
 
 def _kind(problem: Problem) -> str:
     return "logistic" if problem.beliefs.sigmoid else "squares"
-
-
-def contrasts(problem: Problem) -> int:
-    """D: numbers of a model that tell anything, d (K - 1) of K classes."""
-    return problem.features * max(1, problem.outputs - 1)
