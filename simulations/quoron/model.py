@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from quoron import model_text
 from quoron.evaluating.evaluation import Evaluation
 from quoron.run_folder import write
-from quoron_client.data import tables
+from quoron_client.data import fused, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
@@ -360,7 +360,7 @@ class Model:
     def _encoded(self, table: Any) -> Vector:
         """Rows as in training, (N, p) float64; every one of them usable."""
         features = replace(self.encoding, label=None, weight=None, class_weight=None)
-        encoded = features.encode(tables.read(table, features.columns))
+        encoded = fused.encoded(features, tables.read(table, features.columns))
         if not encoded.kept.all():
             bad = np.flatnonzero(~encoded.kept)
             raise DataError(

@@ -1,11 +1,12 @@
 """How the rows of a table become items: the whole of it, public, in one object.
 
     >>> import pyarrow as pa
+    >>> from quoron_client.data import fused
     >>> rules = Encoding((Numeric("age", 0, 100), Categorical("ward", ("A", "B"))), label=Signs("sick"))
     >>> rules.names
     ('age', 'ward=A', 'ward=B', 'intercept')
     >>> table = pa.table({"age": ["50", "old"], "ward": ["B", "A"], "sick": [1, 0]})
-    >>> rules.encode(table).kept.tolist()
+    >>> fused.encoded(rules, table).kept.tolist()
     [True, False]
 
 One row's numbers depend on that row alone, by declared ranges and vocabularies. No value of a row is an error: a row
@@ -48,10 +49,9 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import columns, fused
+    from quoron_client.data import columns
 else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
-    fused = OnFirstUse("quoron_client.data.fused")  # and a compiler
 
 Owners = NDArray[np.int64]
 
@@ -234,11 +234,6 @@ class Encoding:
         """The same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
         found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
         return replace(self, features=tuple(found))
-
-    def encode(self, table: "pa.Table") -> "fused.Encoded":
-        """All rows as items. Raises DataError as `check` does, and never for a value."""
-        self.check(table)
-        return fused.encoded(self, table)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
+import quoron
 from quoron.cli import books as cli_books
 from quoron.cli import federation as cli_federation
 from quoron.cli import helper as cli_helper
@@ -53,12 +54,8 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import api, engines, sections
     from quoron.cli import searches, showing
 else:  # when a command is called
-    api = OnFirstUse("quoron.api")
-    engines = OnFirstUse("quoron.engines")
-    sections = OnFirstUse("quoron.sections")
     searches = OnFirstUse("quoron.cli.searches")
     showing = OnFirstUse("quoron.cli.showing")
 
@@ -120,10 +117,10 @@ class EngineOptions:
         bool, typer.Option("--keep", help="Service: leave the federation in RUN/federation, to be operated.")
     ] = False
 
-    def choice(self) -> "engines.EngineChoice":
+    def choice(self) -> "quoron.EngineChoice":
         """The engine; ConfigError for options that do not go together."""
         options = asdict(self)
-        return engines.EngineChoice.of(options.pop("engine"), kills=options.pop("kill_client") or (), **options)
+        return quoron.EngineChoice.of(options.pop("engine"), kills=options.pop("kill_client") or (), **options)
 
 
 @app.command()
@@ -146,12 +143,12 @@ def simulate(
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        result = api.simulate(
+        result = quoron.simulate(
             source,
             epsilon=epsilon,
             simulation_seed=simulation_seed,
-            method=sections.Method(seed=seed, items_per_user=items_per_user),
-            keep=sections.Keep(out),
+            method=quoron.Method(seed=seed, items_per_user=items_per_user),
+            keep=quoron.Keep(out),
             settings=(*(settings or ()), *networked(network, dropout)),
             observers=[observer],
             engine=engine.choice(),
@@ -166,7 +163,7 @@ def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet 
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
     bars = not quiet and (not as_json or sys.stderr.isatty())
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        result = api.resume(run, [observer], progress=bars, engine=engine.choice())
+        result = quoron.resume(run, [observer], progress=bars, engine=engine.choice())
     searches.show(result, as_json=as_json)
 
 
@@ -200,14 +197,14 @@ def plan(
     _check_picture(picture)
     if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
-    method = sections.Method(seed=seed, items_per_user=items_per_user)
+    method = quoron.Method(seed=seed, items_per_user=items_per_user)
     said = (*(settings or ()), *networked(network))
     asked: dict[str, Any] = {"epsilon": epsilon, "method": method, "settings": said, **columns}
-    answers = api.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
+    answers = quoron.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
     if picture is not None and epsilons:
         showing.draw_epsilons(picture, answers)
     try:
-        planned = api.plan(source, **asked)
+        planned = quoron.plan(source, **asked)
     except Infeasible as error:  # what would be feasible is told before it is said that this is not
         if answers.asked:
             showing.show_answers(answers, as_json={"infeasible": str(error)} if as_json else None)
@@ -234,7 +231,7 @@ def list_presets() -> None:
 @app.command()
 def report(run: Run) -> None:
     """Write the report.html of a run or a comparison again, and print its path."""
-    print(api.report(run))
+    print(quoron.report(run))
 
 
 cli_federation.register(app)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+import quoron
 from quoron.cli.books import in_books
 from quoron.cli.client import client, leave
 from quoron.cli.common import say
@@ -313,7 +314,6 @@ def fetch(
     out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json, model.json and model.npz.")],
 ) -> None:
     """Fetch a complete run's plan, ledger and model: model.json for `quoron predict`, model.npz of bare numbers."""
-    from quoron.model import Model
     from quoron.run_folder import RunFolder
     from quoron_server.books.durable import make_folder
 
@@ -323,7 +323,7 @@ def fetch(
     folder = RunFolder(out)
     folder.write_json("plan.json", plan)
     folder.write_json("ledger.json", ledger)
-    folder.write_text("model.json", Model.fetched(model, plan).as_text())
+    folder.write_text("model.json", quoron.Model.fetched(model, plan).as_text())
     folder.write_model(model)
     print(out / "model.json")
 
