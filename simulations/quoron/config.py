@@ -26,6 +26,7 @@ from quoron.sections import Setting, overlay
 from quoron.table_section import TableSection as TableSection
 from quoron.table_section import with_columns_listed
 from quoron_client.data.spans import values
+from quoron_client.losses import loss_names
 from quoron_privacy.errors import ConfigError
 from quoron_server.budget import EVERYONE
 
@@ -122,8 +123,6 @@ class LossSection(Section):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in ("auto", "logistic"):
-            from quoron_client.losses import loss_names  # heavy
-
             names = ("auto", *loss_names())
             if name not in names:
                 raise ValueError(f"to be {', '.join(map(repr, names[:-1]))} or {names[-1]!r}")

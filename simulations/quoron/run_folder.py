@@ -73,6 +73,17 @@ class RunFolder:
 
     path: Path
 
+    @classmethod
+    def made(cls, path: Path) -> "RunFolder":
+        """The folder, made if it is not there; RunError where it cannot be."""
+        try:
+            make_folder(path)
+        except OSError as error:
+            raise RunError(
+                f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out."
+            ) from error
+        return cls(path)
+
     @property
     def is_training(self) -> bool:
         """Whether it is one of `quoron train`."""
@@ -197,9 +208,8 @@ def claim(config: Config, name: str) -> RunFolder:
         raise ConfigError(f"Expected run.out to be a folder, got the file {path}. Choose another with --out.")
     if path.is_dir() and any(not _is_begun(entry) for entry in path.iterdir()):
         refuse_other(RunFolder(path), config)
-    else:
-        _make(path)
-    return RunFolder(path)
+        return RunFolder(path)
+    return RunFolder.made(path)
 
 
 def claim_rows(out: str | Path | None) -> RunFolder:
@@ -211,8 +221,7 @@ def claim_rows(out: str | Path | None) -> RunFolder:
         raise ConfigError(f"Expected out to be a folder, got the file {path}. Choose another.")
     if path.is_dir() and not (path / ROWS).is_file() and any(path.iterdir()):
         raise ConfigError(f"Expected an empty folder or one of a run of rows, got out={str(path)!r}. Choose another.")
-    _make(path)
-    return RunFolder(path)
+    return RunFolder.made(path)
 
 
 def refuse_other(folder: RunFolder, config: Config) -> None:
@@ -305,10 +314,3 @@ def numbered(parent: Path, name: str) -> RunFolder:
                 f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out."
             ) from error
         return RunFolder(path)
-
-
-def _make(path: Path) -> None:
-    try:
-        make_folder(path)
-    except OSError as error:
-        raise RunError(f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out.") from error

@@ -24,8 +24,8 @@ from federation.crowd import (
 )
 from federation.test_service_cli import TABLE
 from quoron.config import parse
-from quoron.operate.control import words
 from quoron.operate.submission import specify
+from quoron.operate.watching import words
 from quoron_client.flower.node import read_owner
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as federation

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 import quoron
-from quoron.cli.books import in_books
 from quoron.cli.client import client, leave
 from quoron.cli.common import say
 from quoron.cli.connection import (
@@ -231,11 +230,9 @@ def submit(
             )
         return
     from quoron.operate import flower_submission as submission
-    from quoron_client.federation.config import check_plaintext
 
-    check_plaintext(superlink, insecure=connection.insecure, anywhere=connection.insecure_anywhere)
-    plaintext = connection.insecure or connection.insecure_anywhere
-    with submission.operator(superlink, connection.authority, insecure=plaintext) as flower:
+    trusted = {"insecure": connection.insecure, "anywhere": connection.insecure_anywhere}
+    with submission.operator(superlink, connection.authority, **trusted) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
@@ -272,18 +269,17 @@ def watch(
     Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends without a quorum, 4 if it is
     paused, and 5 if nobody answers: at once at the beginning, later for longer than --patience.
     """
-    from quoron.operate.control import words
-    from quoron.operate.watching import Paused, followed
+    from quoron.operate import watching
 
     ended: dict[str, Any] = {}
     with connection.open() as control:
-        for event in followed(
+        for event in watching.followed(
             control, run, patience=patience, told=lambda why: print(why, file=sys.stderr, flush=True)
         ):
-            say(event, words(event), as_json=as_json)
+            say(event, watching.words(event), as_json=as_json)
             ended = event
     if ended.get("kind") == "paused":
-        raise Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
+        raise watching.Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
     if ended.get("how") == "without-quorum":
         raise WithoutQuorum(f"Run {run} has ended without a quorum: {ended.get('error')}")
     if ended.get("how") != "complete":
@@ -304,7 +300,9 @@ def cancel(
         with connection.open() as control:
             print(f"{run}: {control.cancel(run)['state']}")
         return
-    print(f"{run}: {in_books(database, run, lambda books: books.cancel(run, by=here()))}")
+    from quoron.operate import closed_books
+
+    print(f"{run}: {closed_books.cancel(database, run, by=here())}")
 
 
 @shared_options
@@ -315,12 +313,10 @@ def fetch(
 ) -> None:
     """Fetch a complete run's plan, ledger and model: model.json for `quoron predict`, model.npz of bare numbers."""
     from quoron.run_folder import RunFolder
-    from quoron_server.books.durable import make_folder
 
     with connection.open() as control:
         plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
-    make_folder(out)
-    folder = RunFolder(out)
+    folder = RunFolder.made(out)
     folder.write_json("plan.json", plan)
     folder.write_json("ledger.json", ledger)
     folder.write_text("model.json", quoron.Model.fetched(model, plan).as_text())

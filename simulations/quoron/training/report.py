@@ -5,19 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron.model import Model
-from quoron.reports import page, sections
+from quoron.reports import page, searched, sections
 from quoron.reports.health import Health
 from quoron.reports.odds import Odds
 from quoron.reports.page import Card, Fact, Raw
 from quoron.reports.pictures import gauge
 from quoron.run_folder import RunFolder
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron.reports import searched
     from quoron.training.result import TrainingSummary
-else:
-    searched = OnFirstUse("quoron.reports.searched")  # only a search needs it
 
 UNMEASURED = "Nobody was kept apart, so nobody knows: train with --evaluate 0.1, or see “quoron evaluate”."
 FOOTER = (
