@@ -105,6 +105,11 @@ class EngineChoice:
         local = (clients, tuple(kills), slow, keep)
         return cls(name, nodes, cpus, superlink, where, insecure, workers, address, *local)
 
+    @classmethod
+    def given(cls, engine: "str | EngineChoice") -> "EngineChoice":
+        """What a door is given: a choice, or the name of one."""
+        return cls.of(engine) if isinstance(engine, str) else engine
+
     def people(self, config: Config, frame: "pa.Table | None") -> "tuple[Config, pa.Table | None]":
         """The configuration, and the table if there is one, of those who take part: all, or the first of them."""
         if self.name != "service" or self.clients is None:
