@@ -19,8 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from quoron.populations.users import Answering
 from quoron.processors import THREADS, processors
-from quoron.sharding.engine import Died, Worker, own_error
+from quoron.sharding.engine import Died, ShardedEngine, Worker, own_error
+from quoron.sharding.shard import Settings
 from quoron.simulation.pieces import Told
 from quoron_client.protocol.questions import Answers, Question
 
@@ -158,6 +160,11 @@ class WorkerProcess:
             self._socket.send(what)
         except OSError:
             raise Died("A worker has ended.") from None
+
+
+def engine(population: Answering, workers: int, settings: Settings) -> ShardedEngine:
+    """An engine over a population whose workers share this machine's processors; whoever has it closes it."""
+    return ShardedEngine.of(population, workers, starter(workers), settings)
 
 
 def starter(workers: int) -> Any:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config, TableSection
 from quoron.datasets import index
+from quoron.evaluating.split import trained_users
 from quoron.paths import dataset
 from quoron.planning.plans import Planned, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
@@ -126,7 +127,7 @@ def forecast(
 
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
-    trained = evaluated.trained_users(config, users)
+    trained = trained_users(users, config.train.evaluate)
     paid = purchases_of(config, asked, trained)
     words = [each.column for each in asked.features if each.what != "number"]
 
