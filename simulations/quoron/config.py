@@ -21,10 +21,9 @@ from quoron import toml_text
 from quoron._explain import explain
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
-from quoron.section import Count, NonNegative, Positive, Section, Seed, Simulated
 from quoron.sections import Setting, overlay
+from quoron.table_section import Count, NonNegative, Positive, Section, Seed, Simulated, with_columns_listed
 from quoron.table_section import TableSection as TableSection
-from quoron.table_section import with_columns_listed
 from quoron_client.data.spans import values
 from quoron_client.losses import loss_names
 from quoron_privacy.errors import ConfigError

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
+from typer.core import TyperGroup
 
 import quoron
 from quoron.cli import books as cli_books
@@ -45,7 +46,6 @@ from quoron.cli.common import (
 )
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
-from quoron.cli.groups import Grouped
 from quoron.cli.health import health
 from quoron.cli.tables import declare, evaluate, index, statistics
 from quoron.cli.tune import tune
@@ -58,6 +58,41 @@ if TYPE_CHECKING:
 else:  # when a command is called
     searches = OnFirstUse("quoron.cli.searches")
     showing = OnFirstUse("quoron.cli.showing")
+
+# What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
+GROUPS = {
+    "Your own table": (
+        *("train", "predict", "evaluate", "tune", "statistics", "declare"),
+        *("example", "index", "resume", "report"),
+    ),
+    "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
+    "A federation": (  # on this machine, its two sides, its operators
+        *("local", "serve", "helper", "client", "leave", "silo"),
+        *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
+    ),
+    "Accounts and books": ("ledger", "backup", "restore", "continue-restored"),
+}
+
+
+class Grouped(TyperGroup):
+    """Commands in the order of their groups, under a heading each, in boxes or as plain text."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        told = {name: heading for heading, names in GROUPS.items() for name in names}
+        self.commands = {name: self.commands[name] for name in [*told, *self.commands] if name in self.commands}
+        for name, command in self.commands.items():
+            command.rich_help_panel = told.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Plain text: where rich is not asked for."""
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for heading, names in (GROUPS | {"Commands": set(self.commands).difference(*GROUPS.values())}).items():
+            there = [name for name in names if name in self.commands and not self.commands[name].hidden]
+            if there:
+                with formatter.section(heading):
+                    formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in there])
+
 
 app = typer.Typer(
     cls=Grouped,
