@@ -29,6 +29,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
 from quoron_client.data.dates import DateNumber, DatePart
 from quoron_client.data.features import Categorical, Feature, Hashed, Numeric, apart, together
+from quoron_client.data.kind import columns
 from quoron_client.data.labels import (
     Balanced,
     Classes,
@@ -44,14 +45,9 @@ from quoron_client.data.labels import (
 )
 from quoron_client.losses import Classification, Loss
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
-
-    from quoron_client.data import columns
-else:
-    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
 
 Owners = NDArray[np.int64]
 

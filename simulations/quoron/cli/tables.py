@@ -17,17 +17,14 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import config as configs
     from quoron import declare as declaring
-    from quoron import measure, paths, sources
+    from quoron import measure, sources
     from quoron.cli import showing
     from quoron.datasets import index as indexing
     from quoron.reports import alone
 else:  # when a command is called
-    configs = OnFirstUse("quoron.config")
     declaring = OnFirstUse("quoron.declare")
     measure = OnFirstUse("quoron.measure")
-    paths = OnFirstUse("quoron.paths")
     sources = OnFirstUse("quoron.sources")
     showing = OnFirstUse("quoron.cli.showing")
     indexing = OnFirstUse("quoron.datasets.index")
@@ -209,13 +206,8 @@ def index(
     where nobody else writes, never beside the data.
     """
     if source.endswith(".toml"):
-        section = sources.resolve(source)[0].population
-        found = paths.dataset(section.path, Path.cwd()) if isinstance(section, configs.TableSection) else None
-        if found is None or not isinstance(section, configs.TableSection):
-            raise ConfigError(
-                f"Expected {source} to name a folder or a URL as population.path, got another population."
-            )
-        source, user = found, user or section.user
+        source, named = sources.dataset_of(source)
+        user = user or named
     if user is None:
         raise ConfigError("Expected --user, the column that says whose item a row is, got none.")
     made = indexing.renewed(source, user, anew=anew, watcher=None if quiet else _tell)

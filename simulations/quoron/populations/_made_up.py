@@ -73,7 +73,7 @@ class MadeUp(ABC):
 
 
 def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], width: int = 1) -> None:
-    """Call a compiled loop(first, last) on ranges over 0 .. len(offsets) - 1, each of about as many numbers and not many.
+    """Call a compiled loop(first, last) on ranges over 0 .. len(offsets) - 1, each of about as many numbers, not many.
 
     There are offsets[-1] * width numbers; what a loop needs beside its output is therefore little.
     """
