@@ -48,7 +48,7 @@ class EngineChoice:
     @classmethod
     def of(
         cls,
-        name: str = "inline",
+        name: "str | EngineChoice" = "inline",
         *,
         nodes: int | None = None,
         cpus: int | None = None,
@@ -62,7 +62,9 @@ class EngineChoice:
         slow: str | None = None,
         keep: bool = False,
     ) -> "EngineChoice":
-        """A choice that makes sense; ConfigError otherwise."""
+        """A choice that makes sense, or the one that is given; ConfigError otherwise."""
+        if isinstance(name, EngineChoice):
+            return name
         _check_kinds({"superlink": superlink, "address": address, "slow": slow}, kills, insecure=insecure, keep=keep)
         if name not in ENGINES:
             raise ConfigError(f"Expected the engine to be inline, ray, flower or service, got {name!r}.")
@@ -104,11 +106,6 @@ class EngineChoice:
         where = None if authority is None else Path(authority).resolve()  # Flower reads it from another folder
         local = (clients, tuple(kills), slow, keep)
         return cls(name, nodes, cpus, superlink, where, insecure, workers, address, *local)
-
-    @classmethod
-    def given(cls, engine: "str | EngineChoice") -> "EngineChoice":
-        """What a door is given: a choice, or the name of one."""
-        return cls.of(engine) if isinstance(engine, str) else engine
 
     def people(self, config: Config, frame: "pa.Table | None") -> "tuple[Config, pa.Table | None]":
         """The configuration, and the table if there is one, of those who take part: all, or the first of them."""

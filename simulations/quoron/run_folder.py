@@ -79,9 +79,7 @@ class RunFolder:
         try:
             make_folder(path)
         except OSError as error:
-            raise RunError(
-                f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out."
-            ) from error
+            raise _cannot(path, error) from error
         return cls(path)
 
     @property
@@ -300,17 +298,19 @@ def public_row(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def numbered(parent: Path, name: str) -> RunFolder:
     """The first free folder `name`-1, `name`-2, ..., made: whoever asks at the same time gets another."""
+    RunFolder.made(parent)
     number = 1
     while True:
         path = parent / f"{name}-{number}"
         try:
-            make_folder(parent)
             path.mkdir(mode=SHARED)
         except FileExistsError:
             number += 1
-            continue
         except OSError as error:
-            raise RunError(
-                f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out."
-            ) from error
-        return RunFolder(path)
+            raise _cannot(path, error) from error
+        else:
+            return RunFolder(path)
+
+
+def _cannot(path: Path, error: OSError) -> RunError:
+    return RunError(f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out.")

@@ -283,7 +283,7 @@ def test_the_promise_says_that_who_answers_is_public() -> None:
 
 def test_flower_is_refused_by_name_on_both_sides() -> None:
     with pytest.raises(ConfigError, match="through Flower"):
-        require_private_attendance(wanted(3), "Flower")
+        require_private_attendance(wanted(3))
     with pytest.raises(ConfigError, match="accept without public-attendance"):
         read_owner({"data": "x.csv", "record": "r.sqlite", "accept": "broadcast,public-attendance"}, {})
     text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')

@@ -1,7 +1,5 @@
 """How text says a date and a time, and what a clock in a zone shows: what declarations of dates name, and reading asks.
 
->>> form("%d.%m.%Y") == form("%d") + (46,) + form("%m") + (46,) + form("%Y")
-True
 >>> starts, ahead = clock("+01:00")
 >>> ahead.tolist()
 [3600]

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from quoron_client.federation.masking import Masking, Pinned
 
 _LOG = logging.getLogger("quoron.client")
+NO_HELPER_KEY = (
+    "Expected the helper's key, to take part in a run of two servers, got none. Have it from the helper's operator "
+    "(--helper-key), and connect with a certificate."
+)
 Found = tuple[NDArray[np.float64], Status]  # of one user
 
 
@@ -100,10 +104,7 @@ class Worker:
             if objection is not None:
                 return objection
             if terms.masked and self.pinned is None:
-                raise WireError(
-                    "Expected the helper's key, to take part in a run of two servers, got none. Have it from the "
-                    "helper's operator (--helper-key), and connect with a certificate."
-                )
+                raise WireError(NO_HELPER_KEY)
             agreed = self.pinned.agree(message, terms) if terms.masked and self.pinned is not None else None
             items = None if terms.timely else self._read(terms)
         except (WireError, DataError, IdentityError) as error:

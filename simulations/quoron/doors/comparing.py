@@ -60,7 +60,7 @@ def compare(
     require_declared(config, "compare")
     table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
-    where = EngineChoice.given(engine)
+    where = EngineChoice.of(engine)
     comparison_sharing(where)
     folder = comparisons.claim(out, name)
     if table is not None:

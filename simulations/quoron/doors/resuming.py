@@ -46,7 +46,7 @@ def resume(
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
     """
-    where = EngineChoice.given(engine)
+    where = EngineChoice.of(engine)
     if where.clients is not None or where.keep:
         raise ConfigError("Expected neither clients nor keep to resume a run, got some. Leave them out.")
     if comparisons.is_comparison(Path(directory)):

@@ -63,7 +63,7 @@ def simulate(
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
-    where = EngineChoice.given(engine)
+    where = EngineChoice.of(engine)
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
     config, name, frame = described(source, columns, settings, said)
     config, remark = _with_bought(config, frame)

@@ -64,7 +64,7 @@ def train(
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the group's limit.
     """
-    sharing = training_sharing(EngineChoice.given(engine))
+    sharing = training_sharing(EngineChoice.of(engine))
     said = sections(privacy, method, keep, door="train", without=_SECRET, epsilon=epsilon, evaluate=evaluate)
     config, name, frame = described(source, columns, settings, said)
     with bars.display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:

@@ -164,18 +164,13 @@ class WorkerProcess:
 
 def engine(population: Answering, workers: int, settings: Settings) -> ShardedEngine:
     """An engine over a population whose workers share this machine's processors; whoever has it closes it."""
-    return ShardedEngine.of(population, workers, starter(workers), settings)
-
-
-def starter(workers: int) -> Any:
-    """Starts workers that share this machine's processors."""
     nursery = Nursery(max(1, processors() // workers))
 
     def start(number: int, letter: bytes) -> Worker:
         del number
         return WorkerProcess(letter, nursery)
 
-    return start
+    return ShardedEngine.of(population, workers, start, settings)
 
 
 def _emptied(ending: socket.socket) -> None:
