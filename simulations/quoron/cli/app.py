@@ -43,6 +43,7 @@ from quoron.cli.common import (
     interruptible,
     networked,
     progress,
+    showing,
 )
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
@@ -54,10 +55,9 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron.cli import searches, showing
+    from quoron.cli import searches
 else:  # when a command is called
     searches = OnFirstUse("quoron.cli.searches")
-    showing = OnFirstUse("quoron.cli.showing")
 
 # What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
 GROUPS = {

@@ -1,4 +1,4 @@
-"""What commands share: arguments, the display, and how an interruption is told."""
+"""What commands share: arguments, the display, what prints their results, and how an interruption is told."""
 
 import sys
 from collections.abc import Iterator
@@ -13,12 +13,16 @@ import quoron
 from quoron.presets import presets
 from quoron_client.data.formats import is_table
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from quoron.cli import showing as showing
     from quoron.reports.progress import Display
     from quoron_client.data.dialect import Dialect
+else:
+    showing = OnFirstUse("quoron.cli.showing")  # for all commands, when one is called: it knows all that is shown
 
 INTERRUPTED = 130
 

@@ -8,7 +8,7 @@ import typer
 
 import quoron
 from quoron.cli.columns import table_options
-from quoron.cli.common import Address, Epsilon, Json, Link, Quiet, Settings, Source, interruptible, networked
+from quoron.cli.common import Address, Epsilon, Json, Link, Quiet, Settings, Source, interruptible, networked, showing
 from quoron.table_columns import TableColumns
 
 
@@ -49,7 +49,6 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    from quoron.cli import showing
     from quoron.comparing.request import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]

@@ -14,7 +14,7 @@ import typer
 
 import quoron
 from quoron.cli.client import client, leave
-from quoron.cli.common import say
+from quoron.cli.common import say, showing
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
@@ -196,8 +196,6 @@ def submit(
     if resolved.privacy.quorum is None:
         resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"))
     if dry:
-        from quoron.cli import showing
-
         with few(users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)
         _warn(useless(looked.plan))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import quoron
-from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Quiet, Text, check_page
+from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Quiet, Text, check_page, showing
 from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
@@ -19,14 +19,12 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 if TYPE_CHECKING:
     from quoron import declare as declaring
     from quoron import measure, sources
-    from quoron.cli import showing
     from quoron.datasets import index as indexing
     from quoron.reports import alone
 else:  # when a command is called
     declaring = OnFirstUse("quoron.declare")
     measure = OnFirstUse("quoron.measure")
     sources = OnFirstUse("quoron.sources")
-    showing = OnFirstUse("quoron.cli.showing")
     indexing = OnFirstUse("quoron.datasets.index")
     alone = OnFirstUse("quoron.reports.alone")
 

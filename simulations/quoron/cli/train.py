@@ -22,6 +22,7 @@ from quoron.cli.common import (
     Workers,
     interruptible,
     progress,
+    showing,
     sources,
 )
 from quoron.cli.connection import shared_options
@@ -72,8 +73,6 @@ def train(
     address: Address = None,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    from quoron.cli import showing
-
     choice = quoron.EngineChoice.of(engine, workers=workers, address=address)
     privacy = quoron.Privacy(epsilon, delta, health=health, allow_large_delta=charged.allow_large_delta)
     keep = charged.keep(out)
