@@ -125,11 +125,10 @@ def predict(
     ] = None,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron.training.predicting import one_for_all, predictions, threshold_of, unread, write_predictions
-    from quoron_client.data import tables
+    from quoron.training.predicting import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
 
     trained, decided = quoron.load(model), threshold_of(threshold)
-    rows = tables.read(text.opened(table), trained.feature_names_in_)
+    rows = rows_of(trained, text.opened(table))
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     if trained.evaluation is not None:
