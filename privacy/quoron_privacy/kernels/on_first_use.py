@@ -4,9 +4,8 @@
     >>> loops.isqrt(17)
     4
 
-For what few need of those who import the module that says so, with the reason beside it: compiled loops, which stand in
-NAME_loops.py beside NAME.py, a file's format, a second server. Whoever needs types imports it under TYPE_CHECKING, too.
-It is no way out of a ring: `tests/test_layout.py` counts what is imported so.
+For what few need of those who import a module: compiled loops (NAME_loops.py beside NAME.py), a file's format, a second
+server, each with its reason. It is no way out of a ring: `tests/test_layout.py` counts what is imported so.
 """
 
 from importlib import import_module
