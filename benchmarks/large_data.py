@@ -141,7 +141,7 @@ def shared(users: int) -> dict[str, float]:
     warm = Question(0, order[:1000], task, reduction=ClippedSum(1.0, users))
     engines = {"one process": Settings().engine(crowd)}
     for workers in (1, 4):
-        engines[f"{workers} workers"] = ShardedEngine.of(crowd, workers, processes.starter(workers), Settings())
+        engines[f"{workers} workers"] = processes.engine(crowd, workers, Settings())
     took = dict.fromkeys(engines, np.inf)
     for _ in range(3):  # in turns
         for name, engine in engines.items():

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from quoron import api
+import quoron
 from quoron.config import parse
 from quoron.engines import EngineChoice
 from quoron.local.folder import RUNNING, Folder
@@ -99,10 +99,10 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     tempfile.tempdir = str(passing)
     watch, began = Watch(passing), time.perf_counter()
     engine = EngineChoice.of("service", workers=options.processes)
-    result = api.simulate(config, keep=Keep(folder / "run"), engine=engine, observers=[watch])
+    result = quoron.simulate(config, keep=Keep(folder / "run"), engine=engine, observers=[watch])
     whole = time.perf_counter() - began
     figures = json.loads((folder / "run" / "federation.json").read_text())
-    inline = api.simulate(config, keep=Keep(folder / "inline"))
+    inline = quoron.simulate(config, keep=Keep(folder / "inline"))
     answers = options.clients * (options.rounds - 1)
     return {
         "processes": figures["processes"],

@@ -22,7 +22,7 @@ from time import process_time
 FRESH = "--fresh"  # this process plans, and prints its seconds
 STARTED = process_time()
 
-from quoron import api  # noqa: E402
+from quoron import sources  # noqa: E402
 from quoron.config import Config  # noqa: E402
 from quoron.planning import plans as planning  # noqa: E402
 from quoron.simulation.scene import setup  # noqa: E402
@@ -84,7 +84,7 @@ def planned(info: Registered, config: Config, known: Problem) -> None:
 
 def fresh(preset: str) -> dict[str, list[float]]:
     """Seconds of each part of a planning, the first and the second time in this process."""
-    config, _ = api.resolve(preset)
+    config, _ = sources.resolve(preset)
     found = {"set-up": [seconds(lambda: setup(config, Path.cwd()))]}
     known = setup(config, Path.cwd()).problem
     for _ in range(2):

@@ -22,7 +22,7 @@ import quoron
 from quoron.config import Config, from_tree
 from quoron.model import Model
 from quoron.training.run import rehearse
-from quoron_client.data import tables
+from quoron_client.data import fused, tables
 from quoron_client.data.encoding import Categorical
 from quoron_client.data.labels import read_label
 
@@ -102,7 +102,7 @@ def _figures(
     for seed in range(seeds):
         for arm, weights in (("", {}), ("balanced, ", {"class_weight": "balanced"})):
             model = _trained(frame[~held], section | weights, epsilon, seed)
-            usable = model.encoding.encode(tables.read(frame[held], model.encoding.columns)).kept
+            usable = fused.encoded(model.encoding, tables.read(frame[held], model.encoding.columns)).kept
             test, answers = frame[held][usable], truth[held.to_numpy()][usable]
             scores = model.decision_function(test)
             for word in (0.5, "share"):

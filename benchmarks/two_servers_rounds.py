@@ -18,7 +18,7 @@ from pathlib import Path
 
 from federation import connected, cpu, spawn, specification, vector
 from quoron.operate.control import Address, Control
-from quoron_client.federation.masking import Masking, Pinned
+from quoron_client.federation.masking import Pinned
 from quoron_client.federation.terms import read_terms
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import fingerprint, load
@@ -47,7 +47,7 @@ async def answering(stub, own, pinned):
         kind = message.WhichOneof("kind")
         if kind == "run":
             terms = read_terms(message.run.run, message.run.description)
-            masking = Masking.agree(message.run, terms, pinned) if message.run.sheet else None
+            masking = pinned.agree(message.run, terms) if message.run.sheet else None
             await call.write(pb.ClientMessage(consent=pb.Consent(run=message.run.run, takes_part=True)))
         elif kind == "question":
             asked, name = message.question, wire.question_name(message.question)

@@ -10,8 +10,7 @@ import typer
 import written
 from typer.models import ArgumentInfo
 
-from quoron.cli.app import app
-from quoron.cli.groups import GROUPS
+from quoron.cli.app import GROUPS, app
 
 PAGE = Path(__file__).parent.parent / "docs" / "command-reference.md"
 HEAD = """# Commands

@@ -23,6 +23,8 @@ FOLDERS = {
     "quoron_server": "server",
     "quoron": "simulations",
 }
+# Compiled loops, samplers and factorisations: imported on first use by the statement whose words they are made of.
+BEHIND = ("_loops", ".noise.samplers", ".prefix.ways", ".prefix.returning")
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,10 @@ class House:
         return frozenset((a, b) for a, b in pairs if a < b and (b, a) in pairs)
 
     def circles(self) -> frozenset[frozenset[str]]:
-        """Modules that import each other in a ring, those inside functions too; loops may know their statement."""
-        return _rings({(arrow.source, arrow.target) for arrow in self.arrows if not (arrow.typing or arrow.late)})
+        """Modules that import each other in a ring, inside functions and on first use too; what does as a statement
+        says may know the statement (`BEHIND`)."""
+        told = (arrow for arrow in self.arrows if not (arrow.typing or (arrow.late and arrow.target.endswith(BEHIND))))
+        return _rings({(arrow.source, arrow.target) for arrow in told})
 
     def inside(self) -> tuple[Arrow, ...]:
         """Imports of our own inside functions."""

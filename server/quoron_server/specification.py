@@ -255,16 +255,16 @@ def require_open_cohorts(plan: Plan) -> None:
         )
 
 
-def require_private_attendance(specification: RunSpecification, front: str) -> None:
-    """ConfigError for public attendance through a `front` whose clients answer whenever they are done."""
+def require_private_attendance(specification: RunSpecification) -> None:
+    """ConfigError for what Flower cannot keep: its clients answer whenever they are done, and in the clear."""
     if specification.exposure == "two-servers":
         raise ConfigError(
-            f"Expected no exposure two-servers through {front}, got it: its nodes answer the coordinator in the clear. "
+            "Expected no exposure two-servers through Flower, got it: its nodes answer the coordinator in the clear. "
             "Submit to `quoron serve`, with a `quoron helper` of another operator."
         )
     if specification.attendance == "public":
         raise ConfigError(
-            f"Expected attendance='private' through {front}, got 'public': its clients answer when they have computed, "
+            "Expected attendance='private' through Flower, got 'public': its clients answer when they have computed, "
             "which their data move. Leave out privacy.attendance, or submit to `quoron serve`."
         )
 

@@ -1,22 +1,22 @@
 # In the order in which people come for them, as in the reference: functions, what they are told, what they return.
 # ruff: noqa: I001
-from .api import train as train
+from .doors.training import train as train
 from .measure import evaluate as evaluate
-from .tuning.doors import tune as tune
-from .api import load as load
+from .doors.tuning import tune as tune
+from .model import load as load
 from .model import Model as Model
 from .mean import private_mean as private_mean
 from .counting.door import statistics as statistics
 from .training.rows import train_rows as train_rows
 from .tuning.select import select as select
-from .api import simulate as simulate
-from .api import compare as compare
-from .api import plan as plan
-from .api import plan_training as plan_training
-from .tuning.doors import plan_tuning as plan_tuning
-from .api import ask as ask
-from .api import resume as resume
-from .api import report as report
+from .doors.simulating import simulate as simulate
+from .doors.comparing import compare as compare
+from .doors.simulating import plan as plan
+from .doors.training import plan_training as plan_training
+from .doors.tuning import plan_tuning as plan_tuning
+from .doors.asking import ask as ask
+from .doors.resuming import resume as resume
+from .doors.resuming import report as report
 from .tables import opened as opened
 from .sections import Privacy as Privacy
 from .sections import Method as Method

@@ -5,14 +5,15 @@ import importlib.util
 import os
 import sys
 
+from quoron import caches
+
 
 def main() -> int:
     """Run the command line and return its exit code."""
     if importlib.util.find_spec("fcntl") is None:
         print(f"Expected Linux or macOS, got {sys.platform}. On Windows, run quoron in WSL.", file=sys.stderr)
         return 2
-    from quoron import caches  # imported here, so that `import quoron.__main__` stays cheap
-    from quoron.cli.app import invoke
+    from quoron.cli.app import invoke  # imported here, so that `import quoron.__main__` stays cheap
 
     # Idle threads of OpenBLAS go to sleep after 2^16 ticks, some 30 µs, instead of keeping a processor busy for 30 ms
     # at each start and after each product.

@@ -21,11 +21,11 @@ from quoron import toml_text
 from quoron._explain import explain
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
-from quoron.section import Count, NonNegative, Positive, Section, Seed, Simulated
 from quoron.sections import Setting, overlay
+from quoron.table_section import Count, NonNegative, Positive, Section, Seed, Simulated, with_columns_listed
 from quoron.table_section import TableSection as TableSection
-from quoron.table_section import with_columns_listed
 from quoron_client.data.spans import values
+from quoron_client.losses import loss_names
 from quoron_privacy.errors import ConfigError
 from quoron_server.budget import EVERYONE
 
@@ -122,8 +122,6 @@ class LossSection(Section):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in ("auto", "logistic"):
-            from quoron_client.losses import loss_names  # heavy
-
             names = ("auto", *loss_names())
             if name not in names:
                 raise ValueError(f"to be {', '.join(map(repr, names[:-1]))} or {names[-1]!r}")
@@ -388,6 +386,16 @@ def is_wanted(config: Config, *, simulated: bool = False) -> bool:
     if not isinstance(section, TableSection):
         return False
     return bool(bought_of(section).keys() - (section.categorical.keys() if simulated else ()))
+
+
+def require_declared(config: Config, door: str) -> None:
+    """ConfigError for a table of which something is to be bought: by what would be left, and of what, nobody knows."""
+    if is_wanted(config, simulated=True):
+        raise ConfigError(
+            f"Expected a table whose features are declared for {door}, got one of which some are to be bought. Declare "
+            "them (numeric, categorical, hashed, dates), or take declared.toml of a run of quoron train; simulate and "
+            "plan buy."
+        )
 
 
 def bought_of(section: TableSection) -> dict[str, str]:

@@ -48,7 +48,7 @@ class EngineChoice:
     @classmethod
     def of(
         cls,
-        name: str = "inline",
+        name: "str | EngineChoice" = "inline",
         *,
         nodes: int | None = None,
         cpus: int | None = None,
@@ -62,7 +62,9 @@ class EngineChoice:
         slow: str | None = None,
         keep: bool = False,
     ) -> "EngineChoice":
-        """A choice that makes sense; ConfigError otherwise."""
+        """A choice that makes sense, or the one that is given; ConfigError otherwise."""
+        if isinstance(name, EngineChoice):
+            return name
         _check_kinds({"superlink": superlink, "address": address, "slow": slow}, kills, insecure=insecure, keep=keep)
         if name not in ENGINES:
             raise ConfigError(f"Expected the engine to be inline, ray, flower or service, got {name!r}.")

@@ -28,7 +28,6 @@ import quoron
 import quoron_client
 import quoron_privacy
 import quoron_server
-from quoron import api
 from quoron.populations import Cube
 from quoron.processors import processors
 from quoron.sections import Keep, Method
@@ -131,7 +130,7 @@ def _on_all_processors(environment: Mapping[str, str]) -> None:
 def _simulate(folder: Path, name: str, options: tuple[str, ...]) -> None:
     zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
     settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
-    api.simulate("quickstart", method=Method(name), keep=Keep(folder), settings=settings)
+    quoron.simulate("quickstart", method=Method(name), keep=Keep(folder), settings=settings)
 
 
 def _make_all_ready() -> None:
@@ -156,7 +155,7 @@ def _gather_and_train(folder: Path) -> None:
     for number, (source, algorithm, columns) in enumerate(TRAINED):
         keep = Keep(folder / str(number), ledger=folder / "lifetime.sqlite")
         given = table if source is None else source
-        api.train(given, epsilon=8.0, method=Method(algorithm), keep=keep, progress=False, **columns)
+        quoron.train(given, epsilon=8.0, method=Method(algorithm), keep=keep, progress=False, **columns)
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron.evaluating.evaluation import Evaluation
-from quoron.model import Model
-from quoron.run_folder import MODEL
+from quoron.model import Model, load
 from quoron.sections import DELTA, Keep, Privacy, door, only
 from quoron.training import measured
 from quoron_server.plan import Privacy as PlanPrivacy
@@ -76,7 +75,7 @@ def _prepared(
     only("evaluate", _MEANT, said)
     asked = said.needed("evaluate", epsilon=epsilon, delta=delta, usual=DELTA)
     if isinstance(model, str | Path):
-        model = Model.load(Path(model) / MODEL if Path(model).is_dir() else model)
+        model = load(model)
     return measured.prepare(
         model,
         source,

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from quoron import model_text
 from quoron.evaluating.evaluation import Evaluation
-from quoron.run_folder import write
-from quoron_client.data import tables
+from quoron.run_folder import MODEL, write
+from quoron.sections import door
+from quoron_client.data import fused, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
@@ -360,7 +361,7 @@ class Model:
     def _encoded(self, table: Any) -> Vector:
         """Rows as in training, (N, p) float64; every one of them usable."""
         features = replace(self.encoding, label=None, weight=None, class_weight=None)
-        encoded = features.encode(tables.read(table, features.columns))
+        encoded = fused.encoded(features, tables.read(table, features.columns))
         if not encoded.kept.all():
             bad = np.flatnonzero(~encoded.kept)
             raise DataError(
@@ -409,3 +410,10 @@ def _promised(fields: Mapping[str, Any]) -> Promise:
 def _on_one_line(found: re.Match[str]) -> str:
     """A list of plain values. A line break is never within one."""
     return "[" + " ".join(line.strip() for line in found[1].split("\n")) + "]"
+
+
+@door
+def load(path: str | Path) -> Model:
+    """The model in a file, or in the folder of a run that has released one. DataError for anything else."""
+    given = Path(path)
+    return Model.load(given / MODEL if given.is_dir() else given)

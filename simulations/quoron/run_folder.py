@@ -73,6 +73,15 @@ class RunFolder:
 
     path: Path
 
+    @classmethod
+    def made(cls, path: Path) -> "RunFolder":
+        """The folder, made if it is not there; RunError where it cannot be."""
+        try:
+            make_folder(path)
+        except OSError as error:
+            raise _cannot(path, error) from error
+        return cls(path)
+
     @property
     def is_training(self) -> bool:
         """Whether it is one of `quoron train`."""
@@ -197,9 +206,8 @@ def claim(config: Config, name: str) -> RunFolder:
         raise ConfigError(f"Expected run.out to be a folder, got the file {path}. Choose another with --out.")
     if path.is_dir() and any(not _is_begun(entry) for entry in path.iterdir()):
         refuse_other(RunFolder(path), config)
-    else:
-        _make(path)
-    return RunFolder(path)
+        return RunFolder(path)
+    return RunFolder.made(path)
 
 
 def claim_rows(out: str | Path | None) -> RunFolder:
@@ -211,8 +219,7 @@ def claim_rows(out: str | Path | None) -> RunFolder:
         raise ConfigError(f"Expected out to be a folder, got the file {path}. Choose another.")
     if path.is_dir() and not (path / ROWS).is_file() and any(path.iterdir()):
         raise ConfigError(f"Expected an empty folder or one of a run of rows, got out={str(path)!r}. Choose another.")
-    _make(path)
-    return RunFolder(path)
+    return RunFolder.made(path)
 
 
 def refuse_other(folder: RunFolder, config: Config) -> None:
@@ -291,24 +298,19 @@ def public_row(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def numbered(parent: Path, name: str) -> RunFolder:
     """The first free folder `name`-1, `name`-2, ..., made: whoever asks at the same time gets another."""
+    RunFolder.made(parent)
     number = 1
     while True:
         path = parent / f"{name}-{number}"
         try:
-            make_folder(parent)
             path.mkdir(mode=SHARED)
         except FileExistsError:
             number += 1
-            continue
         except OSError as error:
-            raise RunError(
-                f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out."
-            ) from error
-        return RunFolder(path)
+            raise _cannot(path, error) from error
+        else:
+            return RunFolder(path)
 
 
-def _make(path: Path) -> None:
-    try:
-        make_folder(path)
-    except OSError as error:
-        raise RunError(f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out.") from error
+def _cannot(path: Path, error: OSError) -> RunError:
+    return RunError(f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from quoron import config as configs
 from quoron import toml_text
 from quoron.config import Config, TableSection
+from quoron.paths import dataset
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
 from quoron.sections import Setting, overlay, plain, shortened
@@ -40,6 +41,15 @@ def resolve(source: str | Path, settings: Settings = ()) -> tuple[Config, str]:
     """The configuration of a preset's name or a TOML file's path, and a name for its runs."""
     config, name, _ = described(source, {}, settings, {})
     return config, name
+
+
+def dataset_of(source: str) -> tuple[str, str]:
+    """The folder or URL of Parquet files that a TOML file names, and its column of users; ConfigError for another."""
+    section = resolve(source)[0].population
+    found = dataset(section.path, Path.cwd()) if isinstance(section, TableSection) else None
+    if found is None or not isinstance(section, TableSection):
+        raise ConfigError(f"Expected {source} to name a folder or a URL as population.path, got another population.")
+    return found, section.user
 
 
 def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, Path | None, Frame]:

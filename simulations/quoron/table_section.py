@@ -1,4 +1,4 @@
-"""How a configuration says what the rows of a table are: which columns are features, of which kind, and what they mean.
+"""Sections of a configuration: what all are, and the one that says what the rows of a table are and what they mean.
 
 >>> with_columns_listed({"numeric": ["age", "dose"], "ranges": {"age": [0, 100], "*": [0, 1]}})["numeric"]
 {'age': [0, 100], 'dose': [0, 1]}
@@ -7,14 +7,52 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from quoron.section import Fraction, Positive, Section, Simulated
 from quoron.wildcards import ranged
 from quoron_client.data.dialect import Dialect, can_separate
 from quoron_client.data.labels import ByClass
 from quoron_client.data.spans import MOST, Vocabulary
 from quoron_privacy.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Section(BaseModel):
+    """One table of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Simulated(Section):
+    """What every simulated population has."""
+
+    outlier_fraction: Fraction = Field(default=0.0, description="share of users who answer as `outlier_kind` says")
+    outlier_kind: Literal["shifted", "huge", "nan", "inf", "missing", "zero"] = Field(
+        default="shifted", description="what outlier users send"
+    )
+    seed: Seed = Field(default=0, description="seed of the users (and which are held out), apart from the run's seed")
+    silos: Annotated[tuple[Count, ...], Field(min_length=1)] | Count | None = Field(
+        default=None,
+        description="clients that hold many users each, persons of theirs: how many, or their sizes as a list, which "
+        "is public (docs/silos.md). Default: every user has a client of its own",
+    )
+    silo_sums: bool = Field(
+        default=False,
+        description="each silo clips its own persons' rows and sends one sum: less to send, and its own persons trust "
+        "it with that",
+    )
+    silos_away: tuple[Count, ...] = Field(
+        default=(), description="of a simulation: silos that never answer, by number from 1"
+    )
+    silos_hostile: tuple[Count, ...] = Field(
+        default=(),
+        description="of a simulation: silos that send as much as is taken of them, against the others",
+    )
 
 
 class Weighted(Section):

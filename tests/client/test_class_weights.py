@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_client.data import fused
 from quoron_client.data.declared import typed
 from quoron_client.data.encoding import Classes, Comparison, Encoding, Numeric, Positive, Range, Signs, Weight
 from quoron_client.data.labels import Balanced, ClassWeights, meaning, outcomes, seen
@@ -58,22 +59,22 @@ def test_a_row_counts_its_own_weight_times_its_class_and_at_most_one(data, class
     visits = data.draw(st.lists(st.floats(width=32), min_size=len(which), max_size=len(which)))
     table = pa.table({"age": [50.0] * len(which), "ill": which, "visits": visits})
     plain = Encoding(AGE, label=label, weight=Weight("visits", 3.0))
-    one, both = plain.encode(table), replace(plain, class_weight=weights).encode(table)
+    one, both = fused.encoded(plain, table), fused.encoded(replace(plain, class_weight=weights), table)
     assert np.array_equal(one.kept, both.kept)
     assert ((both.weights >= 0) & (both.weights <= 1)).all()
     counts = np.array([*weights.counts, 0.0, 0.0])[which]  # of no class: left out
     np.testing.assert_array_equal(both.weights, np.where(one.kept, one.weights * counts, 0.0))
-    later = replace(plain, class_weight=Balanced(5.0)).encode(table)  # all alike until a release says more
+    later = fused.encoded(replace(plain, class_weight=Balanced(5.0)), table)  # all alike until a release says more
     np.testing.assert_array_equal(later.weights, one.weights)
     np.testing.assert_array_equal(weights.weighed(later.labels, later.weights), both.weights)
 
 
 def test_rows_without_a_weight_of_their_own_count_by_class_alone():
     rules = Encoding(AGE, label=TWO, class_weight=ClassWeights.declared(TWO, {"yes": 4.0}))
-    found = rules.encode(TABLE)
+    found = fused.encoded(rules, TABLE)
     assert found.weights.tolist() == [1.0, 0.25, 0.0, 1.0]
     assert found.kept.tolist() == [True, True, False, True]
-    assert replace(rules, weight=Weight("visits", 4.0)).encode(TABLE).weights.tolist() == [0.5, 0.25, 0.0, 0.0]
+    assert fused.encoded(replace(rules, weight=Weight("visits", 4.0)), TABLE).weights.tolist() == [0.5, 0.25, 0.0, 0.0]
     assert rules.weighted
     assert Encoding.from_json(rules.as_json()) == rules
 

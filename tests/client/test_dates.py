@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.odd_values import OBJECTS, TEXTS
-from quoron_client.data import tables
+from quoron_client.data import fused, tables
 from quoron_client.data.dates import WORDS, DateNumber, DatePart
 from quoron_client.data.declared import check_types
 from quoron_client.data.encoding import Categorical, Encoding, Hashed, Numeric, Signs
@@ -360,13 +360,14 @@ class TestDeclarations:
 def test_a_row_without_a_date_has_no_part_and_no_number():
     table = pa.table({"a": ["2024-02-29T23:00", "x", None], "sick": [1, 0, 1]})
     rules = Encoding((DatePart("a", "weekday"), DatePart("a", "hour")), Signs("sick"), intercept=False)
-    found = rules.encode(table)
+    found = fused.encoded(rules, table)
     assert found.kept.all()
     assert np.count_nonzero(found.features, axis=1).tolist() == [2, 0, 0]
     assert found.counts.unknown == {"a weekday": (2, 2), "a hour": (2, 2)}
     numbers = Encoding((DateNumber("a", "year", 2000, 2024),), Signs("sick"))
-    assert numbers.encode(table).kept.tolist() == [True, False, False]
-    filled = Encoding((DateNumber("a", "year", 2000, 2024),), Signs("sick"), missing="middle").encode(table)
+    assert fused.encoded(numbers, table).kept.tolist() == [True, False, False]
+    by_year = Encoding((DateNumber("a", "year", 2000, 2024),), Signs("sick"), missing="middle")
+    filled = fused.encoded(by_year, table)
     assert filled.features[:, 0].tolist()[1:] == [0.0, 0.0]
     assert numbers.names == ("a year", "intercept")
     assert rules.names[:2] == ("a weekday=Monday", "a weekday=Tuesday")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data import columns, tables
+from quoron_client.data import columns, fused, tables
 from quoron_client.data.encoding import (
     Categorical,
     Classes,
@@ -67,8 +67,8 @@ class TestNoValueIsAnError:
     def test_in_any_column_of_a_data_frame(self, cells, missing):
         rules = Encoding(RULES.features, RULES.label, weight=RULES.weight, missing=missing)
         frame = pd.concat([one_row(), one_row(**dict(zip(RULES.columns, cells, strict=True))), one_row()])
-        found = rules.encode(tables.read(frame, rules.columns))
-        alone = rules.encode(tables.read(one_row(), rules.columns))
+        found = fused.encoded(rules, tables.read(frame, rules.columns))
+        alone = fused.encoded(rules, tables.read(one_row(), rules.columns))
         for row in (0, 2):  # and nobody else's row is another for it
             assert found.kept[row]
             np.testing.assert_array_equal(found.features[row], alone.features[0])
@@ -82,7 +82,7 @@ class TestNoValueIsAnError:
         path = tmp_path / "table.csv"
         path.write_bytes(b"age,sick\n50,1\n5\xff,0\n70,\xfe\n60,0\n")
         rules = Encoding((Numeric("age", 0, 100),), Signs("sick"), intercept=False)
-        assert rules.encode(tables.read(path, rules.columns)).kept.tolist() == [True, False, False, True]
+        assert fused.encoded(rules, tables.read(path, rules.columns)).kept.tolist() == [True, False, False, True]
         raw = pa.array([b"50", b"5\xff"]).view(pa.string())
         assert np.isnan(columns.numbers(pa.table({"age": raw}), "age")).tolist() == [False, True]
 
@@ -91,7 +91,7 @@ class TestNoValueIsAnError:
         path = tmp_path / "table.csv"
         path.write_text(f"age,sick\n50,1\n{word},0\n 7e1 ,true\n", encoding="utf-8")
         rules = Encoding((Numeric("age", 0, 100),), Signs("sick"), intercept=False)
-        found = rules.encode(tables.read(path, rules.columns))
+        found = fused.encoded(rules, tables.read(path, rules.columns))
         assert found.kept.tolist() == [True, False, True]
         np.testing.assert_allclose(found.features[:, 0], [0, 0, 0.4], atol=1e-6)
         assert found.labels.tolist() == [1, 0, 1]
@@ -99,13 +99,15 @@ class TestNoValueIsAnError:
 
     def test_the_middle_stands_for_a_missing_number_and_for_no_label(self):
         rules = Encoding((Numeric("age", 0, 40),), Signs("sick"), missing="middle", intercept=False)
-        found = rules.encode(pa.table({"age": [None, 40.0, 0.0], "sick": [1, None, 0]}))
+        found = fused.encoded(rules, pa.table({"age": [None, 40.0, 0.0], "sick": [1, None, 0]}))
         assert found.kept.tolist() == [True, False, True]
         np.testing.assert_allclose(found.features[:, 0], [0, 0, -1], atol=1e-6)
 
     def test_that_is_too_large_for_any_step_is_held_at_an_end(self):
         rules = Encoding((Numeric("age", -8e307, 8e307),), Range("cost", 0, 1), weight=Weight("n", 5e-324))
-        found = rules.encode(pa.table({"age": [1.7e308, -1.7e308], "cost": [1.7e308, -1.7e308], "n": [1.7e308, 0.0]}))
+        found = fused.encoded(
+            rules, pa.table({"age": [1.7e308, -1.7e308], "cost": [1.7e308, -1.7e308], "n": [1.7e308, 0.0]})
+        )
         assert np.sign(found.features[:, 0]).tolist() == [1, -1]
         assert found.labels.tolist() == [1, -1]
         assert found.weights.tolist() == [1, 0]
@@ -113,7 +115,7 @@ class TestNoValueIsAnError:
     @pytest.mark.parametrize("count", [None, -1.0, float("inf"), "x"])
     def test_a_row_with_an_impossible_weight_is_left_out(self, count):
         frame = pd.concat([one_row(), one_row(count=count), one_row(count=9)])
-        found = RULES.encode(tables.read(frame, RULES.columns))
+        found = fused.encoded(RULES, tables.read(frame, RULES.columns))
         assert found.kept.tolist() == [True, False, True]
         assert found.weights.tolist() == [0.5, 0, 1]
         assert found.counts.clipped["count"] == 1
@@ -126,7 +128,7 @@ class TestTypes:
         kinds = [codes, [float(c) for c in codes], [str(c) for c in codes], [*codes[:3], "2"]]
         rules = Encoding((Categorical("code", (1, 2)), Categorical("word", ("1", "2"))), Comparison("n", ">=", 2))
         found = [
-            rules.encode(tables.read(pd.DataFrame({"code": kind, "word": kind, "n": kind}), rules.columns))
+            fused.encoded(rules, tables.read(pd.DataFrame({"code": kind, "word": kind, "n": kind}), rules.columns))
             for kind in kinds
         ]
         for each in found:
@@ -151,7 +153,7 @@ class TestTypes:
         assert columns.places(held, "b", (0, 1)).tolist() == [0, 0, 0]
 
     def test_of_a_column_of_nothing_but_nulls_fit(self):
-        found = RULES.encode(pa.table({name: pa.nulls(3) for name in RULES.columns}))
+        found = fused.encoded(RULES, pa.table({name: pa.nulls(3) for name in RULES.columns}))
         assert not found.kept.any()
         assert not found.features.any()
 
@@ -190,13 +192,13 @@ class TestLabels:
         ],
     )
     def test_are_what_their_kind_says(self, label, expected):
-        found = Encoding((), label).encode(self.TABLE)
+        found = fused.encoded(Encoding((), label), self.TABLE)
         assert found.kept.tolist() == [value is not None for value in expected]
         assert found.labels.tolist() == [0 if value is None else value for value in expected]
         assert Encoding.from_json(json.loads(json.dumps(Encoding((), label).as_json()))).label == label
 
     def test_outside_their_range_are_counted(self):
-        found = Encoding((), Range("x", 0, 2.5)).encode(self.TABLE)
+        found = fused.encoded(Encoding((), Range("x", 0, 2.5)), self.TABLE)
         assert (found.counts.labels_clipped, found.labels.max()) == ({"x": 1}, 1)
 
     def test_of_a_range_go_back_to_their_units(self):
@@ -274,7 +276,7 @@ class TestRules:
         assert RULES.names == (
             "age", "size in [-inf, 0)", "size in [0, inf)", "ward=A", "ward=7", "code=1", "code=2", "intercept",
         )  # fmt: skip
-        assert RULES.dimension == 8 == RULES.encode(tables.read(one_row(), RULES.columns)).features.shape[1]
+        assert RULES.dimension == 8 == fused.encoded(RULES, tables.read(one_row(), RULES.columns)).features.shape[1]
 
     def test_refuse_the_labels_own_column_among_the_features(self):
         with pytest.raises(ConfigError, match="got 'delay' as both"):
@@ -293,7 +295,7 @@ class TestUsers:
 
     def test_are_counted_before_rows_are_left_out(self):
         users, owners = group(self.TABLE, "who")
-        encoded = self.RULES.encode(self.TABLE)
+        encoded = fused.encoded(self.RULES, self.TABLE)
         batch = encoded.batch(users, owners)
         assert users == 3
         assert owners.tolist() == [1, 0, 2, 1]
@@ -305,7 +307,7 @@ class TestUsers:
     def test_weights_follow_their_rows_and_a_user_without_one_has_weight_zero(self):
         rules = Encoding((Numeric("age", 0, 100),), Signs("sick"), weight=Weight("count", 8))
         table = self.TABLE.append_column("count", pa.array([2.0, 3.0, 4.0, 16.0]))
-        batch = rules.encode(table).batch(*group(table, "who"))
+        batch = fused.encoded(rules, table).batch(*group(table, "who"))
         assert batch.weights.tolist() == [0, 0.25, 1, 0]
         assert batch.labels.tolist() == [0, 1, -1, 0]
         assert batch.of(np.array([1])).weights.tolist() == [0.25, 1]
@@ -320,7 +322,7 @@ class TestUsers:
         more = {"classes": 3} if name == "softmax" else {}
         loss = LOSSES[name](**more)
         rules = replace(self.RULES, label=Classes("sick", (0, 1, 2))) if more else self.RULES
-        batch = bounded(rules.encode(self.TABLE).batch(*group(self.TABLE, "who")), loss)
+        batch = bounded(fused.encoded(rules, self.TABLE).batch(*group(self.TABLE, "who")), loss)
         point = np.resize([0.7, -0.4], 2 * more.get("classes", 1))
         gradients = average_gradient(loss, batch, AverageGradient(point[None], (1.0,)))
         assert not (gradients[[0, 2]] - loss.quadratic_diagonal(len(point)) * point).any()

@@ -105,7 +105,7 @@ def test_rows_are_the_items_that_a_slow_reader_makes_of_them(given_, threads, pi
         patch.setattr(fused, "all_threads", lambda: threads)
         patch.setattr(fused, "LEAST", 1)
         patch.setattr(fused, "PIECE", piece)
-        found, (usable, unfit, places) = rules.encode(table), marks_of(rules, table)
+        found, (usable, unfit, places) = fused.encoded(rules, table), marks_of(rules, table)
     wanted = rows_of(rules, table)
     for name in ("features", "labels", "weights", "kept"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
@@ -220,6 +220,6 @@ def test_rows_are_put_in_order_where_they_are(seed, users, rows):
         gathered.add(table)
         done = gathered.end()
         found = done.items(done.users)
-    wanted = rules.encode(table).batch(*group(table, "who"))
+    wanted = fused.encoded(rules, table).batch(*group(table, "who"))
     for name in ("features", "labels", "offsets", "weights"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from contracts.odd_values import OBJECTS
-from quoron_client.data import hashed_loops, spans, tables
+from quoron_client.data import fused, hashed_loops, spans, tables
 from quoron_client.data.encoding import Encoding, Hashed, Signs
 from quoron_privacy.errors import ConfigError
 
@@ -107,7 +107,7 @@ class TestAValue:
 
     def test_that_is_missing_is_all_zeros(self):
         rules = Encoding((Hashed("a", 8),), Signs("sick"), intercept=False)
-        found = rules.encode(pa.table({"a": ["x", None, ""], "sick": [0, 1, 0]}))
+        found = fused.encoded(rules, pa.table({"a": ["x", None, ""], "sick": [0, 1, 0]}))
         assert found.kept.all()
         assert np.count_nonzero(found.features, axis=1).tolist() == [1, 0, 0]
         assert rules.names[7] == "a in bucket 7 of 8"

@@ -57,7 +57,7 @@ def table_of(drawn) -> pa.Table:
 def test_usable_rows_are_those_that_encoding_keeps_and_misfits_those_that_it_counts(drawn, label, missing, weighted):
     rules = Encoding(FEATURES, label=label, missing=missing, weight=Weight("w", 2.0) if weighted else None)
     table = table_of(drawn)
-    (usable, unfit, places), encoded = marks_of(rules, table), rules.encode(table)
+    (usable, unfit, places), encoded = marks_of(rules, table), fused.encoded(rules, table)
     np.testing.assert_array_equal(usable, encoded.kept)
     result, counts = dict(zip(declared_columns(rules), unfit.sum(axis=1).tolist(), strict=True)), encoded.counts
     for column, unfit in result.items():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from federation.conversation import terms
 from quoron import config as configs
 from quoron.operate.submission import dry_run, specify
-from quoron_client.data import spans
+from quoron_client.data import fused, spans
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs
 from quoron_client.data.features import together
 from quoron_client.federation import read_terms
@@ -98,7 +98,7 @@ class TestASpan:
         numbers = (Numeric(f"x{each}", 0, 1) for each in range(3))
         long = Encoding((*numbers, *(Categorical(f"k{each}", ("a", "b")) for each in (0, 1))))
         assert short == long
-        np.testing.assert_array_equal(short.encode(table).features, long.encode(table).features)
+        np.testing.assert_array_equal(fused.encoded(short, table).features, fused.encoded(long, table).features)
 
     def test_that_has_a_column_twice_is_refused(self) -> None:
         rules = Encoding((Numeric("x[0:50000]", 0, 1), Numeric("x49999", 0, 1)), label=Signs("sick"))
@@ -127,7 +127,7 @@ class TestManyIntegers:
         table = pa.table({"k": [0, 99, 100, None], "t": ["0", "99", "x", ""]})
         counted = Encoding((Categorical("k", range(100)), Categorical("t", range(100))))
         listed = Encoding(tuple(Categorical(each, tuple(range(99, -1, -1))) for each in "kt"))
-        found, other = (each.encode(table).features[:, :200].reshape(4, 2, 100) for each in (counted, listed))
+        found, other = (fused.encoded(each, table).features[:, :200].reshape(4, 2, 100) for each in (counted, listed))
         np.testing.assert_array_equal(found, other[:, :, ::-1])
 
     @pytest.mark.parametrize("values", ["0:0", "5:2", "0:1048577", "9007199254740991:9007199254740993", "a:b", "0", ""])

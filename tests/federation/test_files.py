@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import small_run
-from quoron.api import simulate
+from quoron import simulate
 from quoron.cli.app import invoke
 from quoron.sections import Keep
 from quoron_client.federation import Record

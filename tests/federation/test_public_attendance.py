@@ -24,8 +24,8 @@ from federation.crowd import (
 )
 from federation.test_service_cli import TABLE
 from quoron.config import parse
-from quoron.operate.control import words
 from quoron.operate.submission import specify
+from quoron.operate.watching import words
 from quoron_client.flower.node import read_owner
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as federation
@@ -283,7 +283,7 @@ def test_the_promise_says_that_who_answers_is_public() -> None:
 
 def test_flower_is_refused_by_name_on_both_sides() -> None:
     with pytest.raises(ConfigError, match="through Flower"):
-        require_private_attendance(wanted(3), "Flower")
+        require_private_attendance(wanted(3))
     with pytest.raises(ConfigError, match="accept without public-attendance"):
         read_owner({"data": "x.csv", "record": "r.sqlite", "accept": "broadcast,public-attendance"}, {})
     text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')

@@ -24,7 +24,7 @@ from federation.crowd import (
     until,
     write_items,
 )
-from quoron.operate.control import words
+from quoron.operate.watching import words
 from quoron.ports import free_port
 from quoron_client.federation import ClientConfig, run_client
 from quoron_privacy.errors import ConfigError

@@ -24,8 +24,8 @@ from federation.crowd import (
 from federation.test_service_cli import TABLE
 from quoron.cli.app import invoke
 from quoron.config import parse
-from quoron.operate.control import words
 from quoron.operate.submission import specify
+from quoron.operate.watching import words
 from quoron_privacy.errors import Infeasible
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

@@ -16,6 +16,7 @@ from federation.silos import HonestSilos, Lie, Lying, Without, scripted
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import WireError
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
@@ -326,7 +327,7 @@ def test_no_bytes_of_a_silo_raise(data: bytes) -> None:
     except DecodeError:
         answer = pb.Answer(statuses=data)
     assert isinstance(silo.rows_from_wire(answer, (3,), 4), Answers)
-    silo.sums_from_wire(answer, 3, 4)
+    silo.sums_from_wire(answer, 3, 4, ClippedSum(1.0, 4))
     for bits in (data, data[:1]):
         try:
             assert len(silo.persons_of(bits, people=8))

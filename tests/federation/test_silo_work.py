@@ -132,7 +132,7 @@ def test_sums_are_those_of_the_rows(file: Path, tmp_path: Path) -> None:
         assert of_rows.status.tolist() == [0, 0, 0, 0, Status.REJECTED, Status.MISSING]
         sent = worker.reply(question(GRADIENT, np.arange(6), 1, reduction=reduction))
     sums, expected = (
-        silo.sums_from_wire(pb.Answer.FromString(sent), D, 6),
+        silo.sums_from_wire(pb.Answer.FromString(sent), D, 6, reduction),
         reduction.of(of_rows.values, of_rows.answered),
     )
     np.testing.assert_array_equal(sums.total, expected.total)
@@ -151,7 +151,7 @@ def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
             return worker.reply(question(GRADIENT, persons, number, reduction=reduction))
 
         def of(sent: bytes) -> tuple[list[int], int]:
-            sums = silo.sums_from_wire(pb.Answer.FromString(sent), D, 6)
+            sums = silo.sums_from_wire(pb.Answer.FromString(sent), D, 6, reduction)
             return sums.total.tolist(), sums.answered
 
         one = told([0, 1])

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.crowd import write_items
 from quoron_client.federation import ClientConfig, masking, work
-from quoron_client.federation.masking import Masking, Pinned
+from quoron_client.federation.masking import Pinned
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import RecordFile
 from quoron_client.federation.terms import read_terms
@@ -257,7 +257,7 @@ class TestAnswer:
         made = ring.mask
         monkeypatch.setattr(ring, "mask", lambda seed, k: masks.append(seed) or made(seed, k))
         message = scene.announcement()
-        agreed = Masking.agree(message, read_terms("trial", message.description), Pinned(SIGNING.public_key(), ME))
+        agreed = Pinned(SIGNING.public_key(), ME).agree(message, read_terms("trial", message.description))
         question, _ = scene.question()
         rows, body = agreed.rows(0, question), wire.body_digest(question)
         name = wire.question_name(question)

@@ -20,7 +20,7 @@ from flwr.common.config import flatten_dict
 import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
-from quoron import api, engines, sources
+from quoron import engines, sources
 from quoron.cli.app import invoke
 from quoron.engines import EngineChoice
 from quoron.flower import claim as claims
@@ -214,7 +214,7 @@ def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
     assert SECRET not in str(raised.value)
     assert {each.name for each in folder.path.iterdir()} == LEDGER | {"config.toml", "plan.json"}
     flower_here.thread.join()  # type: ignore[union-attr]
-    np.testing.assert_array_equal(api.resume(folder.path).model, model)
+    np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
     assert left == []
 
 
@@ -252,7 +252,7 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
     assert flower_here.stopped == [7]
     assert not (folder.path / CLAIM).exists()
     flower_here.thread.join()  # type: ignore[union-attr]
-    np.testing.assert_array_equal(api.resume(folder.path).model, model)
+    np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
 
 
 def test_a_folder_of_another_plan_is_refused_before_flower_starts(whole: Path, flower_here: FlowerHere) -> None:

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import quoron
 from federation.crowd import FEW, HANGS
 from flower.grids import SECRET
 from listening import asked, family, listening
-from quoron import api, sources
+from quoron import sources
 from quoron.engines import EngineChoice
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
@@ -182,9 +183,9 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
         simulate(prepared, folder, tmp_path, [At(9, kill_the_run)], nodes=FEWER, cpus=2)
     assert not (folder.path / "model.npz").exists(), "it was in the middle"
     shutil.copytree(folder.path, tmp_path / "copy")
-    np.testing.assert_array_equal(api.resume(tmp_path / "copy").model, model)
+    np.testing.assert_array_equal(quoron.resume(tmp_path / "copy").model, model)
     np.testing.assert_array_equal(
-        api.resume(folder.path, engine=EngineChoice.of("flower", nodes=7, cpus=2)).model, model
+        quoron.resume(folder.path, engine=EngineChoice.of("flower", nodes=7, cpus=2)).model, model
     )
     assert not (folder.path / CLAIM).exists()
 
@@ -284,7 +285,7 @@ def test_a_stopped_command_leaves_nothing_and_a_folder_that_goes_on(
         assert select.select([process], [], [], HANGS)[0], number
         os.close(process)
     until(lambda: not left_of(command.pid))
-    np.testing.assert_array_equal(api.resume(folder.path).model, model)
+    np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
 
 
 def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import click
 import pytest
 import typer
 
-from quoron.cli.app import app, invoke
-from quoron.cli.groups import GROUPS
+from quoron.cli.app import GROUPS, app, invoke
 from quoron.reports import progress
 from quoron.run_folder import RunFolder
 from quoron_privacy.accounts import exports
@@ -360,7 +359,7 @@ def test_every_command_stands_under_what_people_come_for() -> None:
     named = [name for names in GROUPS.values() for name in names]
     commands = typer.main.get_command(app)
     assert isinstance(commands, click.Group)
-    assert list(commands.commands) == named, "a new command joins by its name in quoron.cli.groups"
+    assert list(commands.commands) == named, "a new command joins by its name in quoron.cli.app"
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["in boxes", "as plain text"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quoron.populations.users import Declared
-from quoron.sharding.keyed import KeyedRandomness
+from quoron.sharding.shard import KeyedRandomness
 from quoron.training.curator import CuratorEngine
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch

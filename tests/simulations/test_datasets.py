@@ -26,6 +26,7 @@ from quoron.simulation import again
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.pieces import engine_for
 from quoron_client.compute.enforcement import bounded
+from quoron_client.data import fused
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
 from quoron_client.data.files import Files
 from quoron_client.data.items import ItemBatch
@@ -133,7 +134,7 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
         missing=missing,
         unit_rows=unit,
     )
-    found, expected = placed(rules, table), rules.encode(table)
+    found, expected = placed(rules, table), fused.encoded(rules, table)
     kept = expected.kept
     np.testing.assert_array_equal(found.features, expected.features[kept])
     np.testing.assert_array_equal(found.labels, expected.labels[kept])

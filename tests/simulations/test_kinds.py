@@ -20,6 +20,7 @@ from quoron.simulation.scene import encoding_of, loss_of
 from quoron.table_columns import read
 from quoron.training.table import hold
 from quoron.training.wanted import source_of, wanted
+from quoron_client.data import fused
 from quoron_client.data.declared import check_types
 from quoron_client.data.encoding import Encoding
 from quoron_client.federation.own_table import read_own_table
@@ -173,7 +174,7 @@ def test_true_and_false_are_numbers_categories_and_classes_of_any_type(kind: pa.
     flags = pa.array([True, False, None]).cast(kind)
     table = pa.table({"a": flags, "b": flags, "c": ["yes", "no", None], "sick": flags})
     check_types(found, dict(zip(table.column_names, table.schema.types, strict=True)))
-    encoded = found.encode(table)
+    encoded = fused.encoded(found, table)
     assert encoded.labels.tolist() == [1, -1, 0]
     assert np.sign(encoded.features).tolist() == [[1, 1, 0, 1, 1], [-1, 0, 1, 0, 1], [0] * 5]
 
@@ -245,8 +246,8 @@ class TestEveryDoor:
         )
         assert given.columns == rules(config("v.csv", place))
         table.iloc[:2].drop(columns="who").to_csv(place / "own.csv", index=False)
-        own = given.columns.encode(read_own_table(place / "own.csv"))
-        whole = given.columns.encode(pa.table(table.iloc[:2]))
+        own = fused.encoded(given.columns, read_own_table(place / "own.csv"))
+        whole = fused.encoded(given.columns, pa.table(table.iloc[:2]))
         assert np.array_equal(own.features, whole.features)
 
 

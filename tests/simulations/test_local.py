@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
+import quoron
 from federation.crowd import carried_out
-from quoron import api
 from quoron.config import parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.local import engine, launch
@@ -245,7 +245,7 @@ class TestACoordinatorThatIsAway:
 
 
 def test_a_ledger_that_takes_over_another_is_the_other(tmp_path: Path) -> None:
-    done = api.simulate(parse(TOML), keep=Keep(tmp_path / "one"))
+    done = quoron.simulate(parse(TOML), keep=Keep(tmp_path / "one"))
     prepared = runs.prepare(done.config, tmp_path)
     other = RunFolder(tmp_path / "two")
     other.path.mkdir()
@@ -275,11 +275,11 @@ def test_only_the_engine_service_has_clients_and_faults() -> None:
 @pytest.mark.parametrize("choice", [{"clients": 3}, {"keep": True}])
 def test_a_run_that_goes_on_has_the_clients_of_its_beginning(choice: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither clients nor keep to resume"):
-        api.resume(tmp_path, engine=EngineChoice.of("service", **choice))
+        quoron.resume(tmp_path, engine=EngineChoice.of("service", **choice))
 
 
 def test_too_little_memory_keeps_nobody_from_a_run_that_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = api.simulate(parse(TOML), keep=Keep(tmp_path / "run"))
+    done = quoron.simulate(parse(TOML), keep=Keep(tmp_path / "run"))
     prepared = runs.prepare(done.config, tmp_path)
     monkeypatch.setattr(orders, "free_memory", lambda: 0)
     with pytest.raises(ConfigError, match="free memory"):

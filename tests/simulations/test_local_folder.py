@@ -114,10 +114,10 @@ class TestFolder:
 
     def test_one_that_starts_says_what_it_was_asked_for(self, tmp_path: Path) -> None:
         folder = Folder(tmp_path)
-        assert not kept.status(folder)["running"]
+        assert not kept.status(folder.path)["running"]
         with folder.held():
             folder.write(ORDER, ORDERED.as_json())
-            told = kept.status(folder)
+            told = kept.status(folder.path)
         assert (told["here"], told["clients"], told["listen"], told["processes"]) == (0, 7, "127.0.0.1:1", 0)
 
     def test_what_is_kept_is_not_waited_for_though_nobody_is_told(self, tmp_path: Path) -> None:

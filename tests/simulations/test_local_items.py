@@ -195,7 +195,7 @@ class TestItems:
             silos_in(Folder(tmp_path), config, table)
         some = parse(TOML.replace("[population]", "[population]\nsilos = 3"))
         with pytest.raises(ConfigError, match="a client for each of 3 silos, got --clients 20"):
-            kept.start(Folder(tmp_path), some, table, clients=20, listen="127.0.0.1:1", control="127.0.0.1:2")
+            kept.start(tmp_path, some, table, clients=20, listen="127.0.0.1:1", control="127.0.0.1:2")
         assert not [*tmp_path.glob("clients/*")]
         for wrong in ({"people": (3, 4, 5)}, {"people": (2, 3), "user": "who"}):
             with pytest.raises(ConfigError, match="persons of each of 3 silos"):

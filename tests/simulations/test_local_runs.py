@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import quoron
 from federation.crowd import FEW, HANGS, items
-from quoron import api
 from quoron.config import parse
 from quoron.local.folder import Folder
 from quoron.ports import free_port
@@ -126,7 +126,7 @@ def command(place: Path, *words: object) -> Iterator[Command]:
 
 
 def inline(text: str, place: Path) -> np.ndarray:
-    return api.simulate(parse(text), keep=Keep(place)).model
+    return quoron.simulate(parse(text), keep=Keep(place)).model
 
 
 def model(folder: Path) -> np.ndarray:
@@ -144,7 +144,7 @@ def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away
     faults = ["--kill-client", "3@2", "--kill-client", "8@3", "--slow", "25%:50ms", "--network", "rtt=10ms,up=10Mbps"]
     with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 5, *faults)) as simulation:
         simulation.done()
-    whole = api.simulate(parse(MADE_UP), keep=Keep(tmp_path / "inline"))
+    whole = quoron.simulate(parse(MADE_UP), keep=Keep(tmp_path / "inline"))
     np.testing.assert_array_equal(model(tmp_path / "run"), whole.model)
     rows = [pq.read_table(each / "rounds.parquet").to_pylist() for each in (tmp_path / "run", whole.directory)]
     for name in ("simulation.excess_risk", "public.epsilon_spent", "total_messages", "bytes_up"):
@@ -153,7 +153,7 @@ def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away
     assert (figures["clients"], figures["processes"], figures["killed"]) == (12, 5, [3, 8])
     assert (tmp_path / "run" / "report.html").stat().st_size > 1000
     assert list(simulation.passing.iterdir()) == []
-    again = api.resume(tmp_path / "run")
+    again = quoron.resume(tmp_path / "run")
     np.testing.assert_array_equal(again.model, whole.model)
 
 

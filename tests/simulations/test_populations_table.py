@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from quoron.populations import Categorical, Corruption, Numeric, Outliers, from_table
 from quoron.populations.metrics import auc
 from quoron_client.compute.enforcement import bounded
+from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
 from quoron_client.protocol.domains import Box, L2Ball
@@ -21,7 +22,7 @@ from quoron_privacy.errors import ConfigError, DataError
 
 def encode(table, features, *, intercept):
     """Features before they are scaled to the norm."""
-    found = Encoding(features, intercept=intercept).encode(table)
+    found = fused.encoded(Encoding(features, intercept=intercept), table)
     return found.features * np.sqrt(len(features) + intercept) / (1 - 2.0**-22)
 
 

@@ -15,12 +15,13 @@ import quoron
 from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
+from quoron.doors import asking
+from quoron.doors.asking import accuracy_of, risk_of
 from quoron.planning import plans
 from quoron.planning.plans import choose
 from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, up, wanted_risk
 from quoron.reports import curve as curve_plot
 from quoron.sections import Method
-from quoron.simulation.asking import accuracy_of, ask, risk_of
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms.forecast import start_risk
@@ -127,8 +128,6 @@ def test_the_accuracy_of_a_risk_falls_from_the_best_models_to_worse_than_the_sta
 
 
 def test_models_of_a_risk_have_that_risk(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quoron.simulation import asking
-
     risks = []
 
     def measure(population: object):
@@ -146,9 +145,9 @@ def test_models_of_a_risk_have_that_risk(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_accuracy_is_not_spoken_of_where_labels_are_numbers() -> None:
     linear = configs.parse("[population]\nfamily = 'least_squares'\nusers = 3000", "x")
     with pytest.raises(ConfigError, match="Ask for a risk instead"):
-        ask(linear, Path(), accuracy=0.5)
+        quoron.ask(linear, accuracy=0.5)
     with pytest.raises(ConfigError, match="got both"):
-        ask(linear, Path(), accuracy=0.5, risk=1.0)
+        quoron.ask(linear, accuracy=0.5, risk=1.0)
 
 
 def test_the_command_line_answers_people_and_programs(

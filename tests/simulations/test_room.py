@@ -24,7 +24,7 @@ from quoron.run_folder import RunFolder, claim
 from quoron.simulation import again
 from quoron.training import room, run, table
 from quoron.training.table import Curated
-from quoron_client.data import csv_file, first_rows, tables
+from quoron_client.data import csv_file, first_rows, fused, tables
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
@@ -113,7 +113,7 @@ class TestTheFirstRows:
         items = ItemStore.filled(replace(rows, most=MOST), None, order, loss).items(np.arange(rows.users))
         few = read.take(pa.array(kept_of(read, MOST)))
         users, owners = group(few, "who")
-        wanted = row_files.RULES.encode(few).batch(users, owners)
+        wanted = fused.encoded(row_files.RULES, few).batch(users, owners)
         for name in ("features", "labels", "offsets", "weights"):
             np.testing.assert_array_equal(getattr(items, name), getattr(wanted, name))
 
@@ -134,7 +134,7 @@ class TestTheFirstRows:
         assert isinstance(items, ItemBatch)
         users, whose = group(people, "who")
         kept = first_rows.first_rows(whose, MOST)
-        wanted = held.encoding.encode(people.filter(pa.array(kept)))
+        wanted = fused.encoded(held.encoding, people.filter(pa.array(kept)))
         assert items.counts.max() == MOST
         assert items.users == users
         if kind != "csv":  # whose users are numbered by their text

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron import Keep, Method, Privacy, api, declare, sections
+from quoron import Keep, Method, Privacy, declare, sections
 from quoron import config as configs
 from quoron.flower import train_privately
 from quoron.model import Model
@@ -25,13 +25,13 @@ from quoron_privacy.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent
 DOORS: dict[str, Any] = {
-    "train": api.train,
-    "plan_training": api.plan_training,
-    "simulate": api.simulate,
-    "compare": api.compare,
-    "plan": api.plan,
-    "ask": api.ask,
-    "resume": api.resume,
+    "train": quoron.train,
+    "plan_training": quoron.plan_training,
+    "simulate": quoron.simulate,
+    "compare": quoron.compare,
+    "plan": quoron.plan,
+    "ask": quoron.ask,
+    "resume": quoron.resume,
     "train_rows": quoron.train_rows,
     "train_privately": train_privately,
     "private_mean": quoron.private_mean,

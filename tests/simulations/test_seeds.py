@@ -44,7 +44,7 @@ OTHERS = {
     "quoron/cli/app.py": "slots of the plan, public",
     "quoron/cli/train.py": "made-up patients",
     "quoron/config.py": "slots of the plan, public; made-up users",
-    "quoron/section.py": "made-up users, and who is held out",
+    "quoron/table_section.py": "made-up users, and who is held out",
     "quoron/training/buying.py": "slots of the plan, public",
     "quoron/training/curator.py": "slots of the plan, public",
     "quoron/training/start.py": "slots of the plan, public",

@@ -208,7 +208,7 @@ def test_a_worker_that_dies_over_and_over_is_an_error_that_loses_nothing(folder)
 
 @pytest.fixture(scope="module")
 def shared():
-    with ShardedEngine.of(made_up(), 2, processes.starter(2), Settings(seed=5)) as engine:
+    with processes.engine(made_up(), 2, Settings(seed=5)) as engine:
         yield engine
 
 
@@ -253,7 +253,7 @@ class TestProcesses:
     def test_a_file_that_disappears_is_told_by_its_worker(self, tmp_path):
         in_buckets(rows(100), tmp_path / "d")
         population = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
-        with ShardedEngine.of(population, 1, processes.starter(1), Settings()) as shared:
+        with processes.engine(population, 1, Settings()) as shared:
             (tmp_path / "d" / "bucket-001.parquet").unlink()
             with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
                 shared.ask(Question(0, np.arange(9), AverageGradient(np.zeros((1, population.dimension)), (1.0,))))

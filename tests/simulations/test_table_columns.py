@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import quoron
-from quoron import api, table_columns
+from quoron import table_columns
 from quoron.cli.app import app, invoke
 from quoron.config import Simulated, TableSection
 from quoron.sections import door
@@ -36,7 +36,7 @@ def test_a_door_shows_every_word_of_a_table(name: str) -> None:
 
 
 def test_help_of_training_says_first_what_one_needs() -> None:
-    text = inspect.getdoc(api.train) or ""
+    text = inspect.getdoc(quoron.train) or ""
     assert all(f"\n    {name}: {word.means}" in text.replace("\n        ", " ") for name, word in WORDS.items())
     assert "user:" in "\n".join(text.splitlines()[:8])
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from quoron.cli.app import invoke
-from quoron.operate.control import words
+from quoron.operate.watching import words
 from quoron.reports.terminal import Terminal
 from quoron_client.federation.session import _printable
 from quoron_privacy.errors import DataError, Infeasible, QuoronError, printable

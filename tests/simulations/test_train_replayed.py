@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cover import by_default
-from quoron.training import evaluated
+from quoron.training import run
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_server.algorithms.whitened.method import WhitenedTracking
@@ -128,7 +128,7 @@ def test_a_round_that_tells_how_long_answers_are_is_caught(differing, monkeypatc
 
 
 def test_an_evaluation_that_tells_how_many_rows_it_read_is_caught(differing, monkeypatch):
-    ending = evaluated.last
+    ending = run.evaluated.last
 
     def counting(prepared: Any, encoding: Any, items: Any, apart: Any) -> Any:
         inner = ending(prepared, encoding, items, apart)
@@ -139,5 +139,5 @@ def test_an_evaluation_that_tells_how_many_rows_it_read_is_caught(differing, mon
 
         return ended
 
-    monkeypatch.setattr(evaluated, "last", counting)
+    monkeypatch.setattr(run.evaluated, "last", counting)
     assert "run/ledger.sqlite" in differing("ten times the rows", twin=True)

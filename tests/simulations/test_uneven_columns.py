@@ -20,6 +20,7 @@ from quoron.training.result import (
     unsettled,
     unsure,
 )
+from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.plan import Plan
@@ -104,6 +105,8 @@ def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges
 
 def test_a_forecast_that_the_run_has_overtaken_is_not_told_as_if_it_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))  # so no luck is needed
+    monkeypatch.setattr(StartedNoise, "fresh", classmethod(lambda cls, source: cls(source, "a start")))
+    monkeypatch.setattr("quoron.training.start.secrets.randbits", lambda bits: 1)
     unseen, seen = (trained(width, "whitened-tracking", 1_000).summary for width in (1e5, 1.0))
     assert "which the run does not confirm" in dict(unseen.rows())["excess risk, predicted"]
     assert "that is" not in dict(unseen.rows())

@@ -29,8 +29,7 @@ from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.kernels.calls import run
-from quoron_privacy.kernels.compiled import helper, read_only, writable
+from quoron_privacy.kernels.compiled import helper, read_only, run, writable
 from quoron_privacy.kernels.lanes import (
     LINE,
     WIDTH,

@@ -28,8 +28,7 @@ from quoron_client.losses.exponential import exponential
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.errors import DataError
-from quoron_privacy.kernels.calls import run
-from quoron_privacy.kernels.compiled import helper, read_only, writable
+from quoron_privacy.kernels.compiled import helper, read_only, run, writable
 from quoron_privacy.kernels.lanes import (
     LINE,
     WIDTH,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from quoron_client.data.dates import DateNumber, DatePart, day_number
 from quoron_client.data.encoding import Categorical, Classes, Comparison, Encoding, Numeric, Positive, Range, Signs
 from quoron_client.data.formats import is_text
+from quoron_client.data.kind import columns
 from quoron_privacy.errors import DataError
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
@@ -90,8 +91,6 @@ def typed(rules: Encoding, types: Types) -> Encoding:
 
 
 def _is_text(kind: "pa.DataType") -> bool:
-    from quoron_client.data import columns  # it brings pyarrow
-
     return columns.is_text(kind)
 
 

@@ -1,11 +1,12 @@
 """How the rows of a table become items: the whole of it, public, in one object.
 
     >>> import pyarrow as pa
+    >>> from quoron_client.data import fused
     >>> rules = Encoding((Numeric("age", 0, 100), Categorical("ward", ("A", "B"))), label=Signs("sick"))
     >>> rules.names
     ('age', 'ward=A', 'ward=B', 'intercept')
     >>> table = pa.table({"age": ["50", "old"], "ward": ["B", "A"], "sick": [1, 0]})
-    >>> rules.encode(table).kept.tolist()
+    >>> fused.encoded(rules, table).kept.tolist()
     [True, False]
 
 One row's numbers depend on that row alone, by declared ranges and vocabularies. No value of a row is an error: a row
@@ -28,6 +29,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
 from quoron_client.data.dates import DateNumber, DatePart
 from quoron_client.data.features import Categorical, Feature, Hashed, Numeric, apart, together
+from quoron_client.data.kind import columns
 from quoron_client.data.labels import (
     Balanced,
     Classes,
@@ -43,15 +45,9 @@ from quoron_client.data.labels import (
 )
 from quoron_client.losses import Classification, Loss
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
-
-    from quoron_client.data import columns, fused
-else:
-    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
-    fused = OnFirstUse("quoron_client.data.fused")  # and a compiler
 
 Owners = NDArray[np.int64]
 
@@ -234,11 +230,6 @@ class Encoding:
         """The same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
         found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
         return replace(self, features=tuple(found))
-
-    def encode(self, table: "pa.Table") -> "fused.Encoded":
-        """All rows as items. Raises DataError as `check` does, and never for a value."""
-        self.check(table)
-        return fused.encoded(self, table)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads."""

@@ -12,16 +12,15 @@ from pydantic import ConfigDict
 
 from quoron_client.data import spans
 from quoron_client.data.dates import DateNumber, DatePart
-from quoron_client.data.kind import Codes, Kind, Misfit
+from quoron_client.data.kind import Codes, Kind, Misfit, columns
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import columns, hashed_loops
+    from quoron_client.data import hashed_loops
 else:
-    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
     hashed_loops = OnFirstUse("quoron_client.data.hashed_loops")  # compiled
 
 

@@ -1,5 +1,7 @@
 """Rows as items, in one pass over a table on all threads: what `Encoding` says, done.
 
+    items = encoded(rules, table)
+
     block = Block.of(rules, table.num_rows)
     counts = encode(rules, table, block)
 
@@ -139,7 +141,8 @@ class Block:
 
 
 def encoded(rules: Encoding, table: pa.Table) -> Encoded:
-    """All rows of a table, which `rules.check` found good, as items."""
+    """All rows of a table as items. Raises DataError as `rules.check` does, and never for a value."""
+    rules.check(table)
     block = Block.of(rules, table.num_rows)
     counts = _counts(rules, table, encode(rules, table, block), block)
     return Encoded(block.features, block.labels, block.weights if rules.weighted else None, block.kept, counts)

@@ -22,9 +22,9 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import columns
+    from quoron_client.data import columns as columns
 else:
-    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
+    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow: for all declarations, here
 
 Vector = NDArray[np.float64]
 Codes = NDArray[np.int64]

@@ -18,15 +18,11 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from quoron_client.data.features import check_vocabulary
+from quoron_client.data.kind import columns
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
-
-    from quoron_client.data import columns
-else:
-    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
 
 Vector = NDArray[np.float64]
 

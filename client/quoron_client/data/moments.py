@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron_client.data import columns, dates, dates_loops
+from quoron_client.data import clocks, columns, dates_loops
 from quoron_client.data.dates_loops import NONE
 from quoron_privacy.errors import ConfigError, DataError
 
@@ -75,11 +75,11 @@ def check(table: pa.Table, name: str, part: str) -> None:
 def of(table: pa.Table, name: str, written: str, zone: str) -> Moments:
     """Of all rows of a column; values that say nothing have none. DataError as of `check`, and never for a value."""
     kind, values = columns.kind(table, name), columns.column(table, name)
-    unit = dates.unix(written)
+    unit = clocks.unix(written)
     if columns.is_plain(kind):
         if unit is not None:
             return _of_seconds(columns.numbers(table, name), unit, zone)
-        return _of_texts(columns.texts(table, name), dates.form(written), zone)
+        return _of_texts(columns.texts(table, name), clocks.form(written), zone)
     missing = columns.missing(values)
     if pa.types.is_date32(kind):
         days = columns.stored(values.cast(pa.int32()).cast(pa.int64()))
@@ -131,7 +131,7 @@ def _of_texts(values: pa.Array, form: tuple[int, ...], zone: str) -> Moments:
 
 def _local(seconds: Whole, zone: str) -> Whole:
     """What a clock in a zone shows, as seconds since its own 1970-01-01, at seconds since that of UTC, (N,)."""
-    starts, offsets = dates.clock(zone)
+    starts, offsets = clocks.clock(zone)
     ahead = offsets[np.maximum(np.searchsorted(starts, seconds, side="right") - 1, 0)]
     near = np.clip(seconds, -(2**62), 2**62)  # a timestamp in seconds may be all but beyond int64
     return near + ahead
@@ -139,6 +139,6 @@ def _local(seconds: Whole, zone: str) -> Whole:
 
 def _zone(zone: str, name: str) -> None:
     try:
-        dates.check_zone(zone)
+        clocks.check_zone(zone)
     except ConfigError as error:
         raise DataError(f"Expected a time zone of column {name!r} that is known, got type {zone!r}. {error}") from None

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numba import int64, types, uint8, uint64, void
 
-from quoron_privacy.kernels.calls import run
-from quoron_privacy.kernels.compiled import SUMS, helper, read_only, writable
+from quoron_privacy.kernels.compiled import SUMS, helper, read_only, run, writable
 from quoron_privacy.kernels.shipped import cfunc, njit
 
 LEAST, MOST = -342, 308  # powers of ten that there are

@@ -11,10 +11,13 @@ A kind is a place in the source. What happens in other libraries while they serv
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from quoron_client.federation import core_dumps
 
 
 @dataclass(slots=True)
@@ -77,3 +80,12 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def begin(level: str = "INFO", *, as_json: bool = False) -> None:
+    """Of a process that serves or takes part: it leaves no dump, and logs onto standard error, within the limit."""
+    core_dumps.switch_off()
+    errors = logging.StreamHandler(sys.stderr)
+    errors.addFilter(LogLimit())
+    errors.setFormatter(JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[errors])

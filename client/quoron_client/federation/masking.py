@@ -1,6 +1,6 @@
 """A client's part in a run of two servers: whose word it takes for the plan, and how it hides what it answers.
 
-    masking = Masking.agree(announcement, terms, pinned)     # WireError or IdentityError: it takes no part
+    masking = pinned.agree(announcement, terms)              # WireError or IdentityError: it takes no part
     sent = masking.answer(name, task, rows, values)          # to be kept before it is sent
 
 Of an answer the coordinator gets integers plus a mask, the helper the mask's seed: neither says anything by itself.
@@ -44,28 +44,10 @@ class Pinned:
         """Of two files. IdentityError for what is none."""
         return cls(masked.read_helper_key(helper_key), bytes.fromhex(fingerprint(load(certificate))))
 
-
-@dataclass(frozen=True, slots=True)
-class Masking:
-    """What both sides have agreed to in one run of two servers."""
-
-    run: str
-    plan_digest: bytes
-    sheet: Sheet
-    run_key: bytes
-    expires: int
-    fingerprint: bytes
-
-    @classmethod
-    def agree(cls, message: federation.Announcement, terms: Terms, pinned: Pinned | None) -> "Masking":
+    def agree(self, message: federation.Announcement, terms: Terms) -> "Masking":
         """By public terms alone. Raises WireError and IdentityError, which say why this client takes no part."""
-        if pinned is None:
-            raise WireError(
-                "Expected the helper's key, to take part in a run of two servers, got none. Have it from the helper's "
-                "operator (--helper-key), and connect with a certificate."
-            )
         consent = message.consent
-        masked.check_signature(consent, consent.signature, pinned.helper)
+        masked.check_signature(consent, consent.signature, self.helper)
         sheet = Sheet.read(message.sheet)
         _require("suite", consent.suite, seals.SUITE)
         _require("run", consent.run, terms.run)
@@ -84,7 +66,19 @@ class Masking:
             raise WireError(f"Expected the helper's consent to hold the run's key: {error}") from None
         if consent.expires <= time.time():
             raise WireError("Expected the helper's consent to be good now, got one that is over. Check both clocks.")
-        return cls(terms.run, consent.plan_digest, sheet, consent.run_key, consent.expires, pinned.fingerprint)
+        return Masking(terms.run, consent.plan_digest, sheet, consent.run_key, consent.expires, self.fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """What both sides have agreed to in one run of two servers."""
+
+    run: str
+    plan_digest: bytes
+    sheet: Sheet
+    run_key: bytes
+    expires: int
+    fingerprint: bytes
 
     def may(self, before: Collection[int], round_: int) -> bool:
         """Whether the plan lets one user answer in a round, after those `before`: count, separation and phase."""

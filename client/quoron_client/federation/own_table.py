@@ -8,6 +8,7 @@ local model counts as a gradient of zero, like anybody's.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,12 @@ from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron_client.data import fused
+else:
+    fused = OnFirstUse("quoron_client.data.fused")  # who only connects needs no items yet
 
 MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB, of the first rows: how many features one becomes the run announces
 LOOKED_AT = 1 << 22  # rows that tell whether a file is several people's
@@ -95,7 +102,7 @@ def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnIt
         table = found.slice(0, most)
         if found.num_rows > most:
             notice = f"Data file {str(path)!r}: Expected at most {most:,} rows, got more. Only the first so many count."
-        encoded = rules.encode(table)
+        encoded = fused.encoded(rules, table)
         counts = encoded.counts
         if counts.dropped:
             blamed = ", ".join(f"{name!r} ({count:,})" for name, count in counts.unusable.items() if count)

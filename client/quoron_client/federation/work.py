@@ -45,15 +45,16 @@ from quoron_client.protocol.wire import (
 )
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness
 from quoron_privacy.errors import DataError, IdentityError, WireError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_protos.v1 import federation_pb2 as federation
 
 if TYPE_CHECKING:
-    from quoron_client.federation import masking
-else:
-    masking = OnFirstUse("quoron_client.federation.masking")  # of two servers alone
+    from quoron_client.federation.masking import Masking, Pinned
 
 _LOG = logging.getLogger("quoron.client")
+NO_HELPER_KEY = (
+    "Expected the helper's key, to take part in a run of two servers, got none. Have it from the helper's operator "
+    "(--helper-key), and connect with a certificate."
+)
 Found = tuple[NDArray[np.float64], Status]  # of one user
 
 
@@ -64,7 +65,7 @@ class Part:
     terms: Terms
     batch: ItemBatch | None  # None: not read yet, of a run of which nothing but values may depend on them
     user: int
-    masking: "masking.Masking | None" = None  # with two servers
+    masking: "Masking | None" = None  # with two servers
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Worker:
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
     people: int = 1  # for how many it answers
-    pinned: "masking.Pinned | None" = None  # whose word on plans of two servers is taken
+    pinned: "Pinned | None" = None  # whose word on plans of two servers is taken
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
@@ -102,7 +103,9 @@ class Worker:
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
-            agreed = masking.Masking.agree(message, terms, self.pinned) if terms.masked else None
+            if terms.masked and self.pinned is None:
+                raise WireError(NO_HELPER_KEY)
+            agreed = self.pinned.agree(message, terms) if terms.masked and self.pinned is not None else None
             items = None if terms.timely else self._read(terms)
         except (WireError, DataError, IdentityError) as error:
             return str(error)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Status
 from quoron_client.protocol.wire import MAX_NUMBERS, array_from_wire, array_to_wire
 from quoron_privacy.errors import QuoronError, WireError
+from quoron_privacy.means import silo_sums
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
@@ -170,8 +171,11 @@ def sums_to_wire(run: str, round: int, digest: bytes, sums: Sums) -> federation.
     return federation.Answer(run=run, round=round, digest=digest, sums=said)
 
 
-def sums_from_wire(message: federation.Answer, length: int, asked: int) -> Sums | None:
-    """Sums of `length` integers and at most so many persons, as they were sent; None for what is none. Never raises."""
+def sums_from_wire(message: federation.Answer, length: int, asked: int, reduction: Reduction) -> Sums | None:
+    """Sums of `length` integers and at most so many persons, as they were sent; None for what is none. Never raises.
+
+    Nor is what no rows of so many persons, reduced so, could add up to.
+    """
     if not message.HasField("sums") or int(message.status) != Status.ANSWERED:
         return None
     sent = message.sums
@@ -182,7 +186,8 @@ def sums_from_wire(message: federation.Answer, length: int, asked: int) -> Sums 
         return None
     if total.shape != (length,) or cells.shape != (4,) or sent.answered > asked or sent.clipped > sent.answered:
         return None
-    return Sums(total, cells, int(sent.clipped), int(sent.answered))
+    sums = Sums(total, cells, int(sent.clipped), int(sent.answered))
+    return None if silo_sums.objection(sums, reduction, persons=asked, length=length) else sums
 
 
 def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:

@@ -1,4 +1,4 @@
-"""What a pair's stages are as laws of losses, and δ of all of them in each order: in closed form, or on a lattice.
+"""The stages of a pair, composed: each as a law of losses, and δ at ε of all of them, in closed form or on a lattice.
 
 `pair` is what is asked; it brings this when it is. Statement and proof: docs/privacy/pairs.md#pl2.
 """

@@ -1,11 +1,11 @@
-"""How something is done apart from what is done: a module that is imported when one of its names is first asked for.
+"""A module that is imported when one of its names is first used.
 
     >>> loops = OnFirstUse("math")
     >>> loops.isqrt(17)
     4
 
-A statement stands in NAME.py and its loops in NAME_loops.py: who reads or plans a mechanism needs no compiler. So do
-the samplers behind a stream, and factorisations behind what all of them say of themselves.
+For what few need of those who import a module: compiled loops (NAME_loops.py beside NAME.py), a file's format, a second
+server, each with its reason. It is no way out of a ring: `tests/test_layout.py` counts what is imported so.
 """
 
 from importlib import import_module

@@ -10,7 +10,7 @@ import numpy as np
 from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
-from quoron_privacy.kernels.calls import run
+from quoron_privacy.kernels.compiled import run
 from quoron_privacy.kernels.lanes import (
     WIDTH,
     add_whole,

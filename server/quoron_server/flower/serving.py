@@ -90,7 +90,7 @@ def serve(
         raise ConfigError(
             f"Expected a run of group {group}, got group={specification.group!r}. The operator's QUORON_GROUP decides."
         )
-    specifications.require_private_attendance(specification, "Flower")
+    specifications.require_private_attendance(specification)
     plan = specifications.make_plan(specification)
     specifications.require_deployable(specification, plan, allow_simulation=allow_simulation)
     specifications.require_fitting(plan, wire.MAX_WHOLE, most=wire.MAX_WHOLE)

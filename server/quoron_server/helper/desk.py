@@ -196,3 +196,9 @@ def _line(caller: socket.socket, longest: int) -> bytes:
     while b"\n" not in data and len(data) < longest and (some := caller.recv(64 << 10)):
         data += some
     return bytes(data)
+
+
+def hold(database: str) -> list[str]:
+    """Take books that were put back, or lost their count, for all that there is; names of open runs, which are held."""
+    with Database(database, create=False, as_it_is=True) as opened:
+        return list(HelperBooks(opened).hold())

@@ -21,11 +21,9 @@ from quoron_server.books.drawing import by_client
 
 if TYPE_CHECKING:
     from quoron_client.protocol import masked, silo
-    from quoron_privacy.means import silo_sums
 else:
     masked = OnFirstUse("quoron_client.protocol.masked")  # of two servers alone
     silo = OnFirstUse("quoron_client.protocol.silo")  # where one client answers for several users
-    silo_sums = OnFirstUse("quoron_privacy.means.silo_sums")
 
 _AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
 _READY = 256 << 20  # bytes of them that are made before the first of them leaves
@@ -116,10 +114,7 @@ class Cohort:
         asked, reduction = len(self.rows[client]), self.question.reduction
         if self.sums is None or reduction is None:
             return silo.rows_from_wire(message, shape, asked)
-        sums = silo.sums_from_wire(message, length, asked)
-        if sums is None or silo_sums.objection(sums, reduction, persons=asked, length=length):
-            return None
-        return sums
+        return silo.sums_from_wire(message, length, asked, reduction)
 
     @property
     def parted(self) -> bool:

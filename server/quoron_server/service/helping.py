@@ -2,7 +2,7 @@
 
     helping = Helping(HelperLink(...), database)
     helped = helping.open(specification, plan)           # the helper's signed consent, durable
-    engine = HelpedEngine(engine, helping, helped, ...)  # sums that hold the helper's noise
+    engine, _ = helping.around(engine, specification, plan)  # sums that hold the helper's noise
 
 A round's list and sum are durable before the list leaves. The helper answers one list a round: what it has answered is
 what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the sum is a
@@ -99,6 +99,10 @@ class Helping:
         self._credentials = grpc.ssl_channel_credentials(*files)
         self.sums = MaskedSums(database)
         database.ensure(_schema)
+
+    def around(self, inner: GrpcEngine, wanted: RunSpecification, plan: Plan) -> tuple["HelpedEngine", "Forgetting"]:
+        """A run's engine, around the one that brings questions to clients, and its observer."""
+        return HelpedEngine(inner, self, wanted, plan), Forgetting(wanted.run, self)
 
     def close_channel(self) -> None:
         """Hang up."""
@@ -443,8 +447,3 @@ class Forgetting:
 
 def _split(fingerprints: bytes) -> list[bytes]:
     return [fingerprints[at : at + _DIGEST] for at in range(0, len(fingerprints), _DIGEST)]
-
-
-def announced(consent: helper_pb2.HelperConsent, plan: Plan) -> dict[str, Any]:
-    """What clients are told beside a run's description."""
-    return {"sheet": plan.sheet.as_json(), "consent": consent}

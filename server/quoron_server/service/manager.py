@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from quoron_client.protocol import charges, wire
 from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
@@ -41,9 +40,7 @@ from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
-    from quoron_server.service import helping as two_servers
-else:
-    two_servers = OnFirstUse("quoron_server.service.helping")  # a coordinator with a helper alone
+    from quoron_server.service.helping import Helping
 
 MOST_TOLD = 1000  # ended runs that whoever comes back hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
@@ -68,7 +65,7 @@ class Manager:
         away_after: float = AWAY_AFTER,
         most_people: int = 1,
         revoked: Revocations | None = None,
-        helping: "two_servers.Helping | None" = None,
+        helping: "Helping | None" = None,
     ) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
@@ -380,7 +377,7 @@ class Manager:
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self._registry.roster.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
-            told = {} if consent is None else two_servers.announced(consent, run.plan)
+            told: dict[str, Any] = {} if consent is None else {"sheet": run.plan.sheet.as_json(), "consent": consent}
             session = self.sessions.open(
                 run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **told
             )
@@ -410,8 +407,8 @@ class Manager:
         observers: list[Observer] = [FeedObserver(run, session, loop)]
         engine: Any = run.engine  # with two servers its sums are not numbers yet
         if helping is not None:
-            engine = two_servers.HelpedEngine(run.engine, helping, wanted, run.plan)
-            observers.insert(0, two_servers.Forgetting(run.name, helping))
+            engine, forgetting = helping.around(run.engine, wanted, run.plan)
+            observers.insert(0, forgetting)
         try:
             given = wanted, run.plan, engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))

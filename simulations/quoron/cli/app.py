@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
+from typer.core import TyperGroup
 
+import quoron
 from quoron.cli import books as cli_books
 from quoron.cli import federation as cli_federation
 from quoron.cli import helper as cli_helper
@@ -41,10 +43,10 @@ from quoron.cli.common import (
     interruptible,
     networked,
     progress,
+    showing,
 )
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
-from quoron.cli.groups import Grouped
 from quoron.cli.health import health
 from quoron.cli.tables import declare, evaluate, index, statistics
 from quoron.cli.tune import tune
@@ -53,14 +55,44 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import api, engines, sections
-    from quoron.cli import searches, showing
+    from quoron.cli import searches
 else:  # when a command is called
-    api = OnFirstUse("quoron.api")
-    engines = OnFirstUse("quoron.engines")
-    sections = OnFirstUse("quoron.sections")
     searches = OnFirstUse("quoron.cli.searches")
-    showing = OnFirstUse("quoron.cli.showing")
+
+# What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
+GROUPS = {
+    "Your own table": (
+        *("train", "predict", "evaluate", "tune", "statistics", "declare"),
+        *("example", "index", "resume", "report"),
+    ),
+    "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
+    "A federation": (  # on this machine, its two sides, its operators
+        *("local", "serve", "helper", "client", "leave", "silo"),
+        *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
+    ),
+    "Accounts and books": ("ledger", "backup", "restore", "continue-restored"),
+}
+
+
+class Grouped(TyperGroup):
+    """Commands in the order of their groups, under a heading each, in boxes or as plain text."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        told = {name: heading for heading, names in GROUPS.items() for name in names}
+        self.commands = {name: self.commands[name] for name in [*told, *self.commands] if name in self.commands}
+        for name, command in self.commands.items():
+            command.rich_help_panel = told.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Plain text: where rich is not asked for."""
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for heading, names in (GROUPS | {"Commands": set(self.commands).difference(*GROUPS.values())}).items():
+            there = [name for name in names if name in self.commands and not self.commands[name].hidden]
+            if there:
+                with formatter.section(heading):
+                    formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in there])
+
 
 app = typer.Typer(
     cls=Grouped,
@@ -120,10 +152,10 @@ class EngineOptions:
         bool, typer.Option("--keep", help="Service: leave the federation in RUN/federation, to be operated.")
     ] = False
 
-    def choice(self) -> "engines.EngineChoice":
+    def choice(self) -> "quoron.EngineChoice":
         """The engine; ConfigError for options that do not go together."""
         options = asdict(self)
-        return engines.EngineChoice.of(options.pop("engine"), kills=options.pop("kill_client") or (), **options)
+        return quoron.EngineChoice.of(options.pop("engine"), kills=options.pop("kill_client") or (), **options)
 
 
 @app.command()
@@ -146,12 +178,12 @@ def simulate(
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        result = api.simulate(
+        result = quoron.simulate(
             source,
             epsilon=epsilon,
             simulation_seed=simulation_seed,
-            method=sections.Method(seed=seed, items_per_user=items_per_user),
-            keep=sections.Keep(out),
+            method=quoron.Method(seed=seed, items_per_user=items_per_user),
+            keep=quoron.Keep(out),
             settings=(*(settings or ()), *networked(network, dropout)),
             observers=[observer],
             engine=engine.choice(),
@@ -166,7 +198,7 @@ def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet 
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
     bars = not quiet and (not as_json or sys.stderr.isatty())
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        result = api.resume(run, [observer], progress=bars, engine=engine.choice())
+        result = quoron.resume(run, [observer], progress=bars, engine=engine.choice())
     searches.show(result, as_json=as_json)
 
 
@@ -200,14 +232,14 @@ def plan(
     _check_picture(picture)
     if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
-    method = sections.Method(seed=seed, items_per_user=items_per_user)
+    method = quoron.Method(seed=seed, items_per_user=items_per_user)
     said = (*(settings or ()), *networked(network))
     asked: dict[str, Any] = {"epsilon": epsilon, "method": method, "settings": said, **columns}
-    answers = api.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
+    answers = quoron.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
     if picture is not None and epsilons:
         showing.draw_epsilons(picture, answers)
     try:
-        planned = api.plan(source, **asked)
+        planned = quoron.plan(source, **asked)
     except Infeasible as error:  # what would be feasible is told before it is said that this is not
         if answers.asked:
             showing.show_answers(answers, as_json={"infeasible": str(error)} if as_json else None)
@@ -234,7 +266,7 @@ def list_presets() -> None:
 @app.command()
 def report(run: Run) -> None:
     """Write the report.html of a run or a comparison again, and print its path."""
-    print(api.report(run))
+    print(quoron.report(run))
 
 
 cli_federation.register(app)

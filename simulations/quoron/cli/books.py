@@ -1,8 +1,7 @@
 """A copy of the books while they are used, books put back from one, and runs that go on in restored books."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated
 
 import click
 import typer
@@ -10,44 +9,13 @@ from click.core import ParameterSource
 
 from quoron.cli.connection import Connection, here, shared_options
 from quoron.cli.ledger import Source
-from quoron_privacy.errors import ConfigError, LedgerUnavailable
+from quoron_privacy.errors import ConfigError
 
-if TYPE_CHECKING:  # imported by the commands when they are called
-    from quoron_server.runs import Books
-
-T = TypeVar("T")
 _MAGIC = b"SQLite format 3\0"
 Url = Annotated[
     str | None,
     typer.Option("--database", envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME."),
 ]
-
-
-def in_books(database: str, run: str, act: "Callable[[Books], T | None]") -> T:
-    """What is done to a run in books that no process has open; ConfigError where there is none of that name."""
-    from quoron_server.books.database import Database
-    from quoron_server.runs import Books
-
-    try:
-        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
-    except LedgerUnavailable as error:
-        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
-    with opened:
-        found = act(Books(opened))
-    if found is None:
-        raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
-    return found
-
-
-def forget_in_books(database: str, word: str, *, sure: bool) -> dict[str, Any]:
-    """`Seats.forget` in books that no process has open."""
-    from quoron_server.books.database import Database
-    from quoron_server.books.seats import Seats
-    from quoron_server.runs import Books
-
-    with Database(database, create=False) as opened:
-        books = Books(opened)
-        return Seats(books.registry.roster, books.population).forget(word, sure=sure)
 
 
 @shared_options
@@ -103,7 +71,6 @@ def restore(
     A SQLite file, of a coordinator or of a run folder, is taken in its place for all that there is; a backup needs a
     database without books. `quoron continue-restored` lets a held run go on later.
     """
-    from quoron.run_folder import RunFolder
     from quoron.training.copies import charge_copy
     from quoron_server.books import restoring
 
@@ -122,10 +89,9 @@ def restore(
             "then, and restore the backup there."
         )
     else:
-        folder = RunFolder(source.parent)
 
         def charge(incarnation: str) -> None:
-            charge_copy(folder, incarnation, ledger)
+            charge_copy(source.parent, incarnation, ledger)
 
         made = restoring.accept(source, continue_open=continue_restored, head=head, lost=gone, charge=charge)
     print(f"restored as {made.incarnation}")
@@ -152,7 +118,7 @@ def continue_restored(
         with connection.open() as control:
             print(f"{run}: {control.continue_restored(run)['state']}")
         return
-    from quoron_server.specification import planned
+    from quoron.operate import closed_books
 
-    copies = in_books(database, run, lambda books: books.continue_held(run, planned, by=here()))
+    copies = closed_books.continue_held(database, run, by=here())
     print(f"{run}: goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Decimal, Encoding, Quoting, Separator
+from quoron.cli.common import Text
 from quoron.cli.connection import (
     CLIENTS,
     Anywhere,
@@ -20,12 +20,15 @@ from quoron.cli.connection import (
     LogLevel,
     begin,
     check_environment,
+    shared_options,
 )
 from quoron.cli.helper import HelperKey
 from quoron_privacy.errors import RunError, printable
 
 
+@shared_options
 def client(
+    text: Text,
     data: Annotated[
         Path, typer.Option(envvar="QUORON_DATA", help="This user's items: .csv, .tsv, .jsonl, .parquet or .feather.")
     ],
@@ -98,10 +101,6 @@ def client(
         int | None,
         typer.Option(min=1, envvar="QUORON_ITEMS_PER_USER", help="What a person holds; ten times more is asked about."),
     ] = None,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    encoding: Encoding = None,
-    quoting: Quoting = "double",
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
     check: Annotated[
@@ -112,11 +111,10 @@ def client(
     import asyncio
 
     from quoron_client import federation
-    from quoron_client.data.dialect import Dialect
     from quoron_client.federation.own_table import check_one_user
 
     begin(log_format, log_level)
-    dialect = Dialect(separator, decimal, encoding, quoting)
+    dialect = text.dialect()
     if check:
         if user is not None:
             from quoron_client.federation.own_people import names_in

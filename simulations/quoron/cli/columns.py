@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+import quoron
 from quoron.table_columns import TYPES, WORDS, TableColumns, read
 from quoron_privacy.errors import QuoronError
 
@@ -42,11 +43,9 @@ def _value(name: str, typed: Any) -> Any:
 
 def _columns(context: typer.Context, typed: str) -> list[str]:
     """Columns, by the header of the table that was named, that complete what is typed behind the last comma."""
-    from quoron_client.data import tables  # it brings pyarrow
-
     before, comma, last = typed.rpartition(",")
     try:  # an option that is still being typed leaves all words where they are
-        names = tables.names(str(context.params.get("source") or next(iter(context.args), "")))
+        names = quoron.opened(str(context.params.get("source") or next(iter(context.args), ""))).names
     except QuoronError:  # a configuration, or nothing that can be read
         return []
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]

@@ -1,4 +1,4 @@
-"""What commands share: arguments, the display, and how an interruption is told."""
+"""What commands share: arguments, the display, what prints their results, and how an interruption is told."""
 
 import sys
 from collections.abc import Iterator
@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import quoron
 from quoron.presets import presets
 from quoron_client.data.formats import is_table
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from quoron.cli import showing as showing
     from quoron.reports.progress import Display
-    from quoron.sections import Keep
     from quoron_client.data.dialect import Dialect
+else:
+    showing = OnFirstUse("quoron.cli.showing")  # for all commands, when one is called: it knows all that is shown
 
 INTERRUPTED = 130
 
@@ -90,9 +94,7 @@ class Text:
 
     def opened(self, table: str) -> Any:
         """The table; nothing of it is read yet."""
-        from quoron import opened
-
-        return opened(table, **asdict(self))
+        return quoron.opened(table, **asdict(self))
 
     def dialect(self) -> "Dialect":
         """The same for a client, which reads its file itself."""
@@ -113,11 +115,9 @@ class Charged:
         Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
     ] = None
 
-    def keep(self, out: Path | None = None) -> "Keep":
+    def keep(self, out: Path | None = None) -> "quoron.Keep":
         """The same as Python says it."""
-        from quoron.sections import Keep
-
-        return Keep(out, group=self.group, ledger=self.ledger)
+        return quoron.Keep(out, group=self.group, ledger=self.ledger)
 
 
 Settings = Annotated[

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+import quoron
 from quoron.cli.columns import table_options
-from quoron.cli.common import Address, Epsilon, Json, Link, Quiet, Settings, Source, interruptible, networked
+from quoron.cli.common import Address, Epsilon, Json, Link, Quiet, Settings, Source, interruptible, networked, showing
 from quoron.table_columns import TableColumns
 
 
@@ -48,25 +49,21 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    from quoron import api
-    from quoron.cli import showing
     from quoron.comparing.request import sweep
-    from quoron.engines import EngineChoice
-    from quoron.sections import Keep, Privacy
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     with interruptible():
-        comparison = api.compare(
+        comparison = quoron.compare(
             source,
             algorithms=names,
             vary=sweep(vary or ()),
             seeds=seeds,
             evaluate=evaluate,
-            privacy=Privacy(epsilon),
-            keep=Keep(out),
+            privacy=quoron.Privacy(epsilon),
+            keep=quoron.Keep(out),
             settings=(*(settings or ()), *networked(network)),
             progress=not quiet and (not as_json or sys.stderr.isatty()),
-            engine=EngineChoice.of(engine, workers=workers, address=address),
+            engine=quoron.EngineChoice.of(engine, workers=workers, address=address),
             **columns,
         )
     showing.show_comparison(comparison, as_json=as_json)

@@ -118,21 +118,15 @@ def here() -> str:
 
 
 def begin(form: str, level: str, *, serves: bool = False) -> None:
-    """Leave no dump of this process, and log onto standard error: what the other side makes us say fills no disk.
+    """As `log_limit.begin`, and where it `serves`, gRPC's core writes no line for every connection that is no TLS.
 
-    Where it `serves`, gRPC's core writes no line for every connection that is no TLS: GRPC_VERBOSITY=INFO shows them.
+    GRPC_VERBOSITY=INFO shows them.
     """
-    from quoron_client.federation import core_dumps, log_limit
+    from quoron_client.federation import log_limit
 
     if serves:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    core_dumps.switch_off()
-
-    errors = logging.StreamHandler(sys.stderr)
-    errors.addFilter(log_limit.LogLimit())
-    lines = log_limit.JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    errors.setFormatter(lines)
-    logging.basicConfig(level=level.upper(), handlers=[errors])
+    log_limit.begin(level.upper(), as_json=form == "json")
 
 
 def announce(line: str) -> None:

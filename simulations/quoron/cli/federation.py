@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.books import in_books
+import quoron
 from quoron.cli.client import client, leave
-from quoron.cli.common import say
+from quoron.cli.common import say, showing
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
@@ -196,8 +196,6 @@ def submit(
     if resolved.privacy.quorum is None:
         resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"))
     if dry:
-        from quoron.cli import showing
-
         with few(users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)
         _warn(useless(looked.plan))
@@ -230,11 +228,9 @@ def submit(
             )
         return
     from quoron.operate import flower_submission as submission
-    from quoron_client.federation.config import check_plaintext
 
-    check_plaintext(superlink, insecure=connection.insecure, anywhere=connection.insecure_anywhere)
-    plaintext = connection.insecure or connection.insecure_anywhere
-    with submission.operator(superlink, connection.authority, insecure=plaintext) as flower:
+    trusted = {"insecure": connection.insecure, "anywhere": connection.insecure_anywhere}
+    with submission.operator(superlink, connection.authority, **trusted) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
@@ -271,18 +267,17 @@ def watch(
     Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends without a quorum, 4 if it is
     paused, and 5 if nobody answers: at once at the beginning, later for longer than --patience.
     """
-    from quoron.operate.control import words
-    from quoron.operate.watching import Paused, followed
+    from quoron.operate import watching
 
     ended: dict[str, Any] = {}
     with connection.open() as control:
-        for event in followed(
+        for event in watching.followed(
             control, run, patience=patience, told=lambda why: print(why, file=sys.stderr, flush=True)
         ):
-            say(event, words(event), as_json=as_json)
+            say(event, watching.words(event), as_json=as_json)
             ended = event
     if ended.get("kind") == "paused":
-        raise Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
+        raise watching.Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
     if ended.get("how") == "without-quorum":
         raise WithoutQuorum(f"Run {run} has ended without a quorum: {ended.get('error')}")
     if ended.get("how") != "complete":
@@ -303,7 +298,9 @@ def cancel(
         with connection.open() as control:
             print(f"{run}: {control.cancel(run)['state']}")
         return
-    print(f"{run}: {in_books(database, run, lambda books: books.cancel(run, by=here()))}")
+    from quoron.operate import closed_books
+
+    print(f"{run}: {closed_books.cancel(database, run, by=here())}")
 
 
 @shared_options
@@ -313,17 +310,14 @@ def fetch(
     out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json, model.json and model.npz.")],
 ) -> None:
     """Fetch a complete run's plan, ledger and model: model.json for `quoron predict`, model.npz of bare numbers."""
-    from quoron.model import Model
     from quoron.run_folder import RunFolder
-    from quoron_server.books.durable import make_folder
 
     with connection.open() as control:
         plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
-    make_folder(out)
-    folder = RunFolder(out)
+    folder = RunFolder.made(out)
     folder.write_json("plan.json", plan)
     folder.write_json("ledger.json", ledger)
-    folder.write_text("model.json", Model.fetched(model, plan).as_text())
+    folder.write_text("model.json", quoron.Model.fetched(model, plan).as_text())
     folder.write_model(model)
     print(out / "model.json")
 

@@ -180,9 +180,7 @@ def _ask(command: str, run: str, database: str, keys: Path) -> None:
 def restore(database: Books = _BOOKS) -> None:
     """Take books that were put back, or lost their count, for all that there is, while the helper is stopped: open runs
     are held."""
-    from quoron_server.books.database import Database
-    from quoron_server.helper.books import HelperBooks
+    from quoron_server.helper import desk
 
-    with Database(database, create=False, as_it_is=True) as opened:
-        held = HelperBooks(opened).hold()
-    print(f"Held: {', '.join(held) or 'none'}. Close each (quoron helper close), or say that it goes on (continue).")
+    held = ", ".join(desk.hold(database)) or "none"
+    print(f"Held: {held}. Close each (quoron helper close), or say that it goes on (continue).")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import say
+from quoron.cli.common import say, showing
 from quoron.cli.connection import Anywhere, Authority, Connection, Insecure, OwnToken, here, shared_options
 from quoron_privacy.errors import BudgetExceeded, DataError, LedgerError, LedgerUnavailable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from quoron import run_folder
-    from quoron.cli import showing
     from quoron.training import lifetime
     from quoron_privacy.accounts import lifetime as accounts
     from quoron_server.books import chain
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from quoron_server.books import lifetime_ledger as ledgers
 else:  # when a command is called
     run_folder = OnFirstUse("quoron.run_folder")
-    showing = OnFirstUse("quoron.cli.showing")
     lifetime = OnFirstUse("quoron.training.lifetime")
     accounts = OnFirstUse("quoron_privacy.accounts.lifetime")
     chain = OnFirstUse("quoron_server.books.chain")

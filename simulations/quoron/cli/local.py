@@ -1,7 +1,7 @@
 """The commands of a federation on this machine, as it stands between a simulation and containers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,14 +12,10 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from quoron import sources
-    from quoron.local import folder as folders
-    from quoron.local import kept, launch, order
+    from quoron.local import kept
 else:  # when a command is called
     sources = OnFirstUse("quoron.sources")
-    folders = OnFirstUse("quoron.local.folder")
     kept = OnFirstUse("quoron.local.kept")
-    launch = OnFirstUse("quoron.local.launch")
-    order = OnFirstUse("quoron.local.order")
 
 app = typer.Typer(
     help="A coordinator and clients on this machine, over mutual TLS, until they are stopped.", no_args_is_help=True
@@ -53,7 +49,7 @@ def start(
     config = sources.resolve(source or "quickstart", settings or ())[0] if source or settings else None
     with progress(as_json=as_json, quiet=quiet) as shown:
         found = kept.start(
-            folders.Folder(folder),
+            folder,
             config,
             Path.cwd(),
             clients=clients,
@@ -62,14 +58,14 @@ def start(
             processes=workers,
             shown=shown.said,
         )
-    _show(found, as_json=as_json)
+    say(found, kept.words(found), as_json=as_json)
 
 
 @app.command()
 def status(folder: Place = HERE, as_json: Json = False) -> None:
     """Say where a local federation listens and how many clients are there; exit code 1 if it does not run."""
-    found = kept.status(folders.Folder(folder))
-    _show(found, as_json=as_json)
+    found = kept.status(folder)
+    say(found, kept.words(found), as_json=as_json)
     if not found["running"]:
         raise typer.Exit(RunError.exit_code)
 
@@ -77,19 +73,4 @@ def status(folder: Place = HERE, as_json: Json = False) -> None:
 @app.command()
 def stop(folder: Place = HERE) -> None:
     """Stop a local federation; its folder stays, and starts again as it was."""
-    print(f"{folder}: {'stopped' if launch.stop(folders.Folder(folder)) else 'does not run'}")
-
-
-def _show(found: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        say(found, as_json=True)
-    elif not found["running"]:
-        print(f"{found['folder']}: does not run")
-    else:
-        print(
-            f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
-            f"processes\nclients {found['listen']}, operators {found['control']}\n"
-            f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} "
-            f"--coordinator {order.reached(found['control'])} --token-file {found['folder']}/operator/token "
-            f"--authority {found['folder']}/operator/authority.pem"
-        )
+    print(f"{folder}: {'stopped' if kept.stop(folder) else 'does not run'}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Quiet, Text, check_page
+import quoron
+from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Quiet, Text, check_page, showing
 from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
@@ -16,22 +17,14 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import config as configs
     from quoron import declare as declaring
-    from quoron import measure, paths, sections, sources
-    from quoron.cli import showing
-    from quoron.counting import door as counting
+    from quoron import measure, sources
     from quoron.datasets import index as indexing
     from quoron.reports import alone
 else:  # when a command is called
-    configs = OnFirstUse("quoron.config")
     declaring = OnFirstUse("quoron.declare")
     measure = OnFirstUse("quoron.measure")
-    paths = OnFirstUse("quoron.paths")
-    sections = OnFirstUse("quoron.sections")
     sources = OnFirstUse("quoron.sources")
-    showing = OnFirstUse("quoron.cli.showing")
-    counting = OnFirstUse("quoron.counting.door")
     indexing = OnFirstUse("quoron.datasets.index")
     alone = OnFirstUse("quoron.reports.alone")
 
@@ -73,7 +66,7 @@ def declare(
     declared = declaring.declare(
         text.opened(table),
         user=user,
-        privacy=sections.Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
+        privacy=quoron.Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
         items=items,
         numeric=_names(numeric),
         dates=_names(dates),
@@ -131,7 +124,7 @@ def statistics(
     user weighs one, whatever it holds. Asking again costs again.
     """
     check_page(report)
-    found = counting.statistics(
+    found = quoron.statistics(
         text.opened(table),
         questions,
         user=user,
@@ -140,7 +133,7 @@ def statistics(
         dates=_dates(dates or ()),
         items_per_user=items_per_user,
         users=users,
-        privacy=sections.Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta),
+        privacy=quoron.Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta),
         keep=charged.keep(),
     )
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
@@ -182,13 +175,13 @@ def evaluate(
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else text.opened(table)
-    privacy = sections.Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta)
+    privacy = quoron.Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta)
     asked: dict[str, Any] = {"user": user, "privacy": privacy, "items_per_user": items_per_user, "users": users}
     if dry_run:
         print(f"{measure.foretold(model, rows, **asked)}. Nothing is charged, and no value was looked at.")
         return
     check_page(report)
-    found = measure.evaluate(model, rows, keep=charged.keep(), **asked)
+    found = quoron.evaluate(model, rows, keep=charged.keep(), **asked)
     showing.show_evaluation(found, as_json=as_json)
     if report is not None:
         alone.evaluation(found, report)
@@ -211,13 +204,8 @@ def index(
     where nobody else writes, never beside the data.
     """
     if source.endswith(".toml"):
-        section = sources.resolve(source)[0].population
-        found = paths.dataset(section.path, Path.cwd()) if isinstance(section, configs.TableSection) else None
-        if found is None or not isinstance(section, configs.TableSection):
-            raise ConfigError(
-                f"Expected {source} to name a folder or a URL as population.path, got another population."
-            )
-        source, user = found, user or section.user
+        source, named = sources.dataset_of(source)
+        user = user or named
     if user is None:
         raise ConfigError("Expected --user, the column that says whose item a row is, got none.")
     made = indexing.renewed(source, user, anew=anew, watcher=None if quiet else _tell)

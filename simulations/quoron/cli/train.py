@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+import quoron
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Address,
@@ -21,6 +22,7 @@ from quoron.cli.common import (
     Workers,
     interruptible,
     progress,
+    showing,
     sources,
 )
 from quoron.cli.connection import shared_options
@@ -71,15 +73,10 @@ def train(
     address: Address = None,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    from quoron import api
-    from quoron.cli import showing
-    from quoron.engines import EngineChoice
-    from quoron.sections import Method, Privacy
-
-    choice = EngineChoice.of(engine, workers=workers, address=address)
-    privacy = Privacy(epsilon, delta, health=health, allow_large_delta=charged.allow_large_delta)
+    choice = quoron.EngineChoice.of(engine, workers=workers, address=address)
+    privacy = quoron.Privacy(epsilon, delta, health=health, allow_large_delta=charged.allow_large_delta)
     keep = charged.keep(out)
-    method, given = Method(items_per_user=items_per_user), settings or ()
+    method, given = quoron.Method(items_per_user=items_per_user), settings or ()
     if dry_run:
         asked: dict[str, Any] = {
             "privacy": privacy,
@@ -88,11 +85,11 @@ def train(
             "settings": given,
             "evaluate": evaluate,
         }
-        planned = api.plan_training(source, compare=details or as_json, **asked, **columns)
+        planned = quoron.plan_training(source, compare=details or as_json, **asked, **columns)
         showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        trained = api.train(
+        trained = quoron.train(
             source,
             evaluate=evaluate,
             privacy=privacy,
@@ -128,12 +125,10 @@ def predict(
     ] = None,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron import api
-    from quoron.training.predicting import one_for_all, predictions, threshold_of, unread, write_predictions
-    from quoron_client.data import tables
+    from quoron.training.predicting import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
 
-    trained, decided = api.load(model), threshold_of(threshold)
-    rows = tables.read(text.opened(table), trained.feature_names_in_)
+    trained, decided = quoron.load(model), threshold_of(threshold)
+    rows = rows_of(trained, text.opened(table))
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     if trained.evaluation is not None:

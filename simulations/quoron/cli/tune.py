@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import quoron
 from quoron.cli.columns import table_options
 from quoron.cli.common import Charged, Delta, Epsilon, ItemsPerUser, Json, Out, Settings, interruptible
 from quoron.cli.connection import shared_options
@@ -55,23 +56,20 @@ def tune(
     """Train with several settings and release the best by a private score: one price, told before it begins."""
     from quoron.cli import searches
     from quoron.comparing.request import sweep
-    from quoron.sections import Method, Privacy
-    from quoron.tuning import doors
-    from quoron.tuning.effort import Effort
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {
         "vary": sweep(vary or ()),
         "algorithms": names,
-        "effort": Effort(trials, law, most, padded, evaluate),
-        "privacy": Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
-        "method": Method(items_per_user=items_per_user),
+        "effort": quoron.Effort(trials, law, most, padded, evaluate),
+        "privacy": quoron.Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
+        "method": quoron.Method(items_per_user=items_per_user),
         "keep": charged.keep(out),
         "settings": settings or (),
     }
     if dry_run:
-        searches.show_search(doors.plan_tuning(source, **asked, **columns), as_json=as_json)
+        searches.show_search(quoron.plan_tuning(source, **asked, **columns), as_json=as_json)
         return
     with interruptible():
-        tuned = doors.tune(source, **asked, **columns)
+        tuned = quoron.tune(source, **asked, **columns)
     searches.show_tuned(tuned, as_json=as_json)

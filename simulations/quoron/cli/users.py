@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.books import forget_in_books
 from quoron.cli.client import give_receipt
 from quoron.cli.connection import Connection, shared_options
 from quoron.cli.tokens import Json
@@ -130,11 +129,11 @@ def forget(
     ] = False,
 ) -> None:
     """Erase who a user was that has left, and keep its key out for ever. What was promised and released stands."""
-    from quoron.operate import forgetting
+    from quoron.operate import closed_books, forgetting
 
     def ask(who: str, sure: bool) -> dict[str, Any]:
         if database is not None:
-            return forget_in_books(database, who, sure=sure)
+            return closed_books.forget(database, who, sure=sure)
         with connection.open() as control:
             return control.forget_user(who, sure=sure)
 

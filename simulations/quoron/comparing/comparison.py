@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import quoron
+from quoron.comparing import page as pages
 from quoron.comparing import pool
 from quoron.comparing.cells import Outcome, Rows, cell_rows, run_rows
 from quoron.comparing.pool import Job, Watcher
@@ -129,14 +131,12 @@ def stored(folder: Path) -> Comparison:
 
 def write_results(comparison: Comparison) -> None:
     """The tables and the page, each complete or not at all."""
-    from quoron.comparing import page as report
-
     folder = comparison.directory
     for name, rows in (("runs", comparison.runs), ("cells", comparison.cells)):
         table = as_table(rows)
         write(folder / f"{name}.parquet", as_parquet(table))
         write(folder / f"{name}.csv", _csv(table))
-    page = report.page(comparison.cells, comparison.request, name=folder.resolve().name)
+    page = pages.page(comparison.cells, comparison.request, name=folder.resolve().name)
     write(folder / "report.html", page.encode())
 
 
@@ -170,13 +170,12 @@ def _csv(table: "pa.Table") -> bytes:
 
 def _jobs(request: Request, folder: Path) -> list[Job]:
     """Every run, named by all that decides its result: the version of quoron, the configuration, the table's bytes."""
-    from quoron import __version__
 
     jobs = []
     for cell in request.cells():
         for number in range(request.seeds):
             config = cell.seeded(number)
-            decides = f"{__version__} {runs.fingerprint(config, folder)}"
+            decides = f"{quoron.__version__} {runs.fingerprint(config, folder)}"
             digest = hashlib.sha256(decides.encode()).hexdigest()[:12]
             name = f"{cell.algorithm}-{digest}-seed-{config.run.simulation_seed}"
             jobs.append(Job(cell, number, config, folder / RUNS / name))

@@ -24,6 +24,7 @@ from quoron.populations.outliers import Outliers, flipped
 from quoron.populations.streams import Purpose, words
 from quoron.populations.table import TablePopulation, Weighing, assumed, population_of, trained, unbalanced
 from quoron.populations.users import Beside, Corruption, Declared, PublicKnowledge, Users, Vector
+from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
@@ -169,7 +170,7 @@ class DatasetPopulation(FileUsers):
             tables.append(table if chosen.all() else table.filter(pa.array(chosen)))
             owners.append(place[own[chosen]])
         return population_of(
-            self.encoding.encode(pa.concat_tables(tables)),
+            fused.encoded(self.encoding, pa.concat_tables(tables)),
             np.concatenate(owners),
             np.isin(sampled, self.numbers, assume_unique=True),
             encoding=self.encoding,

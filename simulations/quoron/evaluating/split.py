@@ -12,6 +12,21 @@ from quoron_privacy.errors import ConfigError, probability
 from quoron_privacy.noise.ahead import of_the_run
 from quoron_privacy.noise.streams import NoiseSource
 
+Users = NDArray[np.int64]
+
+
+def trained_users(users: int, share: float | None) -> int:
+    """Those of so many users, or slots, that are trained on. ConfigError where a part would have nobody."""
+    return users if share is None else users - held_users(users, share)
+
+
+def parts(users: int, share: float | None, noise: NoiseSource) -> tuple[Users, Users]:
+    """(those trained on, those held out), ascending, by the noise of a run. Secret."""
+    if share is None:
+        return np.arange(users), np.empty(0, np.int64)
+    apart = held_out(noise, users, held_users(users, share))
+    return np.flatnonzero(~apart), np.flatnonzero(apart)
+
 
 def held_users(users: int, share: float) -> int:
     """How many of so many users, or slots, are held out. ConfigError unless both parts have somebody."""

@@ -23,7 +23,7 @@ from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, encoding_of, loss_of, setup
 from quoron.sources import resolve
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import tables
+from quoron_client.data import fused, tables
 from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
@@ -94,7 +94,7 @@ def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]
     training = np.flatnonzero(trained(users, people.test_fraction, people.seed))
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=users))
-    kept = np.bincount(owners[encoding.encode(table).kept], minlength=users)
+    kept = np.bincount(owners[fused.encoded(encoding, table).kept], minlength=users)
     own = table.select(list(encoding.columns))
     for number, user in enumerate(training, 1):
         rows = order[ends[user - 1] if user else 0 : ends[user]]

@@ -5,7 +5,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from quoron.local.order import Order, reached
 from quoron.local.relay import Relay
 from quoron.populations.users import Corruption
 from quoron.simulation import scene
-from quoron_client.federation import core_dumps, log_limit
+from quoron_client.federation import log_limit
 from quoron_client.federation.client import run_client, take_part
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import OwnItems
@@ -64,16 +63,13 @@ def watch_over(lifeline: int) -> None:
 
 def _begin() -> None:
     """In a process of its own: it dies with its keeper, says what it does, and leaves no dump."""
-    core_dumps.switch_off()
+    log_limit.begin()
 
     def die() -> None:
         os.read(_lifeline, 1)
         os._exit(1)
 
     threading.Thread(target=die, daemon=True).start()
-    errors = logging.StreamHandler(sys.stderr)
-    errors.addFilter(log_limit.LogLimit())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[errors])
 
 
 def coordinator(folder: Folder, order: Order, status: int) -> None:

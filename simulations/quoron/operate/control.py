@@ -26,7 +26,6 @@ from quoron_privacy.errors import (
     QuoronError,
     RunError,
     Unreachable,
-    printable,
 )
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -38,7 +37,6 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
-_SHOWN = 20  # names in one line
 _KINDS: dict[grpc.StatusCode, type[QuoronError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
     grpc.StatusCode.NOT_FOUND: ConfigError,
@@ -207,51 +205,6 @@ class Control:
                     "same version of quoron on both sides."
                 ) from None
             raise _KINDS.get(code, RunError)(details) from None
-
-
-def words(event: dict[str, Any]) -> str:
-    """An event of `watch` as a line for people, whatever the coordinator put into it."""
-    return printable(" ".join(_words(event).split()))
-
-
-def _words(event: dict[str, Any]) -> str:
-    if event["kind"] == "paused":
-        return "paused" + (f": {event['error']}" if event.get("error") else "")
-    if event["kind"] == "ended":
-        return f"{event['how']}" + (f": {event['error']}" if event.get("error") else "")
-    if event["kind"] == "awaits":
-        return _awaited(event)
-    public = " ".join(f"{key}={value}" for key, value in event["public"].items() if not isinstance(value, list))
-    missing = event["public"].get("missing")
-    if missing:
-        public += f"; missing: {', '.join(missing[:_SHOWN])}" + (" and others" if len(missing) > _SHOWN else "")
-    return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()
-
-
-def _awaited(event: dict[str, Any]) -> str:
-    """What a run waits for."""
-    if event["what"] == "clients":
-        words = f"awaits clients, who have until {event['ends']} to come back after the coordinator's start"
-        return words + _connected(event)
-    if event["what"] == "willing":
-        counts = f"{event['willing']} of {event['members']} members have agreed, {event['needed']} are needed"
-        return f"awaits clients that agree to take part, until {event['ends']}: {counts}{_connected(event)}"
-    if event["what"] == "users":
-        there = f"awaits users: {event['active']} of {event['needed']} are active in group {event['group']}"
-        return f"{there} ({event['away']} away, {event['retired']} retired); {_quorum(event['quorum'])}"
-    return (
-        f"awaits answers in round {event['round'] + 1} of at most {event['rounds']}: {event['asked']} users asked, "
-        f"until {event['ends']}; {_quorum(event['quorum'])}{_connected(event)}"
-    )
-
-
-def _connected(event: dict[str, Any]) -> str:
-    """How many clients are there, which tells nothing of who has answered."""
-    return f"; {event['connected']} connected now" if "connected" in event else ""
-
-
-def _quorum(share: float | None) -> str:
-    return "no quorum is declared" if share is None else f"quorum {share:g} of those asked"
 
 
 def _channel(address: Address) -> grpc.Channel:

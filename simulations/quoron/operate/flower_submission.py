@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from quoron.flower.bundle import write_bundle
 from quoron.flower.commands import FlowerConnection
+from quoron_client.federation.config import check_plaintext
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.specification import RunSpecification
 
@@ -22,11 +23,16 @@ _PATIENCE = 600.0  # seconds that a SuperLink may be away
 
 
 @contextmanager
-def operator(address: str, authority: Path | None, *, insecure: bool = False) -> Iterator[FlowerConnection]:
+def operator(
+    address: str, authority: Path | None, *, insecure: bool = False, anywhere: bool = False
+) -> Iterator[FlowerConnection]:
     """A connection for Flower's command line, with a home that is gone afterwards.
 
-    `authority` signed the SuperLink's certificate; `insecure` is plaintext. ConfigError for both or neither.
+    `authority` signed the SuperLink's certificate; `insecure` is plaintext, on this machine alone or `anywhere`.
+    ConfigError for both or neither.
     """
+    check_plaintext(address, insecure=insecure, anywhere=anywhere)
+    insecure = insecure or anywhere
     if (authority is None) is not insecure:
         raise ConfigError(
             f"Expected --authority CA.pem or --insecure to reach the SuperLink {address}, got "

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quoron_server.service import certificates as issued
+
 STAYS = {
     "its number, in the runs that it was a member of": "how they were drawn stays checkable; nobody else gets it",
     "what its group was promised, in the lifetime ledger": "it bounds what was released of each of its users",
@@ -65,8 +67,6 @@ class Receipt:
 def forget(books: Books, user: str, *, certificates: Path | None = None) -> Receipt:
     """Forget a user, by number, name or fingerprint. Raises what the books raise for one whom they do not know, and
     IdentityError or ConfigError for a folder that cannot be used."""
-    from quoron_server.service import certificates as issued
-
     known = books(user, False)
     for key in (known["fingerprint"], *known["keys_before"]):
         if certificates is not None and len(key) == 64:  # else it is forgotten, or known by a name alone

@@ -78,7 +78,7 @@ def specify(
         waiting=waiting,
     )
     if whole:
-        require_private_attendance(specification, "Flower")
+        require_private_attendance(specification)
     _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
     plan = ending_early(plan) if early_ends else plan

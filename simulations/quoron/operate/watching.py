@@ -1,13 +1,14 @@
-"""Following a run through restarts of its coordinator: every event once, whatever connection it came over."""
+"""Following a run through restarts of its coordinator: every event once, over whatever connection it came, in words."""
 
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from quoron.operate.control import Control
-from quoron_privacy.errors import LedgerUnavailable, RunError, Unreachable
+from quoron_privacy.errors import LedgerUnavailable, RunError, Unreachable, printable
 
 LONGEST = 10.0  # seconds between two tries
+_SHOWN = 20  # names in one line
 
 
 class Paused(RunError):
@@ -66,3 +67,48 @@ def followed(
                 raise Gone(str(error)) from None
         sleep(pause)
         pause = min(2 * pause, LONGEST)
+
+
+def words(event: dict[str, Any]) -> str:
+    """An event of `watch` as a line for people, whatever the coordinator put into it."""
+    return printable(" ".join(_words(event).split()))
+
+
+def _words(event: dict[str, Any]) -> str:
+    if event["kind"] == "paused":
+        return "paused" + (f": {event['error']}" if event.get("error") else "")
+    if event["kind"] == "ended":
+        return f"{event['how']}" + (f": {event['error']}" if event.get("error") else "")
+    if event["kind"] == "awaits":
+        return _awaited(event)
+    public = " ".join(f"{key}={value}" for key, value in event["public"].items() if not isinstance(value, list))
+    missing = event["public"].get("missing")
+    if missing:
+        public += f"; missing: {', '.join(missing[:_SHOWN])}" + (" and others" if len(missing) > _SHOWN else "")
+    return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()
+
+
+def _awaited(event: dict[str, Any]) -> str:
+    """What a run waits for."""
+    if event["what"] == "clients":
+        words = f"awaits clients, who have until {event['ends']} to come back after the coordinator's start"
+        return words + _connected(event)
+    if event["what"] == "willing":
+        counts = f"{event['willing']} of {event['members']} members have agreed, {event['needed']} are needed"
+        return f"awaits clients that agree to take part, until {event['ends']}: {counts}{_connected(event)}"
+    if event["what"] == "users":
+        there = f"awaits users: {event['active']} of {event['needed']} are active in group {event['group']}"
+        return f"{there} ({event['away']} away, {event['retired']} retired); {_quorum(event['quorum'])}"
+    return (
+        f"awaits answers in round {event['round'] + 1} of at most {event['rounds']}: {event['asked']} users asked, "
+        f"until {event['ends']}; {_quorum(event['quorum'])}{_connected(event)}"
+    )
+
+
+def _connected(event: dict[str, Any]) -> str:
+    """How many clients are there, which tells nothing of who has answered."""
+    return f"; {event['connected']} connected now" if "connected" in event else ""
+
+
+def _quorum(share: float | None) -> str:
+    return "no quorum is declared" if share is None else f"quorum {share:g} of those asked"

@@ -1,7 +1,11 @@
 """What made-up populations share: users by number, which of them are outliers, and a risk that is known exactly."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +15,9 @@ from quoron.populations.outliers import Outliers
 from quoron.populations.users import Beside, Users, Vector
 from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.threads import at_once
+
+_SMALL, _LARGE = 1 << 17, 1 << 21  # numbers below which another thread costs more than it saves; of a range, at most
 
 
 class MadeUp(ABC):
@@ -63,3 +70,15 @@ class MadeUp(ABC):
         if asked.size and not (asked.min() >= 0 and asked.max() < self.users):
             raise ConfigError(f"Expected users in [0, {self.users}), got {asked.min()} to {asked.max()}.")
         return asked
+
+
+def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], width: int = 1) -> None:
+    """Call a compiled loop(first, last) on ranges over 0 .. len(offsets) - 1, each of about as many numbers, not many.
+
+    There are offsets[-1] * width numbers; what a loop needs beside its output is therefore little.
+    """
+    size = int(offsets[-1]) * width
+    threads = 1 if size < _SMALL else numba.get_num_threads()
+    shares = np.linspace(0, offsets[-1], max(threads, -(-size // _LARGE)) + 1)[1:-1]
+    ends = {0, *np.searchsorted(offsets[1:], shares).tolist(), len(offsets) - 1}
+    at_once([partial(loop, *each) for each in pairwise(sorted(ends))], threads)

@@ -18,9 +18,8 @@ from functools import cached_property
 
 import numpy as np
 
-from quoron.populations._made_up import MadeUp
+from quoron.populations._made_up import MadeUp, in_ranges
 from quoron.populations._risk import LinearRisk
-from quoron.populations._threads import in_ranges
 from quoron.populations.outliers import Outliers
 from quoron.populations.streams import Purpose, fill_uniforms
 from quoron.populations.users import Corruption, PublicKnowledge, Users, Vector

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations._families import Family, Law, fill_items
-from quoron.populations._made_up import MadeUp
+from quoron.populations._made_up import MadeUp, in_ranges
 from quoron.populations._risk import LinearRisk, LogisticDesign, QuadraticRisk, Risk, logistic_risk
-from quoron.populations._threads import in_ranges
 from quoron.populations.outliers import Outliers
 from quoron.populations.streams import Purpose, normals, uniforms, words
 from quoron.populations.users import Corruption, PublicKnowledge, Users, Vector

@@ -26,7 +26,7 @@ from quoron.populations.part import TableUsers
 from quoron.populations.streams import Purpose, words
 from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector, held_back
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import tables
+from quoron_client.data import fused, tables
 from quoron_client.data.encoding import (
     Categorical,
     DateNumber,
@@ -269,7 +269,7 @@ def encoded_table(
         encoding = weighing(encoding, training, [(owners, table)])
     knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=(*assumptions, *unbalanced(asked, encoding)))
     return population_of(
-        encoding.encode(table),
+        fused.encoded(encoding, table),
         owners,
         training,
         encoding=encoding,

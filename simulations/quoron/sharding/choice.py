@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 
 from quoron.populations.users import Answering
 from quoron.prepared import Prepared
+from quoron.sharding.shard import Settings
 from quoron.simulation.scene import Setup
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron.sharding import engine as engines
-    from quoron.sharding import on_ray, processes, shard
+    from quoron.sharding import on_ray, processes
+    from quoron.sharding.engine import ShardedEngine
 else:  # where workers are asked for
-    engines = OnFirstUse("quoron.sharding.engine")
     on_ray = OnFirstUse("quoron.sharding.on_ray")
     processes = OnFirstUse("quoron.sharding.processes")
-    shard = OnFirstUse("quoron.sharding.shard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +30,11 @@ class Sharing:
     ray: bool = False
     address: str | None = None  # of a cluster that is there; None starts one on this machine
 
-    def engine(self, population: Answering, settings: "shard.Settings") -> "engines.ShardedEngine":
+    def engine(self, population: Answering, settings: Settings) -> "ShardedEngine":
         """An engine over the population; whoever has it closes it."""
         if self.ray:
-            start = on_ray.starter(self.address)
-            return engines.ShardedEngine.of(population, self.workers, start, settings, start.close)
-        return engines.ShardedEngine.of(population, self.workers, processes.starter(self.workers), settings)
+            return on_ray.engine(population, self.workers, settings, self.address)
+        return processes.engine(population, self.workers, settings)
 
 
 @contextmanager
@@ -46,6 +44,6 @@ def shared(prepared: Prepared[Setup], sharing: Sharing | None) -> Iterator[Prepa
         yield prepared
         return
     config, scene = prepared.config, prepared.scene
-    settings = shard.Settings(config.run.simulation_seed, config.run.dropout)
+    settings = Settings(config.run.simulation_seed, config.run.dropout)
     with sharing.engine(scene.population, settings) as engine:
         yield replace(prepared, scene=replace(scene, engine=engine))

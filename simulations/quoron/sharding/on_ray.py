@@ -9,9 +9,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from quoron.populations.users import Answering
 from quoron.sharding import guarded_ray
-from quoron.sharding.engine import Died, Worker, own_error
-from quoron.sharding.shard import opened
+from quoron.sharding.engine import Died, ShardedEngine, Worker, own_error
+from quoron.sharding.shard import Settings, opened
 from quoron.simulation.pieces import Told
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
@@ -87,6 +88,12 @@ class Starter:
             import ray
 
             ray.shutdown()
+
+
+def engine(population: Answering, workers: int, settings: Settings, address: str | None) -> ShardedEngine:
+    """An engine over a population whose workers `starter` starts; whoever has it closes it."""
+    start = starter(address)
+    return ShardedEngine.of(population, workers, start, settings, start.close)
 
 
 def starter(address: str | None) -> Starter:

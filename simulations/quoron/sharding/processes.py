@@ -19,8 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from quoron.populations.users import Answering
 from quoron.processors import THREADS, processors
-from quoron.sharding.engine import Died, Worker, own_error
+from quoron.sharding.engine import Died, ShardedEngine, Worker, own_error
+from quoron.sharding.shard import Settings
 from quoron.simulation.pieces import Told
 from quoron_client.protocol.questions import Answers, Question
 
@@ -160,15 +162,15 @@ class WorkerProcess:
             raise Died("A worker has ended.") from None
 
 
-def starter(workers: int) -> Any:
-    """Starts workers that share this machine's processors."""
+def engine(population: Answering, workers: int, settings: Settings) -> ShardedEngine:
+    """An engine over a population whose workers share this machine's processors; whoever has it closes it."""
     nursery = Nursery(max(1, processors() // workers))
 
     def start(number: int, letter: bytes) -> Worker:
         del number
         return WorkerProcess(letter, nursery)
 
-    return start
+    return ShardedEngine.of(population, workers, start, settings)
 
 
 def _emptied(ending: socket.socket) -> None:

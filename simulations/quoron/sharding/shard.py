@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from quoron.populations.users import Answering, Users
 from quoron.simulation.pieces import engine_for
 from quoron_client.randomisers.randomness import LocalRandomness
+from quoron_privacy.noise.streams import NoiseSource
 
 if TYPE_CHECKING:  # a worker needs nothing of a coordinator
     from quoron_server.rounds import Engine
@@ -33,6 +34,22 @@ class Stored(Protocol):
 
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRandomness:
+    """Users' own random words for local reports, from the noise of this start: none serves a second table."""
+
+    noise: NoiseSource
+
+    def words(self, *, round: int, users: Users, first: int, size: int) -> NDArray[np.uint64]:
+        """Words `first` to `first + size` of each user's stream of this round, shape (k, size)."""
+        streams = (self.noise.stream("local report", round, int(user)) for user in users)
+        return np.stack([stream.words(first + size)[first:] for stream in streams])
+
+    def require_deployable(self) -> None:
+        """RunError unless the key is secret."""
+        self.noise.require_deployable()
 
 
 @dataclass(frozen=True, slots=True)

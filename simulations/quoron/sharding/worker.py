@@ -24,7 +24,6 @@ import pyarrow as pa
 
 import quoron.datasets.population
 import quoron.populations
-import quoron.sharding.keyed
 from quoron.sharding.shard import opened
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
@@ -33,7 +32,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import QuoronError
 
 FILES = 2  # a worker's: socket, and shared memory
-HELD = (quoron.datasets.population, quoron.populations, quoron.sharding.keyed)  # what letters to workers are made of
+HELD = (quoron.datasets.population, quoron.populations)  # what letters to workers are made of
 
 
 def main() -> None:

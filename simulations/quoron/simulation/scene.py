@@ -9,18 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron import config as configs
+from quoron import populations
 from quoron.config import Config, DomainSection, LossSection
-from quoron.paths import dataset, table_file
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations.users import Declared, Known
-from quoron.run_folder import FRAME
-from quoron.section import Simulated
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
-from quoron.table_section import Dates
+from quoron.table_section import Dates, Simulated
 from quoron_client.data.dates import DateNumber, DatePart, day_number
-from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
 from quoron_client.data.features import Hashed
 from quoron_client.data.labels import AnyLabel, Range
@@ -38,7 +35,6 @@ from quoron_client.losses import (
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.ends import free_ball
 from quoron_privacy.errors import ConfigError
-from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan
 from quoron_server.problem import Beliefs, Problem, Wide
 from quoron_server.rounds import Engine
@@ -205,39 +201,14 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 outliers=outliers,
             )
         case configs.TableSection():
-            from quoron.simulation.weighing import weighing  # it brings pyarrow
+            from quoron.simulation.of_table import users_of  # it brings pyarrow
 
             chosen = loss_of(loss)
-            encoding_of(section, chosen).check_meant(section.user)
-            rules: dict[str, Any] = {
-                "user": section.user,
-                "loss": chosen,
-                "domain": domain,
-                "test_fraction": section.test_fraction,
-                "items_per_user": config.problem.items_per_user,
-                "outliers": outliers,
-                "seed": section.seed,
-                "weighing": weighing(config) if section.class_weight == "balanced" else None,
-            }
-            source = dataset(section.path, folder) if table is None else None
-            if source is not None:
-                from quoron.datasets.population import from_dataset
-
-                crowd = from_dataset(source, encoding_of(section, chosen), **rules)
-                check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
-                return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
-            from quoron.populations.table import encoded_table
-            from quoron_client.data import tables
-
-            given = table_file(section.path, folder) if table is None else table
-            if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
-                check_types(encoding_of(section, chosen), tables.opened(given, section.dialect).schema)
-            return encoded_table(tables.opened(given, section.dialect), encoding_of(section, chosen), **rules)
+            made_of: dict[str, Any] = {"loss": chosen, "domain": domain, "outliers": outliers}
+            return users_of(config, encoding_of(section, chosen), folder, table, **made_of)
         case configs.FlightsSection():
-            from quoron.populations import flights
-
             _refuse_other_loss(loss, "logistic", section.kind)
-            return flights(seed=section.seed, domain=domain, outliers=outliers)
+            return populations.flights(seed=section.seed, domain=domain, outliers=outliers)
         case configs.CubeSection():
             return _cube(config, section, domain, outliers)
         case _:

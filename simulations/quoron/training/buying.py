@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config, TableSection
+from quoron.datasets import index
+from quoron.evaluating.split import trained_users
 from quoron.paths import dataset
 from quoron.planning.plans import Planned, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
@@ -97,9 +99,8 @@ def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tup
     files = dataset(section.path, base) if frame is None else None
     if files is None:
         return found, ranks[numbers].astype(np.int64), people.digest
-    from quoron.datasets.index import opened  # only a folder needs it; of other files than now it is refused here
-
-    return found, ranks[numbers].astype(np.int64), opened(files, section.user).digest.encode()
+    # The index is refused here where it is of other files than now.
+    return found, ranks[numbers].astype(np.int64), index.opened(files, section.user).digest.encode()
 
 
 def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
@@ -126,7 +127,7 @@ def forecast(
 
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
-    trained = evaluated.trained_users(config, users)
+    trained = trained_users(users, config.train.evaluate)
     paid = purchases_of(config, asked, trained)
     words = [each.column for each in asked.features if each.what != "number"]
 

@@ -13,13 +13,13 @@ from quoron_privacy.errors import LedgerError
 from quoron_server.books import restoring
 
 
-def charge_copy(folder: RunFolder, incarnation: str, ledger: Path | None = None) -> None:
-    """Charge the run in a folder once more; nothing for a simulation, which promises nothing.
+def charge_copy(path: Path, incarnation: str, ledger: Path | None = None) -> None:
+    """Charge the run in a run folder once more; nothing for a simulation, which promises nothing.
 
     `ledger` is the lifetime ledger that it was charged to, where the folder does not say. LedgerError if that has no
     such charge, BudgetExceeded if there is no room.
     """
-    found = _charged(folder)
+    found = _charged(RunFolder(path))
     if found is None:
         return
     run, stated = found

@@ -15,8 +15,7 @@ from quoron.populations.part import TableUsers
 from quoron.populations.users import Declared
 from quoron.sharding.choice import Sharing
 from quoron.sharding.engine import ShardedEngine
-from quoron.sharding.keyed import KeyedRandomness
-from quoron.sharding.shard import Settings
+from quoron.sharding.shard import KeyedRandomness, Settings
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.ahead import of_the_run

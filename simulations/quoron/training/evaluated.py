@@ -1,7 +1,7 @@
 """Users of a curator's run that are held out: planned with it, drawn when it begins, measured when it ends.
 
     planned = with_held_out(planned, config, encoding, users)
-    trained, apart = parts(config, run.noise(own), users)
+    trained, apart = split.parts(users, config.train.evaluate, run.noise(own))
     model = run.carry_out(own, engine, observers, last=last(prepared, items, apart))
     evaluation(prepared, own, model)
 
@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
+from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation
-from quoron.evaluating.split import held_out, held_users
+from quoron.evaluating.scores import Scorer
+from quoron.evaluating.split import Users, trained_users
 from quoron.planning.plans import Planned
 from quoron.populations.users import Declared
 from quoron.prepared import Prepared
@@ -26,7 +28,7 @@ from quoron.training.table import Curated
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import outcomes
-from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms import ALGORITHMS
@@ -36,23 +38,9 @@ from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
     from quoron.datasets.rows import Rows  # only a folder needs it
-    from quoron.evaluating import figures, measuring, scores
-    from quoron_privacy.counts import held_out as held_out_users
-else:  # only a run that holds users out needs them
-    figures = OnFirstUse("quoron.evaluating.figures")
-    measuring = OnFirstUse("quoron.evaluating.measuring")
-    scores = OnFirstUse("quoron.evaluating.scores")
-    held_out_users = OnFirstUse("quoron_privacy.counts.held_out")
 
 Vector = NDArray[np.float64]
-Users = NDArray[np.int64]
 AT_ONCE = 1 << 14  # users whose vectors are in memory
-
-
-def trained_users(config: Config, users: int) -> int:
-    """Those of so many users, or slots, that are trained on. ConfigError where a part would have nobody."""
-    share = config.train.evaluate
-    return users if share is None else users - held_users(users, share)
 
 
 def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: int) -> Planned:
@@ -60,8 +48,8 @@ def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: i
     plan, privacy = planned.plan, planned.plan.guarantee
     if config.train.evaluate is None or privacy.exposure == "none":  # which is refused for what it is
         return planned
-    held = held_out_users.HeldOut.calibrate(
-        users=users - trained_users(config, users),
+    held = HeldOut.calibrate(
+        users=users - trained_users(users, config.train.evaluate),
         classes=len(outcomes(encoding.label)),
         epsilon=privacy.epsilon,
         delta=privacy.delta,
@@ -78,26 +66,18 @@ def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: i
     return replace(planned, plan=whole, remarks=(*planned.remarks, remark))
 
 
-def parts(config: Config, noise: NoiseSource, users: int) -> tuple[Users, Users]:
-    """(those trained on, those held out), ascending, by the noise of a run. Secret."""
-    if config.train.evaluate is None:
-        return np.arange(users), np.empty(0, np.int64)
-    apart = held_out(noise, users, users - trained_users(config, users))
-    return np.flatnonzero(~apart), np.flatnonzero(apart)
-
-
 def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Rows", apart: Users) -> Last | None:
     """What the final model is told by held-out users; None where there are none.
 
     The noise is of this start alone: nobody has seen what is drawn and not committed with the model.
     """
     held = prepared.planned.plan.guarantee.held_out
-    if not isinstance(held, held_out_users.HeldOut):
+    if not isinstance(held, HeldOut):
         return None
     declared = prepared.scene.held.declared
 
     def ending(weights: Vector) -> tuple[Any, dict[str, Any]]:
-        scorer = scores.Scorer(weights, declared.loss, encoding)
+        scorer = Scorer(weights, declared.loss, encoding)
         released = measuring.release(held, scorer, lambda: batches(declared, items, apart), SecureNoise.fresh())
         return held.entries(), {"evaluation": released}
 
@@ -114,9 +94,9 @@ def rehearsed(
 ) -> Evaluation | None:
     """The figures of a rehearsal, with noise from a seed."""
     promise, declared = prepared.planned.plan.guarantee, prepared.scene.held.declared
-    if not isinstance(promise.held_out, held_out_users.HeldOut):
+    if not isinstance(promise.held_out, HeldOut):
         return None
-    scorer = scores.Scorer(weights, declared.loss, encoding)
+    scorer = Scorer(weights, declared.loss, encoding)
     released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
     said = figures.Promise(promise.epsilon, promise.delta, sentence(promise.simulated()))
     return figures.read(promise.held_out, scorer, released, said)
@@ -136,8 +116,8 @@ def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iter
 def evaluation(prepared: Prepared[Curated], own: Ledger, encoding: Encoding, weights: Vector) -> Evaluation | None:
     """What a complete run's ledger says of its held-out users; None where there were none."""
     promise, told = prepared.planned.plan.guarantee, own.evaluated()
-    if not isinstance(promise.held_out, held_out_users.HeldOut) or told is None:
+    if not isinstance(promise.held_out, HeldOut) or told is None:
         return None
-    scorer = scores.Scorer(weights, prepared.scene.held.declared.loss, encoding)
+    scorer = Scorer(weights, prepared.scene.held.declared.loss, encoding)
     said = figures.Promise(promise.epsilon, promise.delta, sentence(promise))
     return figures.read(promise.held_out, scorer, told["evaluation"], said)

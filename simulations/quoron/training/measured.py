@@ -10,10 +10,11 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from quoron.datasets.rows import Rows
 from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
@@ -39,9 +40,6 @@ from quoron_server.budget import check_delta
 from quoron_server.plan import Privacy
 from quoron_server.serial import dumps
 
-if TYPE_CHECKING:  # only a folder needs it
-    from quoron.datasets.rows import Rows
-
 OF_THEM = "these are figures of the users in this table: of a model that was trained on them they flatter."
 
 
@@ -53,7 +51,7 @@ class Prepared:
     held: HeldOut
     privacy: Privacy
     declared: Declared
-    items: "ItemBatch | Rows"
+    items: ItemBatch | Rows
 
     @property
     def statement(self) -> str:
@@ -148,13 +146,11 @@ def _released(own: Prepared, scorer: Scorer, noise: NoiseSource, said: figures.P
 
 def _read(
     encoding: Encoding, source: Any, user: str, *, zero_rows: bool, declared: int | None
-) -> "tuple[int, ItemBatch | Rows]":
+) -> tuple[int, ItemBatch | Rows]:
     """How many users there are, and the items of all."""
     most = most_rows(1, encoding.dimension, weighted=False)
     folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
     if folder is not None:
-        from quoron.datasets.rows import Rows
-
         rows = Rows.opened(folder, user, encoding)
         return rows.users, replace(rows, users=declared or rows.users, zero_rows=zero_rows, most=most)
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):

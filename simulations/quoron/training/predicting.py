@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 MANY = 20  # rows that are rarely all of one class
 
 
+def rows_of(model: Model, table: Any) -> "pa.Table":
+    """The columns of a table that a model reads. DataError where it lacks one."""
+    return tables.read(table, model.feature_names_in_)
+
+
 def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold | None = None) -> "pa.Table":
     """The label of each row of a table, as its own column has it and by its name; of a comparison, true and false.
 
@@ -28,7 +33,7 @@ def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold 
 
     if threshold is not None:
         model.check_threshold(threshold)
-    rows, label = tables.read(table, model.feature_names_in_), model.encoding.label
+    rows, label = rows_of(model, table), model.encoding.label
     name = "prediction" if label is None else meaning(label)
     found = {name: pa.array(model.predict(rows, threshold=threshold))}
     if scores:

@@ -9,20 +9,21 @@ from quoron.reports import page, sections
 from quoron.reports.health import Health
 from quoron.reports.odds import Odds
 from quoron.reports.page import Card, Fact, Raw
-from quoron.reports.pictures import gauge
-from quoron.run_folder import RunFolder
-from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron.reports.pictures import Reach, gauge
+from quoron.run_folder import CHOICE, RunFolder
 
 if TYPE_CHECKING:
-    from quoron.reports import searched
     from quoron.training.result import TrainingSummary
-else:
-    searched = OnFirstUse("quoron.reports.searched")  # only a search needs it
 
 UNMEASURED = "Nobody was kept apart, so nobody knows: train with --evaluate 0.1, or see “quoron evaluate”."
 FOOTER = (
     "Made by quoron. All that this page says of the table was released with noise within the promise, or is public: "
     "it may be shown to anybody."
+)
+
+SECRET_TRIALS = (
+    "Each trial took one of these settings at random. How the others did, how often each was tried and how many trials "
+    "there were is known to nobody: that is why trying them all costs little more than one."
 )
 
 
@@ -44,7 +45,7 @@ def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequ
             page.cards(_cards(summary, odds)),
             sections.evaluation(summary.evaluation, (summary.statement, *summary.warnings)),
             page.section("To take care of", page.bullets(care)),
-            searched.part(folder) if folder.is_search else Raw(""),
+            _search(folder) if folder.is_search else Raw(""),
             sections.coefficients(model),
             sections.privacy(summary.statement, summary.adjacency, odds),
             page.section("What was charged, and what is left", page.facts(_charged(summary))),
@@ -128,3 +129,31 @@ def _made(summary: "TrainingSummary", model: Model) -> list[Fact]:
     if model.promise is not None:
         told += [Fact("begun on", model.promise.made or ""), Fact("digest of its plan", model.promise.plan)]
     return [*told, Fact("run in the account", summary.run), Fact("by quoron", summary.version)]
+
+
+def _search(folder: RunFolder) -> Raw:
+    """What a complete search tried, chose and cost: public numbers, and the score that was released."""
+    choice, search = folder.read_json(CHOICE), folder.read_json("plan.json")["search"]
+    price, noise = choice["price"], choice["score_noise"]
+    score = f"{choice['score']:.4g} ± {noise:.2g}: of the best of several, so rather too high"
+    reach: Reach = (choice["score"] - 2 * noise, choice["score"] + 2 * noise)
+    best = Raw(gauge(choice["score"], reach, (min(0.0, reach[0] or 0.0), max(1.0, reach[1] or 1.0))))
+    rows: list[list[str | Raw]] = [
+        [each["name"], "chosen" if each["name"] == choice["name"] else ""] for each in search["candidates"]
+    ]
+    rows += [[each["name"], f"left out: {each['why']}"] for each in search["refused"]]
+    lines = [
+        Fact("chosen", choice["name"]),
+        Fact(f"its {choice['score_name']}", score),
+        Fact("the same, from 0 to 1, with two deviations of its noise", best),
+        Fact("people who scored every trial", f"{search['held_out']:,} of {search['users']:,}, who trained none"),
+        Fact("the whole search", f"ε = {price['epsilon']:.4g} at δ = {price['delta']:g}; trials: {price['trials']}"),
+        Fact("one trial alone", f"ε = {price['trial_epsilon']:.4g} at the same δ"),
+        Fact("all settings one after the other, each shown", f"ε = {price['open_search_epsilon']:.4g}"),
+    ]
+    return page.section(
+        "What was searched",
+        page.paragraph(SECRET_TRIALS),
+        page.facts(lines),
+        page.table("Settings", ["setting", ""], rows),
+    )

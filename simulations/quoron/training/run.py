@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection, is_wanted
+from quoron.evaluating.split import parts, trained_users
 from quoron.model import Model
 from quoron.planning.plans import Planned
 from quoron.prepared import Prepared, S
@@ -35,7 +36,7 @@ from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
-from quoron.training import evaluated, lifetime, look, result
+from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.result import TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
@@ -57,12 +58,13 @@ from quoron_server.runs import end
 
 if TYPE_CHECKING:
     from quoron.datasets.rows import Rows  # only a folder needs it
-    from quoron.training import buying
+    from quoron.training import buying, evaluated
     from quoron.training.buying import Undeclared
     from quoron.training.found import Declarations
     from quoron.training.votes import Released
 else:
     buying = OnFirstUse("quoron.training.buying")  # of a table that nobody declared
+    evaluated = OnFirstUse("quoron.training.evaluated")  # of users that are held out
 
 AnyPrepared: TypeAlias = "Prepared[Undeclared] | Prepared[Curated]"
 DIGESTED = 1 << 22  # bytes of items that are digested at a time
@@ -109,7 +111,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
     source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
-    among, apart = evaluated.parts(config, source, held.declared.users)
+    among, apart = parts(held.declared.users, config.train.evaluate, source)
     seen = None if health is None else health.shares(look.drawn(health, held, source, among))
     encoding, noise = look.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
     items = held.items()
@@ -122,8 +124,9 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
     shares = look.label_shares(encoding, health, seen)
     model = Model.released(algorithm.model(state), encoding, held.declared.loss, plan, made=None, shares=shares)
-    measured = evaluated.rehearsed(prepared, encoding, items, apart, model.weights, source)
-    return replace(model, evaluation=measured), plan, taken
+    if len(apart):
+        model = replace(model, evaluation=evaluated.rehearsed(prepared, encoding, items, apart, model.weights, source))
+    return model, plan, taken
 
 
 def forecast(config: Config, base: Path, frame: Any = None) -> Planned:
@@ -159,7 +162,7 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
     scene, planned = buying.prepared(config, base, identity, frame, ())
     prepared = _prepared(config, scene, planned, config.digest(), identity)
     source = SeededNoise(identity.seed)
-    trained, _ = evaluated.parts(config, source, scene.users)
+    trained, _ = parts(scene.users, config.train.evaluate, source)
     released, _ = buying.release(scene, buying.paid_by(prepared), source, trained)
     run, refused = _planned_for(prepared, released)
     if run is None:
@@ -191,10 +194,11 @@ def _planned(
     held = hold(config, base, frame, begun=begun, given=given, people=people)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     users = held.declared.users
-    trained = replace(held.declared, users=evaluated.trained_users(config, users))
+    trained = replace(held.declared, users=trained_users(users, config.train.evaluate))
     of = seeded, problem_of(config, trained), held.encoding
     planned, unlooked = look.plan(*of) if bought is None else buying.within(*of, bought.paid)
-    planned = evaluated.with_held_out(planned, config, held.encoding, users)
+    if config.train.evaluate is not None:
+        planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
     remarks = (*_taken_for_granted(held.encoding.label), *planned.remarks) if bought is None else planned.remarks
@@ -232,7 +236,7 @@ def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepare
             raise other_run(folder.path, "table")
         if own.bought() is None:
             prepared.run.charge()
-            trained, _ = evaluated.parts(prepared.config, prepared.run.noise(own), prepared.scene.users)
+            trained, _ = parts(prepared.scene.users, prepared.config.train.evaluate, prepared.run.noise(own))
             released, entries = buying.release(prepared.scene, buying.paid_by(prepared), among=trained)
             own.buy(entries, {"bought": released})
         found, said, run = own.bought(), own.planned(), None
@@ -316,17 +320,18 @@ def carry_out(
             if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
-            among, apart = evaluated.parts(prepared.config, source, held.declared.users)
+            among, apart = parts(held.declared.users, prepared.config.train.evaluate, source)
             seen, words = look.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
             encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
             if encoding is not held.encoding:
                 items = look.weigh(items, encoding)
             seed = _read_by(run.plan)
-            last = evaluated.last(prepared, encoding, items, apart)
+            last = evaluated.last(prepared, encoding, items, apart) if len(apart) else None
             with closing(CuratorEngine(held.declared, items, words, seed=seed, sharing=sharing, among=among)) as engine:
                 model = run.carry_out(own, engine, observers, last=last)
-            events, measured = own.events(), evaluated.evaluation(prepared, own, encoding, model)
+            events = own.events()
+            measured = evaluated.evaluation(prepared, own, encoding, model) if len(apart) else None
     scene = replace(prepared.scene, held=held.encoded_by(encoding))
     trained = result.write(replace(prepared, scene=scene), folder, model, events, seen, measured)
     with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:

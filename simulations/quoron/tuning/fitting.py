@@ -11,21 +11,17 @@ from quoron.run_folder import RunFolder
 from quoron.training import run as training
 from quoron.training.result import TrainedTable
 from quoron.training.run import AnyPrepared
-from quoron.training.start import Identity
 from quoron.tuning.effort import Effort
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.parameters import Assumption
 from quoron_server.plan import Plan
 
 if TYPE_CHECKING:
-    from quoron.tuning import run, searching, tables
+    from quoron.tuning import run
     from quoron.tuning.run import Choice
     from quoron.tuning.tables import TableSearch
-else:  # only a fit that searches needs them
-    run = OnFirstUse("quoron.tuning.run")
-    searching = OnFirstUse("quoron.tuning.searching")
-    tables = OnFirstUse("quoron.tuning.tables")
+else:
+    run = OnFirstUse("quoron.tuning.run")  # only a fit that searches needs it
 
 Vary = Mapping[str, Sequence[Any]]  # dotted keys, each with the values to try; "algorithm.name" among them
 
@@ -35,7 +31,7 @@ def prepare(
 ) -> "TableSearch | AnyPrepared":
     """What a fit is, planned and priced. Raises what `prepare` of either raises."""
     if vary:
-        return _search(config, vary, effort, frame, assumptions, seeded=False)
+        return run.prepared(config, vary, effort, frame, assumptions, seeded=False)
     return training.prepare(config, Path.cwd(), name="fit", frame=frame, assumptions=assumptions)
 
 
@@ -57,26 +53,5 @@ def rehearse(
     """With noise from a seed, for whoever holds the rows alone: nothing is charged, written or promised."""
     if not vary:
         return (*training.rehearse(config, simulation_seed=simulation_seed, frame=frame), None)
-    found = _search(config, vary, effort, frame, (), seeded=True)
-    source, table = SeededNoise(simulation_seed), found.table()
-    best = searching.search(found.price, source, lambda place, noise: table.perform(place, noise, source))
-    candidate = found.candidates[best.candidate]
-    held, plan = table.of(candidate), found.promised(candidate.planned.plan)
-    model = Model.released(best.outcome.weights, held.encoding, candidate.declared.loss, plan, made=None)
-    return model, plan, len(best.outcome.events), run.choice_of(found, best)
-
-
-def _search(
-    config: Config, vary: Vary, effort: Effort | None, frame: Any, assumptions: Sequence[Assumption], *, seeded: bool
-) -> "TableSearch":
-    return tables.prepare(
-        config,
-        Path.cwd(),
-        vary={key: values for key, values in vary.items() if key != "algorithm.name"},
-        algorithms=vary.get("algorithm.name"),
-        effort=effort or Effort(),
-        identity=Identity.fresh("fit"),
-        frame=frame,
-        seeded=seeded,
-        assumptions=assumptions,
-    )
+    found = run.prepared(config, vary, effort, frame, (), seeded=True)
+    return run.rehearsed(found, simulation_seed)

@@ -5,13 +5,16 @@ public numbers alone.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from quoron.config import Config
+from quoron.model import Model
 from quoron.prepared import Prepared
 from quoron.run_folder import CHOICE, FRAME, MODEL, SEARCH, RunFolder
 from quoron.training import lifetime, result
@@ -21,10 +24,13 @@ from quoron.training.start import Identity
 from quoron.training.table import Curated
 from quoron.tuning.effort import Effort
 from quoron.tuning.scoring import score_name
-from quoron.tuning.searching import Best, Books
+from quoron.tuning.searching import Best, Books, search
 from quoron.tuning.tables import Table, TableSearch, prepare
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
+from quoron_server.parameters import Assumption
+from quoron_server.plan import Plan
 from quoron_server.rounds import other_run
 from quoron_server.runs import end
 from quoron_server.serial import dumps
@@ -68,6 +74,39 @@ class Tuned(TrainedTable):
     """The model of the best trial, with the promise of the whole search."""
 
     choice: Choice
+
+
+def prepared(
+    config: Config,
+    vary: Mapping[str, Sequence[Any]],
+    effort: Effort | None,
+    frame: Any,
+    assumptions: Sequence[Assumption],
+    *,
+    seeded: bool,
+) -> TableSearch:
+    """The search of an estimator's fit, planned and priced; "algorithm.name" may be among the keys that vary."""
+    return prepare(
+        config,
+        Path.cwd(),
+        vary={key: values for key, values in vary.items() if key != "algorithm.name"},
+        algorithms=vary.get("algorithm.name"),
+        effort=effort or Effort(),
+        identity=Identity.fresh("fit"),
+        frame=frame,
+        seeded=seeded,
+        assumptions=assumptions,
+    )
+
+
+def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, Plan, int, Choice]:
+    """The best of a search with noise from a seed: its model and plan, rounds taken, and what was chosen."""
+    source, table = SeededNoise(simulation_seed), own.table()
+    best = search(own.price, source, lambda place, noise: table.perform(place, noise, source))
+    candidate = own.candidates[best.candidate]
+    held, plan = table.of(candidate), own.promised(candidate.planned.plan)
+    model = Model.released(best.outcome.weights, held.encoding, candidate.declared.loss, plan, made=None)
+    return model, plan, len(best.outcome.events), choice_of(own, best)
 
 
 def identity_of(folder: RunFolder | None, name: str) -> Identity:

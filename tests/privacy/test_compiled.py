@@ -3,7 +3,7 @@
 import numpy as np
 from numba import cfunc, njit, types
 
-from quoron_privacy.kernels.calls import run
+from quoron_privacy.kernels.compiled import run
 
 SIGNATURE = types.void(types.CPointer(types.float64), types.CPointer(types.int64), types.intp, types.float64)
 

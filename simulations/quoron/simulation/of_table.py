@@ -1,27 +1,63 @@
-"""Class weights of a simulated table: those that `quoron train` would take from its look, by a look of the same noise.
+"""The users of a table that is simulated on, and the weights of its classes where these wait for a look.
 
-    encoding = weighing(config)(encoding, training, tables)
+    people = users_of(config, encoding, folder, None, loss=loss, domain=domain, outliers=outliers)
 
-A simulation's plan does not pay for the look; the shares of classes are those of a vector a user, clipped and released
-as `quoron train` does, by noise from the run's seed.
+Weights are those that `quoron train` would take from its look, by a look of the same noise. A simulation's plan does
+not pay for it; the shares of classes are those of a vector a user, clipped and released as `quoron train` does, by
+noise from the run's seed.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron.config import Config
-from quoron.populations.table import Weighing
-from quoron_client.data import fused
+from quoron.config import Config, TableSection
+from quoron.datasets.population import DatasetPopulation, from_dataset
+from quoron.paths import dataset, table_file
+from quoron.populations.table import TablePopulation, Weighing, encoded_table
+from quoron.run_folder import FRAME
+from quoron_client.data import fused, tables
+from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Encoding, Owners
 from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import TableHealth, looked_at
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_server.algorithms.slots import partition
+
+
+def users_of(
+    config: Config, encoding: Encoding, folder: Path, table: pa.Table | None, **made_of: Any
+) -> TablePopulation | DatasetPopulation:
+    """The users of a configured table, in a relative path of `folder` or given as `table`; `made_of`: what they answer.
+
+    Raises DataError where what is declared cannot be by the types of columns alone.
+    """
+    section = config.population
+    assert isinstance(section, TableSection)
+    encoding.check_meant(section.user)
+    rules: dict[str, Any] = made_of | {
+        "user": section.user,
+        "test_fraction": section.test_fraction,
+        "items_per_user": config.problem.items_per_user,
+        "seed": section.seed,
+        "weighing": weighing(config) if section.class_weight == "balanced" else None,
+    }
+    source = dataset(section.path, folder) if table is None else None
+    if source is not None:
+        crowd = from_dataset(source, encoding, **rules)
+        check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
+        return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
+    given = tables.opened(table_file(section.path, folder) if table is None else table, section.dialect)
+    if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
+        check_types(encoding, given.schema)
+    return encoded_table(given, encoding, **rules)
 
 
 def weighing(config: Config) -> Weighing:

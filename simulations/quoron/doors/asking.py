@@ -1,4 +1,4 @@
-"""Questions to a plan about a configured population, and what an excess risk means there in accuracy.
+"""`quoron.ask`: how many users or which ε would do, what ε buys, and what an excess risk means in accuracy.
 
 Accuracy is a figure of the data, for simulations only. A released model is off the optimum by noise; here it is off in
 random directions, each so far that the excess risk is the one asked about, and the accuracies of such models on users
@@ -10,48 +10,59 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 import numpy as np
 
-from quoron.config import Config, TableSection
+from quoron.config import Config, TableSection, require_declared
 from quoron.paths import PACKAGED
 from quoron.planning.plans import choose
 from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations.metrics import binary, classes
 from quoron.populations.users import Vector, held_back
+from quoron.sections import Method, Privacy, door, sections
 from quoron.simulation.scene import problem_for_real, setup
+from quoron.sources import Settings, Source, described, needed
+from quoron.table_columns import TableColumns
 from quoron_client.losses import Classification
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 DIRECTIONS = 4
 SAMPLE = 2_000  # users whose items are looked at where none are held out
 STEPS = 30  # towards one risk, at most; a handful do
 
 
+@door
 def ask(
-    config: Config,
-    folder: Path,
+    source: Source = "quickstart",
     *,
-    frame: "pa.Table | None" = None,
     risk: str | float | None = None,
     accuracy: float | None = None,
     epsilons: bool = False,
+    epsilon: float | None = None,
+    privacy: Privacy | None = None,
+    method: Method | None = None,
+    settings: Settings = (),
+    **columns: Unpack[TableColumns],
 ) -> Advice:
-    """How many users, or which ε, would do for a risk or for an accuracy, and what does each ε buy?
+    """How many users, or which ε, would do for a risk or an accuracy, and what does each ε buy?
 
-    A table of somebody's own is looked at only for an `accuracy` that is asked about. ConfigError where both a risk and
-    an accuracy are given, or an accuracy where labels are not classes.
+    Args:
+        source, epsilon, privacy, method, settings, columns: as of `simulate`.
+        risk: predicted excess risk, or a share of the bound on the start's such as "5%".
+        accuracy: instead of a risk, in [0, 1]; what it is in risk is found on the data, so it is for simulations only.
+        epsilons: whether to plan for several ε, from an eighth of the given one to eight times as much.
     """
+    said = sections(privacy, method, door="ask", epsilon=epsilon)
+    config, _, frame = described(source, columns, settings, said)
     if risk is not None and accuracy is not None:
         raise ConfigError("Expected a risk or an accuracy to ask about, got both.")
     if risk is None and accuracy is None and not epsilons:
         return Advice()
-    scene = setup(config, folder, frame)
+    require_declared(config, "questions of how many users and which ε")
+    table, config = needed(frame, config)
+    scene = setup(config, Path.cwd(), table)
     problem = problem_for_real(config, scene.population)
     with suppress(Infeasible, RunError):  # a wrong request is one for every number of users and every epsilon
         choose(config, problem, alternatives=False)

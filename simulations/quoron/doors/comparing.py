@@ -1,0 +1,76 @@
+"""`quoron.compare`: several algorithms and settings on the same users, with the same seeds."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from quoron.comparing import comparison as comparisons
+from quoron.comparing.comparison import Comparison
+from quoron.comparing.request import Request
+from quoron.config import require_declared
+from quoron.engines import EngineChoice, comparison_sharing
+from quoron.reports import progress as bars
+from quoron.run_folder import FRAME, RunFolder, as_parquet, write
+from quoron.sections import Keep, Privacy, door, sections
+from quoron.sources import Settings, Source, described, needed
+from quoron.table_columns import TableColumns
+
+
+@door
+def compare(
+    source: Source = "quickstart",
+    *,
+    algorithms: Sequence[str] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int = 5,
+    evaluate: float | None = None,
+    privacy: Privacy | None = None,
+    keep: Keep | None = None,
+    settings: Settings = (),
+    progress: bool | None = None,
+    engine: str | EngineChoice = "inline",
+    **columns: Unpack[TableColumns],
+) -> Comparison:
+    """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
+
+    Args:
+        source, privacy, settings, columns: as of `simulate`.
+        algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
+        vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
+        seeds: runs of each, with seeds from run.simulation_seed and run.seed on; confidence intervals need two or more.
+        evaluate: share of a table's users, of those that a simulation holds out, that tell how good each method's model
+            is, privately: the same users whatever the method (docs/evaluation.md).
+        keep: `out`: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
+            it is not carried out again, so an interrupted comparison goes on, and one may be extended.
+        progress: whether bars are shown on standard error; by default if that is a terminal.
+        engine: `EngineChoice.of(workers=...)`: runs at once, each in a process that holds the users in memory, one a
+            processor unless told. `EngineChoice.of("ray", workers=..., address=...)` carries out one run at a time on a
+            Ray cluster instead, its users shared between so many workers; the bits are the same.
+
+    `Comparison.frame()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; RunError if a worker dies.
+    """
+    out = None if keep is None else keep.out
+    said = sections(privacy, keep, door="compare", evaluate=evaluate)
+    said.pop("run", None)  # of one run; the folder is the comparison's
+    config, name, frame = described(source, columns, settings, said)
+    require_declared(config, "compare")
+    table, config = needed(frame, config)
+    request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
+    where = EngineChoice.of(engine)
+    comparison_sharing(where)
+    folder = comparisons.claim(out, name)
+    if table is not None:
+        write(folder / FRAME, as_parquet(table))
+    return carried_out(request, folder, where, progress)
+
+
+def carried_out(request: Request, folder: Path, engine: EngineChoice, progress: bool | None) -> Comparison:
+    """What is not complete of a comparison in its folder."""
+    quiet = not (sys.stderr.isatty() if progress is None else progress)
+    with RunFolder(folder).resumable(), bars.runs_display(quiet=quiet) as watcher:
+        sharing = comparison_sharing(engine)
+        return comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)

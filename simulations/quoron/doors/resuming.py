@@ -1,0 +1,75 @@
+"""`quoron.resume` and `quoron.report`: whatever a folder holds goes on, or has its page written again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quoron import engines
+from quoron.comparing import comparison as comparisons
+from quoron.comparing.comparison import Comparison
+from quoron.doors import comparing
+from quoron.engines import EngineChoice, training_sharing
+from quoron.model import load
+from quoron.reports.summary import from_json
+from quoron.run_folder import MODEL, RunFolder
+from quoron.sections import door
+from quoron.simulation import run as runs
+from quoron.simulation.run import RunResult
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.rounds import Observer
+
+if TYPE_CHECKING:
+    from quoron.training import run as training
+    from quoron.training.result import TrainedTable
+    from quoron.tuning import run as tuning
+else:  # simulations go on without them
+    training = OnFirstUse("quoron.training.run")
+    tuning = OnFirstUse("quoron.tuning.run")
+
+
+@door
+def resume(
+    directory: str | Path,
+    observers: Sequence[Observer] = (),
+    *,
+    progress: bool | None = None,
+    engine: str | EngineChoice = "inline",
+) -> "RunResult | TrainedTable | Comparison":
+    """Continue an interrupted run from its last committed round; a complete one is returned.
+
+    A simulation goes on to identical bits; a run of `train` to the same promise, with noise of this start.
+
+    Of a comparison the runs that are not complete are carried out, in processes of their own; `progress` says whether
+    bars are shown of them on standard error.
+
+    Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
+    goes on with the same call of `train`, as its table is stored nowhere.
+    """
+    where = EngineChoice.of(engine)
+    if where.clients is not None or where.keep:
+        raise ConfigError("Expected neither clients nor keep to resume a run, got some. Leave them out.")
+    if comparisons.is_comparison(Path(directory)):
+        return comparing.carried_out(comparisons.stored_request(Path(directory)), Path(directory), where, progress)
+    folder = RunFolder(Path(directory))
+    with folder.resumable():
+        if folder.is_search:
+            return tuning.resume(folder)
+        if folder.is_training:
+            return training.resume(folder, observers, sharing=training_sharing(where))
+        prepared = runs.prepare(folder.config(), folder.path)
+        return engines.carry_out(where, prepared, folder, folder.path, observers)
+
+
+@door
+def report(directory: str | Path) -> Path:
+    """Write report.html of a complete run, or comparison, again, and return its path."""
+    if comparisons.is_comparison(Path(directory)):
+        comparisons.write_results(comparisons.stored(Path(directory)))
+        return Path(directory) / "report.html"
+    folder = RunFolder(Path(directory))
+    folder.config()
+    if folder.is_training or folder.is_search:
+        return training.report(folder)
+    model = load(folder.path) if (folder.path / MODEL).is_file() else None
+    return runs.write_report(folder, from_json(folder.summary()), model, folder.rounds())

@@ -1,0 +1,111 @@
+"""`quoron.simulate` and `quoron.plan`: what a run would reach, on made-up or shipped users, or on a table's.
+
+run = quoron.simulate("quickstart", epsilon=2.0)
+print(run.summary)
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from quoron import engines
+from quoron.config import Config, is_wanted
+from quoron.engines import EngineChoice
+from quoron.planning.plans import Planned
+from quoron.run_folder import FRAME, as_parquet, claim, write
+from quoron.sections import Keep, Method, Privacy, door, sections
+from quoron.simulation import run as runs
+from quoron.simulation.first_use import rounds_compiled_meanwhile
+from quoron.simulation.patterns import unread_of
+from quoron.simulation.run import RunResult
+from quoron.sources import Settings, Source, described, needed
+from quoron.table_columns import TableColumns
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.rounds import Observer
+
+if TYPE_CHECKING:
+    from quoron.training import run as training
+else:
+    training = OnFirstUse("quoron.training.run")  # of a table that nobody declared
+
+
+@door
+def simulate(
+    source: Source = "quickstart",
+    *,
+    epsilon: float | None = None,
+    simulation_seed: int | None = None,
+    privacy: Privacy | None = None,
+    method: Method | None = None,
+    keep: Keep | None = None,
+    settings: Settings = (),
+    observers: Sequence[Observer] = (),
+    engine: str | EngineChoice = "inline",
+    **columns: Unpack[TableColumns],
+) -> RunResult:
+    """Simulate a private training run and return its model, summary, plan and folder.
+
+    Args:
+        source: a preset's name, a path of a TOML file, a `Config`; or a DataFrame with one item a row, or the path of
+            such a table, and what its columns are.
+        columns: of the table; categorical columns given without values take those in the data, which become public.
+        epsilon, simulation_seed: short for those of `privacy`; the second is the seed of noise (run.simulation_seed).
+        privacy, method, keep: the promise, the algorithm (its `seed` is that of slots), and the run's folder.
+        settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
+        observers: told of every round.
+        engine: "inline" computes in this process, "flower" on 50 simulated nodes of Flower; the bits are the same.
+            `EngineChoice.of("flower", nodes=..., cpus=...)` has other nodes, `superlink=` those of a federation;
+            `EngineChoice.of(workers=4)` shares the users between processes, `EngineChoice.of("ray", address=...)`
+            between the nodes of a Ray cluster; `EngineChoice.of("service", clients=200)` starts a coordinator and a
+            client for each user on this machine (docs/local.md).
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
+    """
+    where = EngineChoice.of(engine)
+    said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
+    config, name, frame = described(source, columns, settings, said)
+    config, remark = _with_bought(config, frame)
+    table, config = needed(frame, config)
+    config, table = where.people(config, table)
+    with rounds_compiled_meanwhile():
+        prepared = runs.prepare(config, Path.cwd(), frame=table)
+    if remark:
+        planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, remark))
+        prepared = replace(prepared, planned=planned, remark=remark)
+    folder = claim(config, name)
+    if table is not None and not folder.ledger.exists():
+        write(folder.path / FRAME, as_parquet(table))
+    with folder.resumable():
+        return engines.carry_out(where, prepared, folder, Path.cwd() if table is None else folder.path, observers)
+
+
+@door
+def plan(
+    source: Source = "quickstart",
+    *,
+    epsilon: float | None = None,
+    privacy: Privacy | None = None,
+    method: Method | None = None,
+    settings: Settings = (),
+    **columns: Unpack[TableColumns],
+) -> Planned:
+    """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it.
+
+    Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
+    """
+    said = sections(privacy, method, door="plan", epsilon=epsilon)
+    config, _, frame = described(source, columns, settings, said)
+    if is_wanted(config, simulated=True):
+        return training.forecast(config, Path.cwd(), frame)
+    table, narrowed = needed(frame, config)
+    planned = runs.prepare(narrowed, Path.cwd(), frame=table, compare=True).planned
+    return replace(planned, remarks=(*planned.remarks, *unread_of(config, Path.cwd(), frame)))
+
+
+def _with_bought(config: Config, frame: Any) -> tuple[Config, str]:
+    """A configuration in which what nobody declared is bought with noise from the simulation's seed; and a remark."""
+    if not is_wanted(config, simulated=True):
+        return config, ""
+    return training.simulated(config, Path.cwd(), frame)
