@@ -4,9 +4,11 @@ Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 3 it ended without
 resumable). Commands import what they need when they are called, so that `--help` and completion answer at once.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from errno import ENOSPC, EPIPE
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -271,7 +273,9 @@ NETWORK = {  # folders that quoron-core lacks
 def invoke(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; a QuoronError becomes its message, never a traceback."""
     try:
-        return int(app(args=list(arguments), prog_name="quoron", standalone_mode=False) or 0)
+        code = int(app(args=list(arguments), prog_name="quoron", standalone_mode=False) or 0)
+        sys.stdout.flush()
+        return code
     except QuoronError as error:
         return _refuse(" ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its help is all there is to say
@@ -285,6 +289,13 @@ def invoke(arguments: Sequence[str]) -> int:
         return _refuse(f"Expected quoron with its network, got quoron-core: no {error.name}. pip install quoron.", 2)
     except MemoryError as error:
         return _refuse(f"Expected more memory, got too little: {error or 'no more is given'}.", RunError.exit_code)
+    except OSError as error:  # of files each says so itself
+        if error.errno not in (EPIPE, ENOSPC) or error.filename is not None:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (at the end what is left is written again)
+        if error.errno == EPIPE:  # whoever reads has had enough
+            return RunError.exit_code
+        return _refuse(f"Cannot write to standard output: {error.strerror}. Make room.", RunError.exit_code)
     except (KeyboardInterrupt, click.Abort):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

@@ -227,9 +227,11 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         return {}, [f"{few} If the other value is none of 0, 1, -1, true and false, declare its classes."]
     if is_number and "range" in said and said["range"][0] < said["range"][1]:
         return {"label_range": list(said["range"])}, []
+    many = f"{len(names) or 'no'} value{'s' * (len(names) > 1)}"
     raise NothingReleased(
-        f"The label {column!r} has no value with {paid.threshold(named):,.0f} users' votes or more, and is no number. "
-        "Declare its classes, positive = a value, or a label_range."
+        f"The label {column!r} has {many} with {paid.threshold(named):,.0f} users' votes or more, where 2 to "
+        f"{MOST_CLASSES} would be classes, and is no number. Declare its classes, positive = a value, or a "
+        "label_range; of numbers also how they are written (decimal)."
     )
 
 
