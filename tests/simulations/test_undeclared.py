@@ -83,6 +83,16 @@ def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, l
             assert 1980 <= last <= 2110
 
 
+def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, ledger, tmp_path):
+    known = {"numeric": {"age": (0, 100), "dose": (0, 8)}, "items_per_user": 1, "buy": {"ill": "any"}}
+    trained = train(people, tmp_path / "run", **known)
+    assert [(line.column, line.value) for line in trained.bought] == [("ill", "classes = no, yes")]
+    assert trained.model.feature_names_in_ == ("age", "dose")
+    with pytest.raises(ConfigError, match="label 'ill' to be declared or bought, got both"):
+        train(people, tmp_path / "both", **known, classes=["no", "yes"])
+    assert len(charges(ledger)) == 1
+
+
 def test_what_was_bought_is_a_configuration_that_trains_without_buying(people, ledger, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     trained = train(tmp_path / "people.csv", tmp_path / "run")
