@@ -403,6 +403,17 @@ def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: list[s
     assert done.stderr == "error: Cannot write to standard output: No space left on device. Make room.\n"
 
 
+def test_help_breaks_lines_where_the_terminal_ends_and_not_where_the_source_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, told in (
+        (["declare", "--help"], "as training is. Asking again costs again."),
+        (["ledger", "charge", "--help"], "the limit can still refuse it; afterwards with --spent."),
+    ):
+        assert invoke(words) == 0
+        assert told in capsys.readouterr().out
+
+
 def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "quickstart", "--set", "privacy.trust_server=false"]) == 0
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Infeasible here: ")]

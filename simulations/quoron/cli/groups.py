@@ -3,6 +3,7 @@
 A new command joins by its name in one of them.
 """
 
+from inspect import cleandoc
 from typing import Any
 
 import click
@@ -31,6 +32,8 @@ class Grouped(TyperGroup):
         self.commands = {name: self.commands[name] for name in [*told, *self.commands] if name in self.commands}
         for name, command in self.commands.items():
             command.rich_help_panel = told.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
+            for each in (command, *getattr(command, "commands", {}).values()):
+                each.help = each.help and _paragraphs(each.help)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Plain text: where rich is not asked for."""
@@ -40,3 +43,8 @@ class Grouped(TyperGroup):
             if there:
                 with formatter.section(heading):
                     formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in there])
+
+
+def _paragraphs(text: str) -> str:
+    """Each on a line of its own, which a terminal breaks where it ends and not where the source does."""
+    return "\n\n".join(" ".join(each.split()) for each in cleandoc(text).split("\n\n"))
