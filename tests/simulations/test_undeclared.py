@@ -155,6 +155,16 @@ def test_a_label_of_one_value_as_far_as_noise_tells_is_trained_on_and_named(peop
     assert len(charges(ledger)) == 1
 
 
+def test_words_of_bytes_that_are_no_utf_8_are_named_with_the_fix(people, ledger, tmp_path):
+    ward = people.ward.map({"north": "nord", "south": "süd", "west": "west"})
+    people.assign(ward=ward).to_csv(tmp_path / "people.csv", index=False, encoding="latin-1")
+    said = [train(tmp_path / "people.csv", tmp_path / name, **more).summary.warnings for name, more in (
+        ("unsaid", {}),
+        ("said", {"encoding": "latin-1"}),
+    )]  # fmt: skip
+    assert [sum("Column 'ward' holds bytes that are no UTF-8" in each for each in some) for some in said] == [1, 0]
+
+
 def test_a_table_without_a_column_that_can_be_told_ends_with_a_statement(ledger, tmp_path):
     people = crowd().drop(columns=["age", "dose", "ward"])
     people["name"] = [f"person {place}" for place in range(len(people))]

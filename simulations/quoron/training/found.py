@@ -92,6 +92,7 @@ class Found:
             missing += rare
         items = None if asked.items is None else _items(released[asked.items.column])
         rate = None if asked.label is None else _rate(released[asked.label.column], paid, named)
+        missing += _unread(released)
         wider = None
         if asked.label is not None and "label_range" in label:
             wider = _wider(released[asked.label.column], label["label_range"])
@@ -179,6 +180,17 @@ def _why(want: Want, said: Mapping[str, Any], paid: Bought, least: float, named:
         f"them (hashed: {column} = 64); of numbers say how they are written (decimal), or write them with a point and "
         f"nothing else; of dates and times their parts and format (dates: {column}); or leave it."
     )
+
+
+def _unread(released: Released) -> list[str]:
+    """That words which were bought hold bytes that are no UTF-8, and so are not what their writer meant."""
+    held = {column: [word for word, _ in said.get("names", [])] for column, said in released.items()}
+    return [
+        f"Column {column!r} holds bytes that are no UTF-8, which its words have signs for: declare how the text is "
+        "written (encoding: latin-1, cp1252 or utf-16)."
+        for column, words in held.items()
+        if any(cells.UNREAD[0] <= letter <= cells.UNREAD[1] for word in words for letter in str(word))
+    ]
 
 
 def _dates(low: float, high: float) -> dict[str, Any]:
