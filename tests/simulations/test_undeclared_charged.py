@@ -1,6 +1,8 @@
 """What is bought of a table is charged before it is looked at, told after, and once a run, wherever a run dies."""
 
+import fcntl
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -362,6 +364,23 @@ def test_a_plan_of_what_nobody_declared_is_told_on_the_command_line(people, ledg
     assert invoke([*words, "--epsilons"]) == ConfigError.exit_code
     assert "declared for questions of how many users and which ε" in " ".join(capsys.readouterr().err.split())
     assert not ledger.exists()
+
+
+def test_while_a_run_begins_in_a_folder_another_that_would_begin_there_waits(people, ledger, tmp_path, monkeypatch):
+    written, before = [], RunFolder.write_json
+
+    def watched(folder: RunFolder, name: str, value: Any) -> None:
+        before(folder, name, value)
+        if not folder.ledger.exists():
+            handle = os.open(folder.path, os.O_RDONLY)
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.close(handle)
+            written.append(name)
+
+    monkeypatch.setattr(RunFolder, "write_json", watched)
+    train(people, tmp_path / "run")
+    assert written == ["run.json", "plan.json"]
 
 
 def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):
