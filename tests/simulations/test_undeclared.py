@@ -155,6 +155,17 @@ def test_a_label_of_one_value_as_far_as_noise_tells_is_trained_on_and_named(peop
     assert len(charges(ledger)) == 1
 
 
+def test_classes_of_a_label_are_found_whatever_many_columns_of_words_are_named_beside_it(ledger, tmp_path):
+    """The noise of one of two columns (bought-declarations#bd1): with that of one of eleven it has three of twelve."""
+    draw, users = np.random.default_rng(1), 1500
+    people = pd.DataFrame({"who": np.arange(users)} | {f"w{k}": draw.choice([*"abcdef"], users) for k in range(10)})
+    people["ill"] = [f"{each}{twice}" for each, twice in zip(people.w0, draw.integers(0, 2, users), strict=True)]
+    trained = quoron.train(people, **said(user="who", label="ill", epsilon=8.0, items_per_user=1, out=tmp_path / "run"))
+    assert len(trained.model.classes_) == 12
+    errors = {line.column: line.error for line in trained.bought}
+    assert errors["w0"] / errors["ill"] == pytest.approx(20**0.5 / 2**0.5)
+
+
 def test_words_of_bytes_that_are_no_utf_8_are_named_with_the_fix(people, ledger, tmp_path):
     ward = people.ward.map({"north": "nord", "south": "süd", "west": "west"})
     people.assign(ward=ward).to_csv(tmp_path / "people.csv", index=False, encoding="latin-1")
