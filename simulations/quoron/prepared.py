@@ -52,10 +52,11 @@ class Prepared(Generic[S]):
 
         OtherVersion if it began with another plan or other data.
         """
-        if not folder.ledger.is_file():
-            if record is not None:
-                folder.write_json(RECORD, record)
-            said = f"{comment(self.remark)}\n" if self.remark else ""
-            folder.write_text("config.toml", said + self.config.as_toml())
-            folder.write_json("plan.json", self.planned.as_json())
-        return self.run.begin(folder.ledger)
+        with folder.alone():
+            if not folder.ledger.is_file():
+                if record is not None:
+                    folder.write_json(RECORD, record)
+                said = f"{comment(self.remark)}\n" if self.remark else ""
+                folder.write_text("config.toml", said + self.config.as_toml())
+                folder.write_json("plan.json", self.planned.as_json())
+            return self.run.begin(folder.ledger)

@@ -21,6 +21,7 @@ plan. They find what an editor, a copy or a disk has changed; they have no key, 
 write in the folder and wants to deceive its owner.
 """
 
+import fcntl
 import hashlib
 import io
 import json
@@ -28,7 +29,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,17 @@ class RunFolder:
     def ledger(self) -> Path:
         """Path of the ledger."""
         return self.path / "ledger.sqlite"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While a run begins here: of two at once the second waits, and finds what the first has begun."""
+        handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # of a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
 
     @contextmanager
     def resumable(self) -> Iterator[None]:

@@ -138,8 +138,8 @@ class TableSection(Simulated):
         default_factory=dict,
         description="for `quoron train`, columns whose declaration is bought within ε (docs/train.md), "
         "{ column = kind }: `number` for its range, `category` for its values, `any` for which of these it is, too; "
-        "`x*`, and `*` for all of which nothing is said. `numeric = [columns]` is short for numbers. Default, where no "
-        "feature is declared: all",
+        "`x*`, and `*` for all of which nothing is said; the label's own name with `any` for what it is. "
+        "`numeric = [columns]` is short for numbers. Default, where no feature is declared: all",
     )
     ranges: tuple[float, float] | dict[str, tuple[float, float]] | None = Field(
         default=None,

@@ -390,6 +390,29 @@ def test_without_a_command_there_is_help_and_no_bare_error(
     assert "error:" not in printed.out + printed.err
 
 
+@pytest.mark.programs
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["presets"], ["plan", "small.toml", "--json"], ["train", "--help"]])
+def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: list[str], place: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "quoron", *arguments], cwd=place, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: Cannot write to standard output: No space left on device. Make room.\n"
+
+
+def test_help_breaks_lines_where_the_terminal_ends_and_not_where_the_source_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, told in (
+        (["declare", "--help"], "as training is. Asking again costs again."),
+        (["ledger", "charge", "--help"], "the limit can still refuse it; afterwards with --spent."),
+    ):
+        assert invoke(words) == 0
+        assert told in capsys.readouterr().out
+
+
 def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "quickstart", "--set", "privacy.trust_server=false"]) == 0
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Infeasible here: ")]

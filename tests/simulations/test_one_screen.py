@@ -61,7 +61,7 @@ def test_a_dry_run_and_the_end_of_a_run_fit_one_screen(
     for needed in ("Promise: (2, 1e-06)-differential privacy", "pays for training", "rounds", "predicted excess risk"):
         assert needed in said
     assert "Dry run: nothing is charged" in said
-    assert "Label 'ill' is read as true/false, 0/1 or -1/1: else declare classes or a range." in said
+    assert "Label 'ill' is read as true/false, 0/1 or -1/1: else declare it, or buy it." in said
     assert "Next: the same without --dry-run" in said
     assert "model.json" in "".join(after)
 

@@ -230,6 +230,12 @@ def test_a_column_without_numbers_has_no_figures_and_no_range_of_noise(value):
         assert "nothing of cost" in found.remarks[0]
 
 
+def test_a_group_of_whatever_name_is_one_line_on_a_terminal():
+    named = Row("count by ward", "north\nsouth\x1b[2J\tä😀", "", 2.0, 1.0, 1.0, 3.0)
+    assert named.text() == "north\\nsouth\\x1b[2J\tä😀: 2  (95 %: 1 to 3)"
+    assert named.group == "north\nsouth\x1b[2J\tä😀"
+
+
 def test_groups_that_no_two_dozen_users_share_are_none():
     own = [[f"word {place}"] for place in range(5000)]
     found = statistics(own, "count by value", epsilon=1.0, privacy=SEEDED)

@@ -83,6 +83,16 @@ def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, l
             assert 1980 <= last <= 2110
 
 
+def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, ledger, tmp_path):
+    known = {"numeric": {"age": (0, 100), "dose": (0, 8)}, "items_per_user": 1, "buy": {"ill": "any"}}
+    trained = train(people, tmp_path / "run", **known)
+    assert [(line.column, line.value) for line in trained.bought] == [("ill", "classes = no, yes")]
+    assert trained.model.feature_names_in_ == ("age", "dose")
+    with pytest.raises(ConfigError, match="label 'ill' to be declared or bought, got both"):
+        train(people, tmp_path / "both", **known, classes=["no", "yes"])
+    assert len(charges(ledger)) == 1
+
+
 def test_what_was_bought_is_a_configuration_that_trains_without_buying(people, ledger, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     trained = train(tmp_path / "people.csv", tmp_path / "run")
@@ -143,6 +153,27 @@ def test_a_label_of_one_value_as_far_as_noise_tells_is_trained_on_and_named(peop
     trained = train(people.assign(ill="no"), tmp_path / "run")
     assert any("label 'ill' is 'no' for all users but" in each for each in trained.summary.warnings)
     assert len(charges(ledger)) == 1
+
+
+def test_classes_of_a_label_are_found_whatever_many_columns_of_words_are_named_beside_it(ledger, tmp_path):
+    """The noise of one of two columns (bought-declarations#bd1): with that of one of eleven it has three of twelve."""
+    draw, users = np.random.default_rng(1), 1500
+    people = pd.DataFrame({"who": np.arange(users)} | {f"w{k}": draw.choice([*"abcdef"], users) for k in range(10)})
+    people["ill"] = [f"{each}{twice}" for each, twice in zip(people.w0, draw.integers(0, 2, users), strict=True)]
+    trained = quoron.train(people, **said(user="who", label="ill", epsilon=8.0, items_per_user=1, out=tmp_path / "run"))
+    assert len(trained.model.classes_) == 12
+    errors = {line.column: line.error for line in trained.bought}
+    assert errors["w0"] / errors["ill"] == pytest.approx(20**0.5 / 2**0.5)
+
+
+def test_words_of_bytes_that_are_no_utf_8_are_named_with_the_fix(people, ledger, tmp_path):
+    ward = people.ward.map({"north": "nord", "south": "süd", "west": "west"})
+    people.assign(ward=ward).to_csv(tmp_path / "people.csv", index=False, encoding="latin-1")
+    said = [train(tmp_path / "people.csv", tmp_path / name, **more).summary.warnings for name, more in (
+        ("unsaid", {}),
+        ("said", {"encoding": "latin-1"}),
+    )]  # fmt: skip
+    assert [sum("Column 'ward' holds bytes that are no UTF-8" in each for each in some) for some in said] == [1, 0]
 
 
 def test_a_table_without_a_column_that_can_be_told_ends_with_a_statement(ledger, tmp_path):

@@ -34,6 +34,7 @@ from quoron_privacy.kernels.threads import in_pieces
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _COMMA = re.compile(r"[-+]?((\d+|\d{1,3}(\.\d{3})+)(,\d*)?|,\d+)([eE][-+]?\d+)?", re.ASCII)
+UNREAD = "\uf780", "\uf7ff"  # the first and the last sign of a byte that is no UTF-8
 _TRUE, _FALSE = frozenset({"true", "True", "TRUE"}), frozenset({"false", "False", "FALSE"})
 _DIGITS = 400  # a Decimal of more is beyond float64, and can have more digits than memory
 _FEW = 1 << 11  # texts that are read before a compiler is loaded; once it is, those of a wide table's batches are more

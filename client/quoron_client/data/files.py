@@ -143,6 +143,20 @@ class Files:
             raise DataError(f"Expected {part.name!r} in {self.source!r} as it was, but it has changed. {_AGAIN}")
         return _opened(self.system, part)
 
+    def check_all(self, columns: Sequence[str]) -> None:
+        """DataError unless every file has each of these columns as the first has it: schemas are public."""
+        for name in columns:
+            if name in self._otherwise:
+                raise DataError(self._otherwise[name])
+
+    @cached_property
+    def _otherwise(self) -> dict[str, str]:
+        """Columns that some file has otherwise than the first, with what to say."""
+        found: dict[str, str] = {}
+        for part in self.parts[1:]:
+            found = {**self._differing(self.opened(part).schema_arrow, part, self.schema.names), **found}
+        return found
+
     def rows(self, part: FoundFile) -> tuple[int, ...]:
         """Rows of each row group."""
         footer = self.opened(part).metadata
@@ -155,7 +169,8 @@ class Files:
         stored = self.opened(part)
         keys = dict(part.keys)
         inside = [name for name in columns if name not in keys]
-        self._check_types(stored, part, inside)
+        for why in self._differing(stored.schema_arrow, part, inside).values():
+            raise DataError(why)
         for group in range(stored.metadata.num_row_groups) if groups is None else groups:
             if not inside:  # nothing to read but how many rows there are
                 count = stored.metadata.row_group(group).num_rows
@@ -177,20 +192,22 @@ class Files:
                 held[name] = pa.repeat(pa.scalar(keys[name]).cast(self.schema.field(name).type), rows)
         return pa.table({name: held[name] for name in dict.fromkeys(columns)})
 
-    def _check_types(self, stored: pq.ParquetFile, part: FoundFile, columns: Sequence[str]) -> None:
-        theirs = stored.schema_arrow
-        for name in columns:
-            if theirs.names.count(name) != 1:
-                raise DataError(
-                    f"Expected one column {name!r} in {part.name!r}, as in {self.parts[0].name!r}, got "
-                    f"{theirs.names.count(name)}. Write all files with the same columns."
+    def _differing(self, theirs: pa.Schema, part: FoundFile, columns: Sequence[str]) -> dict[str, str]:
+        """Those of these columns that a file has otherwise than the first, with what to say."""
+        first, said, keys = self.parts[0].name, {}, dict(part.keys)
+        for name in dict.fromkeys(each for each in columns if each not in keys):
+            many, wanted = theirs.names.count(name), self.schema.field(self.schema.names.index(name)).type
+            if many != 1:
+                said[name] = (
+                    f"Expected one column {name!r} in {part.name!r}, as in {first!r}, got {many}. Write all files with "
+                    "the same columns."
                 )
-            wanted, found = self.schema.field(name).type, theirs.field(name).type
-            if found != wanted:
-                raise DataError(
-                    f"Expected column {name!r} of {part.name!r} to be {wanted}, as in {self.parts[0].name!r}, "
-                    f"got {found}. Write all files with one type."
+            elif theirs.field(name).type != wanted:
+                said[name] = (
+                    f"Expected column {name!r} of {part.name!r} to be {wanted}, as in {first!r}, got "
+                    f"{theirs.field(name).type}. Write all files with one type."
                 )
+        return said
 
     def _unreadable(self, part: FoundFile, group: int, columns: Sequence[str], error: Exception) -> DataError:
         """What to say of a row group: which column it is, found by reading each alone."""

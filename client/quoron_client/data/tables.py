@@ -232,13 +232,18 @@ def _of_folder(source: str | Path, dialect: Dialect) -> Opened:
     dialect.check_unwritten(str(source))
     found = Files.found(source)
     schema, count = found.schema, sum(sum(found.rows(part)) for part in found.parts)
+    without_rows = _of_schema(schema)
+
+    def empty(names: list[str], places: list[int]) -> pa.Table:
+        found.check_all(names)
+        return without_rows(names, places)
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
         for part in found.parts:
             for _, table in found.batches(part, names, rows=min(rows, ROWS)):
                 yield table
 
-    return Opened(tuple(schema.names), _declared(schema), count, False, _of_schema(schema), batches)
+    return Opened(tuple(schema.names), _declared(schema), count, False, empty, batches)
 
 
 def _of_table(table: pa.Table) -> Opened:

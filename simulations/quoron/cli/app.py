@@ -4,9 +4,12 @@ Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 3 it ended without
 resumable). Commands import what they need when they are called, so that `--help` and completion answer at once.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from errno import ENOSPC, EPIPE
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +86,8 @@ class Grouped(TyperGroup):
         self.commands = {name: self.commands[name] for name in [*told, *self.commands] if name in self.commands}
         for name, command in self.commands.items():
             command.rich_help_panel = told.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
+            for each in (command, *getattr(command, "commands", {}).values()):
+                each.help = each.help and _paragraphs(each.help)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Plain text: where rich is not asked for."""
@@ -92,6 +97,11 @@ class Grouped(TyperGroup):
             if there:
                 with formatter.section(heading):
                     formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in there])
+
+
+def _paragraphs(text: str) -> str:
+    """Each on a line of its own, which a terminal breaks where it ends and not where the source does."""
+    return "\n\n".join(" ".join(each.split()) for each in cleandoc(text).split("\n\n"))
 
 
 app = typer.Typer(
@@ -303,7 +313,9 @@ NETWORK = {  # folders that quoron-core lacks
 def invoke(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; a QuoronError becomes its message, never a traceback."""
     try:
-        return int(app(args=list(arguments), prog_name="quoron", standalone_mode=False) or 0)
+        code = int(app(args=list(arguments), prog_name="quoron", standalone_mode=False) or 0)
+        sys.stdout.flush()
+        return code
     except QuoronError as error:
         return _refuse(" ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its help is all there is to say
@@ -317,6 +329,13 @@ def invoke(arguments: Sequence[str]) -> int:
         return _refuse(f"Expected quoron with its network, got quoron-core: no {error.name}. pip install quoron.", 2)
     except MemoryError as error:
         return _refuse(f"Expected more memory, got too little: {error or 'no more is given'}.", RunError.exit_code)
+    except OSError as error:  # of files each says so itself
+        if error.errno not in (EPIPE, ENOSPC) or error.filename is not None:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (at the end what is left is written again)
+        if error.errno == EPIPE:  # whoever reads has had enough
+            return RunError.exit_code
+        return _refuse(f"Cannot write to standard output: {error.strerror}. Make room.", RunError.exit_code)
     except (KeyboardInterrupt, click.Abort):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

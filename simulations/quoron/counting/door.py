@@ -262,7 +262,8 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts,
             few = f" that {paid.threshold(paid.names):,.0f} users' votes are for"
             said.append(f"{len(words[name]) or 'no'} values of {name}{few}, and items of others do not count")
         elif told["votes"][_DATE if name in facts.dates else NUMBER] < least:
-            said.append(f"nothing of {name}, where fewer than {least:,.0f} users have a number as far as noise tells")
+            few = f"fewer than {least:,.0f} users have a number as far as noise tells"
+            said.append(f"nothing of {name}, where {few} (how numbers are written says decimal)")
         else:
             low, high = told["range"]
             half = (high - low) / 2

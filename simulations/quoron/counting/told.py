@@ -15,7 +15,7 @@ from quoron.counting.weighing import Facts
 from quoron_privacy.counts import estimates
 from quoron_privacy.counts.estimates import Estimate
 from quoron_privacy.counts.spread import Spread
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Row:
     dated: bool = False  # a date
 
     def text(self) -> str:
-        """For people."""
-        named = " ".join(filter(None, (self.group, self.cell)))
+        """For people, on one line whatever a group is called."""
+        named = printable(" ".join(filter(None, (self.group, self.cell))).replace("\n", "\\n"))
         value, low, high = (self.shown(each, "{:.6g}".format) for each in (self.value, self.low, self.high))
         return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
 

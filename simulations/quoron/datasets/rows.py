@@ -39,8 +39,9 @@ class Rows:
 
     @classmethod
     def of(cls, index: Index, encoding: Encoding) -> "Rows":
-        """DataError for columns that are missing, or of neither numbers nor text."""
+        """DataError for columns that a file lacks or has of another type, or of neither numbers nor text."""
         index.files.check(encoding.columns)
+        index.files.check_all(encoding.columns)
         encoding.check(pa.Table.from_batches([], index.files.schema))
         return cls(index, encoding, index.users)
 

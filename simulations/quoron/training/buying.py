@@ -29,7 +29,7 @@ from quoron.simulation.patterns import unread
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import evaluated, look, votes
-from quoron.training.found import Declarations, Found
+from quoron.training.found import MOST_CLASSES, Declarations, Found
 from quoron.training.room import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
@@ -140,6 +140,9 @@ def forecast(
         return replace(planned, plan=planned.plan.as_curated(assumptions))
 
     plan, widest = at(1), WIDEST if words else 1
+    privacy, items = plan.plan.guarantee, plan.plan.problem.items_per_user
+    if asked.label is not None:  # whatever of it is found, its held-out users are enough
+        evaluated.measured_by(privacy, config, users, classes=MOST_CLASSES, cap=max(items, 2), bought=True)
     while widest > 1:
         try:
             wide = at(widest)

@@ -33,6 +33,7 @@ from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
+from quoron_server.plan import Guarantee
 from quoron_server.rounds import Last
 from quoron_server.wording import sentence
 
@@ -46,17 +47,9 @@ AT_ONCE = 1 << 14  # users whose vectors are in memory
 def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: int) -> Planned:
     """The plan of a run that holds out some of so many users, or slots; Infeasible where they are too few to tell."""
     plan, privacy = planned.plan, planned.plan.guarantee
-    if config.train.evaluate is None or privacy.exposure == "none":  # which is refused for what it is
+    held = measured_by(privacy, config, users, classes=len(outcomes(encoding.label)), cap=plan.problem.items_per_user)
+    if held is None:
         return planned
-    held = HeldOut.calibrate(
-        users=users - trained_users(users, config.train.evaluate),
-        classes=len(outcomes(encoding.label)),
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        adjacency=privacy.adjacency,
-        cap=plan.problem.items_per_user,
-    )
-    figures.require_telling(held, privacy.epsilon)
     whole = replace(plan, guarantee=replace(privacy, held_out=held))
     ALGORITHMS[whole.algorithm].verify(whole)
     remark = (
@@ -64,6 +57,27 @@ def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: i
         f"epsilon, as nobody is in both parts: {figures.foretold(held)}, 95 %."
     )
     return replace(planned, plan=whole, remarks=(*planned.remarks, remark))
+
+
+def measured_by(
+    privacy: Guarantee, config: Config, users: int, *, classes: int, cap: int, bought: bool = False
+) -> HeldOut | None:
+    """What held-out users tell of a label of so many classes, `cap` rows of each counting; None where nobody is.
+
+    Infeasible where they are too few to tell; `bought`: so many classes are the most that the label may have.
+    """
+    if config.train.evaluate is None or privacy.exposure == "none":  # which is refused for what it is
+        return None
+    held = HeldOut.calibrate(
+        users=users - trained_users(users, config.train.evaluate),
+        classes=classes,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        cap=cap,
+    )
+    figures.require_telling(held, privacy.epsilon, bought=bought)
+    return held
 
 
 def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Rows", apart: Users) -> Last | None:

@@ -14,7 +14,7 @@ from quoron.training.trained import BoughtLine
 from quoron.training.votes import Released, Want
 from quoron.training.wanted import Wanted
 from quoron_client.data import cells
-from quoron_privacy.counts.bought import HOLDERS, Bought
+from quoron_privacy.counts.bought import HOLDERS, Bought, weights
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import NothingReleased
 
@@ -66,13 +66,14 @@ class Found:
         missing: list[str] = []
         least = HOLDERS * paid.errors(columns=paid.columns, names=1).places
         named = max(sum("names" in said for said in released.values()), 1)
+        shared = paid.threshold(named, weights(named, None if asked.label is None else 0)[-1])
         for want in asked.features:
             said = released[want.column]
             words = [word for word, _ in said.get("names", [])][:widest]
             if words:
                 categories[want.column] = integers(words)
             elif max(said.get("votes", [0.0])[:_MISSING]) < least:
-                missing.append(f"Column {want.column!r} is left out: {_why(want, said, paid, least, named)}")
+                missing.append(f"Column {want.column!r} is left out: {_why(want, said, least, shared)}")
             elif said["kind"] == "boolean":
                 ends[want.column] = (0.0, 1.0)
             elif said["kind"] == "date" and "range" in said:
@@ -81,7 +82,7 @@ class Found:
                 low, high = said["range"]
                 ends[want.column] = (low, high)
             else:
-                missing.append(f"Column {want.column!r} is left out: {_why(want, said, paid, least, named)}")
+                missing.append(f"Column {want.column!r} is left out: {_why(want, said, least, shared)}")
         if not (ends or categories or dates or asked.known or known):
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
         label: Mapping[str, Any] = {}
@@ -92,6 +93,7 @@ class Found:
             missing += rare
         items = None if asked.items is None else _items(released[asked.items.column])
         rate = None if asked.label is None else _rate(released[asked.label.column], paid, named)
+        missing += _unread(released)
         wider = None
         if asked.label is not None and "label_range" in label:
             wider = _wider(released[asked.label.column], label["label_range"])
@@ -110,10 +112,15 @@ class Declarations:
         """Of everything that was paid for, what was found; the label first."""
         bought = self.paid
         numbers = sum(each.may_be_number for each in self.wanted.all)
-        named = len(self.found.categories) + (self.wanted.label is not None)
-        errors = bought.errors(columns=numbers, names=max(named, 1))
+        named = max(len(self.found.categories) + (self.wanted.label is not None), 1)
+        own = weights(named, None if self.wanted.label is None else 0)
+        errors = bought.errors(columns=numbers, names=1)
         return tuple(
-            BoughtLine(each.column, *((self._value(each), errors.names if self._named(each) else errors.cells)))
+            BoughtLine(
+                each.column,
+                self._value(each),
+                errors.names / own[0 if each.what == "label" else -1] if self._named(each) else errors.cells,
+            )
             for each in sorted(self.wanted.all, key=lambda each: each.what != "label")
         )
 
@@ -167,7 +174,7 @@ def integers(words: Sequence[str]) -> list[str | int]:
     return list(words)
 
 
-def _why(want: Want, said: Mapping[str, Any], paid: Bought, least: float, named: int) -> str:
+def _why(want: Want, said: Mapping[str, Any], least: float, shared: float) -> str:
     column, votes = want.column, said.get("votes")
     if votes and max(votes[:_MISSING]) < least:
         what, fix = ("a number", "Buy what it is (any), declare") if want.what == "number" else ("anything", "Declare")
@@ -175,10 +182,21 @@ def _why(want: Want, said: Mapping[str, Any], paid: Bought, least: float, named:
     if votes and said["kind"] == "number":
         return "its numbers lie too far apart for a range. Declare one, or leave it."
     return (
-        f"no word of it has {paid.threshold(named):,.0f} users' votes or more. List its values, or let a hash sort "
+        f"no word of it has {shared:,.0f} users' votes or more. List its values, or let a hash sort "
         f"them (hashed: {column} = 64); of numbers say how they are written (decimal), or write them with a point and "
         f"nothing else; of dates and times their parts and format (dates: {column}); or leave it."
     )
+
+
+def _unread(released: Released) -> list[str]:
+    """That words which were bought hold bytes that are no UTF-8, and so are not what their writer meant."""
+    held = {column: [word for word, _ in said.get("names", [])] for column, said in released.items()}
+    return [
+        f"Column {column!r} holds bytes that are no UTF-8, which its words have signs for: declare how the text is "
+        "written (encoding: latin-1, cp1252 or utf-16)."
+        for column, words in held.items()
+        if any(cells.UNREAD[0] <= letter <= cells.UNREAD[1] for word in words for letter in str(word))
+    ]
 
 
 def _dates(low: float, high: float) -> dict[str, Any]:
@@ -213,7 +231,7 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         found = {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(classes)}
         return found, _numbers(column, names)
     if len(names) == 1 and held >= MOST * there:
-        errors = paid.errors(columns=paid.columns, names=named)
+        errors = paid.errors(columns=paid.columns, names=min(named, 2))
         error = hypot(errors.names, errors.places)
         sign = any(names[0].lower() in each for each in SIGNS)
         if there - held >= 3 * error:
@@ -227,9 +245,11 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         return {}, [f"{few} If the other value is none of 0, 1, -1, true and false, declare its classes."]
     if is_number and "range" in said and said["range"][0] < said["range"][1]:
         return {"label_range": list(said["range"])}, []
+    many, shared = f"{len(names) or 'no'} value{'s' * (len(names) > 1)}", paid.threshold(named, weights(named, 0)[0])
     raise NothingReleased(
-        f"The label {column!r} has no value with {paid.threshold(named):,.0f} users' votes or more, and is no number. "
-        "Declare its classes, positive = a value, or a label_range."
+        f"The label {column!r} has {many} with {shared:,.0f} users' votes or more, where 2 to {MOST_CLASSES} would be "
+        "classes, and is no number. Declare its classes, positive = a value, or a label_range; of numbers also how "
+        "they are written (decimal)."
     )
 
 
@@ -258,7 +278,7 @@ def _rate(said: Mapping[str, Any], paid: Bought, named: int) -> float | None:
     there = sum(votes) if len(votes) == 2 else max(paid.users - said["votes"][_MISSING], 1.0)
     if not 1 <= len(votes) <= 2 or not (len(votes) == 2 or votes[0] >= MOST * there):
         return None
-    least = min(2 * paid.errors(columns=paid.columns, names=named).names / there, 0.5)
+    least = min(2 * paid.errors(columns=paid.columns, names=min(named, 2)).names / there, 0.5)
     return float(min(max(votes[0] / there, least), 1 - least))
 
 

@@ -330,7 +330,8 @@ def unseen_directions(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return (
         "columns fill very different shares of their ranges, or repeat one another: more than a quarter of the "
         "directions that they span vary too little to be learnt from, and the bound of what the run released takes "
-        "it that they matter. Declare ranges nearer to where the values are, or none, which buys them.",
+        "it that they matter. Leave out columns that hardly vary, or that others nearly make up; ranges that you "
+        "declared may be nearer to where the values are.",
     )
 
 

@@ -145,7 +145,9 @@ class _Crowd:
         if not named:
             return []
         counts = [self._names(want) for want in named]
-        for want, names in zip(named, self.bought.release_names(counts, self._stream("names")), strict=True):
+        label = next((place for place, want in enumerate(named) if want.what == "label"), None)
+        released = self.bought.release_names(counts, self._stream("names"), label=label)
+        for want, names in zip(named, released, strict=True):
             found[want.column]["names"] = [[str(name), votes] for name, votes in names.items()]
         return ["names"]
 

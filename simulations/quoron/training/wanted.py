@@ -102,7 +102,8 @@ def label_of(section: TableSection) -> str:
 
 def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
     """(column, kind, whether it is named or by a pattern of its own) in the order of the table."""
-    said_of, own = bought_of(section), roles(section)
+    own = roles(section)
+    said_of = {name: kind for name, kind in bought_of(section).items() if name != section.label}
     named = [each for each in said_of if each != ALL]
     features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
     said = {name for given in features for name in spans_named(given)} - {*named}
@@ -125,10 +126,12 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
 
 
 def _label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | None:
-    if section.label is None or not isinstance(_read(section), Signs):
+    if section.label is None:
         return None
     type_ = types.get(section.label)
-    if type_ is not None and pa.types.is_boolean(type_):
+    if not isinstance(_read(section), Signs) or (type_ is not None and pa.types.is_boolean(type_)):
+        if section.label in section.buy:
+            raise ConfigError(f"Expected label {section.label!r} to be declared or bought, got both. Leave out one.")
         return None
     if isinstance(section.class_weight, dict):
         raise ConfigError(
