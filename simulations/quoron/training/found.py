@@ -11,7 +11,7 @@ from typing import Any
 from quoron import toml_text
 from quoron.config import Config
 from quoron.training.trained import BoughtLine
-from quoron.training.votes import Released, Want
+from quoron.training.votes import Released, Want, spelt
 from quoron.training.wanted import Wanted
 from quoron_client.data import cells
 from quoron_privacy.counts.bought import HOLDERS, Bought, weights
@@ -44,6 +44,7 @@ class Found:
     wider: tuple[float, float] | None = (
         None  # of a label that is a number: where the first, coarse release saw nearly all
     )
+    weights: tuple[float, float] = (1.0, 1.0)  # of a vote for a name of the label, and of another column
 
     @classmethod
     def guessed(cls, asked: Wanted, widths: Mapping[str, int]) -> "Found":
@@ -66,7 +67,8 @@ class Found:
         missing: list[str] = []
         least = HOLDERS * paid.errors(columns=paid.columns, names=1).places
         named = max(sum("names" in said for said in released.values()), 1)
-        shared = paid.threshold(named, weights(named, None if asked.label is None else 0)[-1])
+        own = weights(named, 0 if asked.label is not None and spelt(asked.label, released) else None)
+        shared = paid.threshold(named, own[-1])
         for want in asked.features:
             said = released[want.column]
             words = [word for word, _ in said.get("names", [])][:widest]
@@ -87,17 +89,17 @@ class Found:
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
         label: Mapping[str, Any] = {}
         if asked.label is not None:
-            label, rare = _label(asked.label.column, released[asked.label.column], paid, named)
+            label, rare = _label(asked.label.column, released[asked.label.column], paid, own)
             if text and not label:
                 label = _spelt([word for word, _ in released[asked.label.column]["names"]])
             missing += rare
         items = None if asked.items is None else _items(released[asked.items.column])
-        rate = None if asked.label is None else _rate(released[asked.label.column], paid, named)
+        rate = None if asked.label is None else _rate(released[asked.label.column], paid, own)
         missing += _unread(released)
         wider = None
         if asked.label is not None and "label_range" in label:
             wider = _wider(released[asked.label.column], label["label_range"])
-        return cls(ends, categories, dates, label, items, rate, tuple(missing), wider)
+        return cls(ends, categories, dates, label, items, rate, tuple(missing), wider, (own[0], own[-1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,14 +114,12 @@ class Declarations:
         """Of everything that was paid for, what was found; the label first."""
         bought = self.paid
         numbers = sum(each.may_be_number for each in self.wanted.all)
-        named = max(len(self.found.categories) + (self.wanted.label is not None), 1)
-        own = weights(named, None if self.wanted.label is None else 0)
         errors = bought.errors(columns=numbers, names=1)
         return tuple(
             BoughtLine(
                 each.column,
                 self._value(each),
-                errors.names / own[0 if each.what == "label" else -1] if self._named(each) else errors.cells,
+                errors.names / self.found.weights[each.what != "label"] if self._named(each) else errors.cells,
             )
             for each in sorted(self.wanted.all, key=lambda each: each.what != "label")
         )
@@ -211,8 +211,10 @@ def _items(said: Mapping[str, Any]) -> int:
     return max(1, round(sqrt(max(low, 1.0) * max(high, 1.0))))
 
 
-def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tuple[dict[str, Any], list[str]]:
-    """Keys of the table's section that say what the label is, and that it is rare; of so many columns names were told.
+def _label(
+    column: str, said: Mapping[str, Any], paid: Bought, own: Sequence[float]
+) -> tuple[dict[str, Any], list[str]]:
+    """Keys of the table's section that say what the label is, and that it is rare; names had weights `own`, its first.
 
     One name alone for nearly everybody is one of two signs, or told apart from whatever else there is.
     """
@@ -231,8 +233,8 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         found = {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(classes)}
         return found, _numbers(column, names)
     if len(names) == 1 and held >= MOST * there:
-        errors = paid.errors(columns=paid.columns, names=min(named, 2))
-        error = hypot(errors.names, errors.places)
+        errors = paid.errors(columns=paid.columns, names=1)
+        error = hypot(errors.names / own[0], errors.places)
         sign = any(names[0].lower() in each for each in SIGNS)
         if there - held >= 3 * error:
             return {} if sign else {"positive": integers(names)[0]}, []
@@ -245,7 +247,7 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         return {}, [f"{few} If the other value is none of 0, 1, -1, true and false, declare its classes."]
     if is_number and "range" in said and said["range"][0] < said["range"][1]:
         return {"label_range": list(said["range"])}, []
-    many, shared = f"{len(names) or 'no'} value{'s' * (len(names) > 1)}", paid.threshold(named, weights(named, 0)[0])
+    many, shared = f"{len(names) or 'no'} value{'s' * (len(names) > 1)}", paid.threshold(len(own), own[0])
     raise NothingReleased(
         f"The label {column!r} has {many} with {shared:,.0f} users' votes or more, where 2 to {MOST_CLASSES} would be "
         "classes, and is no number. Declare its classes, positive = a value, or a label_range; of numbers also how "
@@ -272,13 +274,13 @@ def _numbers(column: str, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _rate(said: Mapping[str, Any], paid: Bought, named: int) -> float | None:
+def _rate(said: Mapping[str, Any], paid: Bought, own: Sequence[float]) -> float | None:
     """The share of one of two classes, as far as it is seen; None of other labels."""
     votes = [vote for _, vote in said.get("names", [])]
     there = sum(votes) if len(votes) == 2 else max(paid.users - said["votes"][_MISSING], 1.0)
     if not 1 <= len(votes) <= 2 or not (len(votes) == 2 or votes[0] >= MOST * there):
         return None
-    least = min(2 * paid.errors(columns=paid.columns, names=min(named, 2)).names / there, 0.5)
+    least = min(2 * paid.errors(columns=paid.columns, names=1).names / own[0] / there, 0.5)
     return float(min(max(votes[0] / there, least), 1 - least))
 
 

@@ -80,6 +80,11 @@ def release(
     return found, tuple(entries[f"bought-{each}"] for each in made)
 
 
+def spelt(want: Want, found: Released) -> bool:
+    """Whether it is a label of words, by the first release: its classes are told by names alone, whatever many."""
+    return want.what == "label" and found[want.column].get("kind", "text") == "text"
+
+
 def _rows(source: Opened, names: Sequence[str], kept: NDArray[np.bool_]) -> pa.Table:
     """The rows that are kept, of all in order. DataError where the table has others than when it was opened."""
     parts, first = [source.empty(names)], 0
@@ -145,7 +150,7 @@ class _Crowd:
         if not named:
             return []
         counts = [self._names(want) for want in named]
-        label = next((place for place, want in enumerate(named) if want.what == "label"), None)
+        label = next((place for place, want in enumerate(named) if spelt(want, found)), None)
         released = self.bought.release_names(counts, self._stream("names"), label=label)
         for want, names in zip(named, released, strict=True):
             found[want.column]["names"] = [[str(name), votes] for name, votes in names.items()]
