@@ -5,8 +5,8 @@ window about c of half width w, with μ the mean, r the root mean square about c
 
     m = clip((μ - c) / w, ±1)    s = min(r / w, 1)    q = s²    z = 1[all items are at -1], 1[at 0], 1[at 1]
 
-|m| <= s <= 1, so the squares of what they differ by in two users, 1 of m, 3/2 of s, 3/2 of q and 1/2 of z, are never more
-than 5 together: of m alone it would be 4. Statement and proof: docs/privacy/free-presence.md#p6.
+|m| <= s <= 1, so the squares of what two users differ by in these, 3/2 of those of s and q and half of those of z, are
+never more than 5 together, where those of m alone may be 4. Statement and proof: docs/privacy/free-presence.md#p6.
 """
 
 from dataclasses import dataclass
@@ -137,16 +137,21 @@ class ColumnSum:
         windows = np.asarray(self.windows)
         sound = windows.ndim == 2 and windows.shape[0] == 2 and windows.shape[1] > 0 and np.isfinite(windows).all()
         if not (sound and (windows[1] > 0).all() and 0 < self.scale < np.inf):
-            raise ConfigError("Expected windows of shape (2, k), of finite centres and half widths above 0, got others.")
+            raise ConfigError("Expected windows of shape (2, k), finite, half widths above 0, got others.")
+
+    @property
+    def length(self) -> int:
+        """Of a row, but for who is here."""
+        return KINDS * int(np.shape(self.windows)[1])
 
     @property
     def numbers(self) -> int:
         """Of a factor."""
-        return packed(np.shape(self.windows)[1] + self.constant)
+        return packed(int(np.shape(self.windows)[1]) + self.constant)
 
     def of(self, factors: Rows, answered: Mask) -> Sums:
         """See clipping.Reduction. ConfigError for factors of another length."""
-        total, here = np.zeros(KINDS * np.shape(self.windows)[1], np.int64), 0
+        total, here = np.zeros(self.length, np.int64), 0
         for own, block in blocks(factors, self.numbers):
             here += self.add(block, answered[own], 2.0 ** sum_bits(0, self.users), total)
         return Sums(total, np.array([here, 0, 0, 0], np.int64), 0, int(np.count_nonzero(answered)))

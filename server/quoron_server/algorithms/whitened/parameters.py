@@ -169,8 +169,8 @@ class WhitenedParameters(Parameters):
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Told by the shares of every gradient; beside the vote, where one user may be replaced by another.
 
-        In parts by those of columns and second moments, too. A length's is of users who have one above zero (free-presence#p1): no
-        round is ended by that.
+        In parts by those of columns and second moments, too. A length's is of users who have one above zero
+        (free-presence#p1): no round is ended by that.
         """
         told: list[ColumnMean | MomentMean | NormCountMean | None] = []
         if self.parts:
@@ -187,7 +187,7 @@ class WhitenedParameters(Parameters):
 
 
 def drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run at most, as if every feature were a column: columns, lengths and second moments, T means, a vote."""
+    """Gaussian samples of a run, at most: of every feature as a column, lengths, second moments, T means, a vote."""
     numbers = Contrasts(problem.features, problem.outputs).dimension
     looks = COLUMNS * (KINDS * problem.features + 1) + 2 * (STAGES + 1) + STAGES * (packed(problem.features) + 1)
     return looks + (rounds - 1) * (numbers + 3) + 1

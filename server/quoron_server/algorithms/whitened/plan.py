@@ -98,7 +98,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
 
 
 def verify(plan: Plan) -> None:
-    """Everybody in every round with divisor n, the sensitivities of free-presence#p1 to #p3 and #p6, and Σ μ_i² <= μ²."""
+    """Everybody in every round with divisor n, the sensitivities of free-presence (p1 to p3, p6), and Σ μ_i² <= μ²."""
     p = plan.parameters_of(WhitenedParameters)
     promise = plan.guarantee
     checks.require(
