@@ -42,6 +42,12 @@ class Windows:
         return cls(whole[0], whole[1], whole, whole, np.zeros((3, k)), 0.0)
 
     @property
+    def held(self) -> NDArray[np.bool_]:
+        """(k,): columns that most users have at one place."""
+        found: NDArray[np.bool_] = self.still.max(axis=0) > STILL
+        return found
+
+    @property
     def both(self) -> Matrix:
         """(2, k)."""
         return np.stack([self.centre, self.half])
@@ -75,7 +81,7 @@ def narrowed(windows: Windows, released: Columns, share: float, mechanism: Colum
 
 def standardised(windows: Windows, *, constant: bool) -> Matrix:
     """(d, d): each column less its centre, over its width. One that most users have at one place, by the safe one."""
-    found = np.where(windows.still.max(axis=0) > STILL, windows.safe, windows.found)
+    found = np.where(windows.held, windows.safe, windows.found)
     k = found.shape[1]
     made = np.eye(k + constant)
     made[:k, :k] = np.diag(1 / found[1])

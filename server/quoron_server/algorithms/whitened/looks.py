@@ -17,7 +17,7 @@ from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
-OPENED = 2.0  # times that, the first time: few users may have all that varies of a column
+OPENED = 2.0  # times that, where most users have a column at one place: few have all that varies of it
 
 
 def unit(plan: Plan) -> float:
@@ -31,13 +31,13 @@ def typical(plan: Plan, released: Length) -> float:
     return min(d, typical_length(released, plan.parameters_of(WhitenedParameters).length(), d))
 
 
-def radius(plan: Plan, stage: int, length: float) -> float:
+def radius(plan: Plan, state: WhitenedState, length: float) -> float:
     """At which second moments of a typical length are clipped."""
     p = plan.parameters_of(WhitenedParameters)
     if p.robust:
         return length
     room = max(1.0, p.resolution / (MOMENTS_FROM * plan.problem.features))
-    return room * length * (OPENED if stage == 0 else 1.0)
+    return room * length * (OPENED if state.windows.held.any() else 1.0)
 
 
 def looked(plan: Plan, state: WhitenedState, released: Columns, stage: int) -> WhitenedState:
@@ -57,7 +57,7 @@ def whitened(plan: Plan, state: WhitenedState, moment: Moment, stage: int, lengt
     p = plan.parameters_of(WhitenedParameters)
     mechanism, constant = p.moment(plan.problem.dimension, stage), p.intercept
     presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
-    deviation = mechanism.scale * radius(plan, stage, length)
+    deviation = mechanism.scale * radius(plan, state, length)
     found = whitening(moment, presence.share, deviation, length, constant=constant)
     transform, doubt = state.transform @ found.transform, found.doubt
     if p.outputs > 1 and stage == STAGES - 1:

@@ -164,7 +164,7 @@ class WhitenedTracking:
             typical = looks.typical(plan, length.release(logs, answered, float(d), noise.stream("length", stage)))
             mechanism, radius = (
                 p.moment(plan.problem.dimension, stage),
-                looks.radius(plan, stage, typical),
+                looks.radius(plan, state, typical),
             )
             moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
             state = looks.whitened(plan, state, moment, stage, typical)

@@ -104,7 +104,7 @@ class WhitenedInParts:
             typical = looks.typical(self.plan, p.length().release_sums(sums, stream))
         else:
             mechanism = p.moment(dimension, stage)
-            moment = mechanism.release_sums(sums, looks.radius(self.plan, stage, typical), stream)
+            moment = mechanism.release_sums(sums, looks.radius(self.plan, own, typical), stream)
             own, entry = looks.whitened(self.plan, own, moment, stage, typical), mechanism.entry()
             present = moment.presence * p.cohort_size
         return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
@@ -131,7 +131,7 @@ class WhitenedInParts:
         if state.part < VECTOR and not whole:
             return LengthSum(users, own.transform, float(features))
         if state.part < VECTOR:
-            return ShapedMomentSum(users, own.transform, looks.radius(self.plan, stage, state.typical))
+            return ShapedMomentSum(users, own.transform, looks.radius(self.plan, own, state.typical))
         if own.round == p.gradients:
             return ChangeSum(self.inner.voting(own))
         return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))
