@@ -286,7 +286,7 @@ class TestPlans:
         batch = table()
         left(batch, plan_of(batch))
         d = 4
-        assert sum(drawn) == d * d + 13 * d + 48 + 3 * (6 * (d - 1) + 1)  # of the note, for twelve gradients, a constant beside
+        assert sum(drawn) == d * d + 13 * d + 45 + 3 * (6 * (d - 1) + 1)  # of the note, for twelve gradients
 
     @pytest.mark.parametrize("options", [{"rounds": 3}, {"rounds": 65}])
     def test_rounds_that_are_too_few_or_too_many_are_refused(self, options):

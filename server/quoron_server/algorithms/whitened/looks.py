@@ -43,7 +43,7 @@ def radius(plan: Plan, state: WhitenedState, length: float) -> float:
 def looked(plan: Plan, state: WhitenedState, released: Columns, stage: int) -> WhitenedState:
     """By what was released of columns; after the last time they are made alike."""
     p = plan.parameters_of(WhitenedParameters)
-    mechanism, constant = p.columns(plan.problem.features, stage), p.constant(plan.problem.features)
+    mechanism, constant = p.columns(plan.problem.features), p.constant(plan.problem.features)
     presence = state.presence.seen(released.presence, mechanism.presence_deviation)
     windows = narrowed(state.windows, released, presence.share, mechanism, constant=constant)
     after = replace(state, presence=presence, windows=windows)

@@ -155,7 +155,7 @@ class WhitenedTracking:
         entries: tuple[Release, ...] = ()
         answered, constant = gradients.answered, p.constant(d)
         for stage in range(COLUMNS):
-            own, stream = p.columns(d, stage), noise.stream("columns", stage)
+            own, stream = p.columns(d), noise.stream("columns", stage)
             seen = own.release(factors, answered, state.windows.both, looks.unit(plan), constant, stream)
             state = looks.looked(plan, state, seen, stage)
             entries += (own.entry(),)

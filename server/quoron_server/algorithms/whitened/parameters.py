@@ -27,7 +27,7 @@ class WhitenedParameters(Parameters):
     rounds: int  # T + 1: T gradients, the first beside the second moment, and a vote
     adjacency: Adjacency
     length_scale: float  # noise of each of the STAGES + 1 logarithms
-    column_scales: tuple[float, ...]  # of the COLUMNS means of columns, of rows of length 1
+    column_scale: float  # of each of the COLUMNS means of columns, of rows of length 1
     moment_scales: tuple[float, ...]  # of the STAGES second moments, for a radius of 1
     gradient_scales: tuple[float, ...]  # of the T means, for a radius of 1
     vote_scale: float  # of the mean change of the loss, for a bound of 1
@@ -74,10 +74,9 @@ class WhitenedParameters(Parameters):
         """Whether there is a constant feature beside others."""
         return self.intercept and features > 1
 
-    def columns(self, features: int, stage: int) -> ColumnMean:
-        """Of where columns lie, at a stage."""
-        own = features - self.constant(features)
-        return ColumnMean(own, self.cohort_size, self.column_scales[stage])
+    def columns(self, features: int) -> ColumnMean:
+        """Of where columns lie."""
+        return ColumnMean(features - self.constant(features), self.cohort_size, self.column_scale)
 
     def moment(self, dimension: int, stage: int) -> MomentMean:
         """Of features' second moments, as whitened so far, at a stage; for models of `dimension`."""
@@ -96,8 +95,7 @@ class WhitenedParameters(Parameters):
     def spent(self, dimension: int) -> tuple[float, ...]:
         """μ of every round: all that is released of one answer."""
         features = dimension // self.outputs
-        first = [self.columns(features, stage).effective_mu ** 2 for stage in range(COLUMNS)]
-        first += [(STAGES + 1) * (self.length().effective_mu ** 2)]
+        first = [COLUMNS * self.columns(features).effective_mu ** 2, (STAGES + 1) * (self.length().effective_mu ** 2)]
         first += [self.moment(dimension, stage).effective_mu ** 2 for stage in range(STAGES)]
         means = [self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)]
         return (gdp.compose(*(square**0.5 for square in first), means[0]), *means[1:], self.vote.effective_mu(1))
@@ -107,11 +105,11 @@ class WhitenedParameters(Parameters):
         mus, length, last = self.spent(dimension), self.length(), self.first + self.gradients
         moments = [self.moment(dimension, stage) for stage in range(STAGES)]
         means = [self.gradient(dimension, round_) for round_ in range(self.gradients)]
-        columns = [self.columns(dimension // self.outputs, stage) for stage in range(COLUMNS)]
+        columns = self.columns(dimension // self.outputs)
         if self.parts:
             return self._in_parts(columns, length, moments, means)
         return (
-            *(PlannedRelease(each, each.entry(), 1, range(1), mus[0]) for each in columns),
+            PlannedRelease(columns, columns.entry(), COLUMNS, range(1), mus[0]),
             PlannedRelease(length, length.entry(), STAGES + 1, range(1), mus[0]),
             *(PlannedRelease(each, each.entry(), 1, range(1), mus[0]) for each in moments),
             *(PlannedRelease(each, each.entry(), 1, range(t, t + 1), mus[t]) for t, each in enumerate(means)),
@@ -119,10 +117,11 @@ class WhitenedParameters(Parameters):
         )
 
     def _in_parts(
-        self, columns: list[ColumnMean], length: LogLength, moments: list[MomentMean], means: list[NormCountMean]
+        self, columns: ColumnMean, length: LogLength, moments: list[MomentMean], means: list[NormCountMean]
     ) -> tuple[PlannedRelease, ...]:
         """A round for each, in their order."""
-        made: list[tuple[object, Release, float]] = [(each, each.entry(), each.effective_mu) for each in columns]
+        looked = (columns, columns.entry(), columns.effective_mu)
+        made: list[tuple[object, Release, float]] = [looked] * COLUMNS
         asked = (length, length.entry(), length.effective_mu)
         for moment in moments:
             made += [asked, (moment, moment.entry(), moment.effective_mu)]
@@ -130,8 +129,9 @@ class WhitenedParameters(Parameters):
         made += [(mean, mean.entry(), mean.effective_mu) for mean in means]
         made += [(self.vote, self.vote.entry(), self.vote.effective_mu(1))]
         lengths = PlannedRelease(length, asked[1], STAGES + 1, range(COLUMNS, PARTS, 2), asked[2])
-        others = (each for each in enumerate(made) if each[1] is not asked)
-        return (lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
+        looks = PlannedRelease(columns, looked[1], COLUMNS, range(COLUMNS), looked[2])
+        others = (each for each in enumerate(made) if each[1] is not asked and each[1] is not looked)
+        return (looks, lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
 
     def masked(self, problem: Problem) -> MaskedRounds | None:
         """A length, a moment, a weighted gradient or a vote; of several classes only with matrices of moderate size."""
@@ -139,7 +139,7 @@ class WhitenedParameters(Parameters):
             return None
         d, length = problem.dimension, self.length().masked
         pairs = ((length, self.moment(d, stage).masked) for stage in range(STAGES))
-        columns = (self.columns(problem.features, stage).masked for stage in range(COLUMNS))
+        columns = (self.columns(problem.features).masked,) * COLUMNS
         first = (*columns, *(each for pair in pairs for each in pair), length)
         means = (self.gradient(d, round_).masked for round_ in range(self.gradients))
         vote = (("vote", "clipped", 1, 1 / self.cohort_size / self.vote_scale),)
@@ -174,7 +174,7 @@ class WhitenedParameters(Parameters):
         """
         told: list[ColumnMean | MomentMean | NormCountMean | None] = []
         if self.parts:
-            told += [*(self.columns(problem.features, stage) for stage in range(COLUMNS)), None]
+            told += [*(self.columns(problem.features),) * COLUMNS, None]
             for stage in range(STAGES):
                 told += [self.moment(problem.dimension, stage), None]
         told += [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]

@@ -91,7 +91,7 @@ class WhitenedInParts:
         entry, present = p.length().entry(), None
         stage, whole = divmod(part - COLUMNS, 2)
         if part < COLUMNS:
-            columns = p.columns(self._contrasts.features, part)
+            columns = p.columns(self._contrasts.features)
             seen = columns.release_sums(sums, stream)
             own, entry, present = (
                 looks.looked(self.plan, own, seen, part),
@@ -127,8 +127,7 @@ class WhitenedInParts:
             return ColumnSum(users, own.windows.both, looks.unit(self.plan), p.constant(features))
         if state.part == VECTOR:
             return self._of_gradients(VectorLengthSum(users, own.transform, self.inner.bound))
-        stage, whole = divmod(state.part - COLUMNS, 2)
-        if state.part < VECTOR and not whole:
+        if state.part < VECTOR and (state.part - COLUMNS) % 2 == 0:
             return LengthSum(users, own.transform, float(features))
         if state.part < VECTOR:
             return ShapedMomentSum(users, own.transform, looks.radius(self.plan, own, state.typical))

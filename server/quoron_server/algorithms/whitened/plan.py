@@ -35,7 +35,7 @@ LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answ
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
-COLUMN_SHARES = (0.01, 0.01, 0.01)  # of μ², of the looks at columns
+COLUMN_SHARE = 0.01  # of μ², of each look at columns
 MOMENTS = (0.04, 0.09)  # of the second moments
 VOTE = 0.02
 LENGTH = (0.006, 0.03)  # of each length, at least and at most
@@ -107,7 +107,6 @@ def verify(plan: Plan) -> None:
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("the problem's predictions", p.outputs == plan.problem.outputs, p.outputs),
         (f"{ROUNDS_FROM} to {ROUNDS_TO} rounds", ROUNDS_FROM <= p.rounds <= ROUNDS_TO, p.rounds),
-        (f"{COLUMNS} looks at columns", len(p.column_scales) == COLUMNS, len(p.column_scales)),
         (f"{STAGES} second moments", len(p.moment_scales) == STAGES, len(p.moment_scales)),
         ("a mean for each gradient", len(p.gradient_scales) == p.gradients, len(p.gradient_scales)),
         ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
@@ -125,14 +124,14 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
     numbers = Contrasts(d, problem.outputs).dimension
     length = moved.mu(moved.rows(1.0, users, "zero-out"), p.length_scale, 2)
     own = d - (p.intercept and d > 1)
-    columns = [moved.mu(moved.columns(own, users), scale, 6 * own + 1) for scale in p.column_scales]
+    columns = moved.mu(moved.columns(own, users), p.column_scale, 6 * own + 1)
     moments = [
         moved.mu(moved.unit_moment(d, users, adjacency), scale * weight, packed(d) + 1) for scale in p.moment_scales
     ]
     mean = moved.rows(1.0, users, adjacency)
     means = [moved.mu(mean, scale * weight, numbers + 3) for scale in p.gradient_scales]
     vote = moved.mu(moved.rows(1.0, users, adjacency), p.vote_scale, 1)
-    mu = moved.together(*columns, *(length,) * (STAGES + 1), *moments, *means, vote)
+    mu = moved.together(*(columns,) * COLUMNS, *(length,) * (STAGES + 1), *moments, *means, vote)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
@@ -209,7 +208,7 @@ def _length_share(users: int, mu: float) -> float:
 
 
 def _gradient_share(users: int, mu: float) -> float:
-    return 1 - (STAGES + 1) * _length_share(users, mu) - sum(COLUMN_SHARES) - sum(MOMENTS) - VOTE
+    return 1 - (STAGES + 1) * _length_share(users, mu) - COLUMNS * COLUMN_SHARE - sum(MOMENTS) - VOTE
 
 
 def _require(problem: Problem, options: WhitenedOptions) -> None:
@@ -257,14 +256,11 @@ def _calibrated(
         rounds=rounds,
         adjacency=adjacency,
         length_scale=LogLength.for_mu(users=users, mu=target * math.sqrt(each)).scale,
-        column_scales=tuple(
-            ColumnMean.for_mu(
-                columns=problem.features - (problem.beliefs.intercept and problem.features > 1),
-                users=users,
-                mu=target * math.sqrt(share),
-            ).scale
-            for share in COLUMN_SHARES
-        ),
+        column_scale=ColumnMean.for_mu(
+            columns=problem.features - (problem.beliefs.intercept and problem.features > 1),
+            users=users,
+            mu=target * math.sqrt(COLUMN_SHARE),
+        ).scale,
         moment_scales=tuple(
             MomentMean.for_mu(
                 dimension=problem.features, users=users, mu=target * math.sqrt(share), adjacency=adjacency
