@@ -92,7 +92,7 @@ class WhitenedInParts:
         stage, whole = divmod(part - COLUMNS, 2)
         if part < COLUMNS:
             columns = p.columns(self._contrasts.features)
-            seen = columns.release_sums(sums, stream)
+            found = columns.release_sums(sums, stream)
             own, entry, present = (
                 looks.looked(self.plan, own, seen, part),
                 columns.entry(),
