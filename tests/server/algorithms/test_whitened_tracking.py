@@ -96,7 +96,7 @@ def test_most_of_what_there_is_to_learn_is_learnt(loss, adjacency):
 
 
 def test_a_row_without_a_category_is_predicted_like_others_where_all_categories_are_columns():
-    """Nobody varies along what such columns sum to: looks widen it, and a model could have any size there."""
+    """Nobody varies along what such columns sum to: were it widened, a model could have any size there."""
     rng, users, items = np.random.default_rng(0), 1500, 3
     ward, others = rng.integers(0, 3, users * items), rng.uniform(-1, 1, (users * items, 3)) / 4
     rows = np.column_stack([np.eye(3)[ward], others, np.ones(users * items)]) / np.sqrt(7)
@@ -105,7 +105,7 @@ def test_a_row_without_a_category_is_predicted_like_others_where_all_categories_
     batch = ItemBatch(rows, labels, np.arange(users + 1) * items)
     plan, nobody = plan_of(batch), np.array([0, 0, 0, 0, 0, 0, 1.0]) / np.sqrt(7)
     off = [abs((nobody - rows.mean(axis=0)) @ run(batch, plan, seed=seed)[1]) for seed in range(1, 7)]
-    assert max(off) < 3.0  # 20 in every second run where what nobody tells of is widened, and kept
+    assert max(off) < 3.0  # 20 in every second run where that is widened
 
 
 def test_a_ridge_is_part_of_what_is_minimised():
@@ -123,7 +123,7 @@ def test_a_column_that_few_users_have_is_whitened_by_all_of_their_length():
 
 
 def test_columns_that_are_a_thousand_times_narrower_than_another_are_learnt_beside_it():
-    """By two second moments, in place of four, 79 % is left."""
+    """By two second moments alone 79 % is left."""
     rng, users = np.random.default_rng(4), 4_000
     rows = np.column_stack([rng.standard_normal((users, 3)) / 8, np.full(users, 0.5)])
     scores, widths = rows @ [8.0, 12.0, -8.0, 0.0], np.array([1.0, 1e-3, 1e-3, 1.0])
@@ -287,7 +287,7 @@ class TestPlans:
         batch = table()
         left(batch, plan_of(batch))
         d = 4
-        assert sum(drawn) == 2 * d * d + 14 * d + 51  # of the note, for twelve gradients
+        assert sum(drawn) == d * d + 13 * d + 45 + 3 * (6 * (d - 1) + 1)  # of the note, for twelve gradients
 
     @pytest.mark.parametrize("options", [{"rounds": 3}, {"rounds": 65}])
     def test_rounds_that_are_too_few_or_too_many_are_refused(self, options):
