@@ -7,6 +7,7 @@
 Functions of releases and public numbers; why each is as it is: docs/privacy/whitened-tracking.md, "Columns".
 """
 
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,8 +19,10 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 WINDOW = 3.0  # times the root mean square around the centre: beyond it are few
-SURELY = 2.0  # deviations of noise: what may be there as well, and, twice that, what surely is
+SURELY = float(os.environ.get("SURELY", 4.0))  # deviations of noise: what may be there as well, and, twice that, what surely is
 STILL = 0.5  # share of users at one place, above which a column's width is that of few users
+
+NARROW, USUAL = float(os.environ.get('NARROW', .1)), float(os.environ.get('USUALW', .3))
 NARROWEST = 1e-3  # of a window, of the next one
 WIDER = 2.0  # at most, of a window, the next one
 
@@ -44,7 +47,7 @@ class Windows:
     @property
     def held(self) -> NDArray[np.bool_]:
         """(k,): columns that most users have at one place."""
-        found: NDArray[np.bool_] = self.still.max(axis=0) > STILL
+        found: NDArray[np.bool_] = self.still.max(axis=0) > STILL + 3 * max(self.known, 1e-300) ** -0.5
         return found
 
     @property
@@ -82,9 +85,11 @@ def narrowed(windows: Windows, released: Columns, share: float, mechanism: Colum
 def standardised(windows: Windows, *, constant: bool) -> Matrix:
     """(d, d): each column less its centre, over its width. One that most users have at one place, by the safe one."""
     found = np.where(windows.held, windows.safe, windows.found)
+    narrow = found[1] < NARROW
+    centre, factor = np.where(narrow, found[0], 0.0), np.where(narrow, USUAL / found[1], 1.0)
     k = found.shape[1]
     made = np.eye(k + constant)
-    made[:k, :k] = np.diag(1 / found[1])
+    made[:k, :k] = np.diag(factor)
     if constant:
-        made[-1, :k] = -found[0] / found[1]
+        made[-1, :k] = -centre * factor
     return made
