@@ -93,11 +93,8 @@ class WhitenedInParts:
         if part < COLUMNS:
             columns = p.columns(self._contrasts.features)
             found = columns.release_sums(sums, stream)
-            own, entry, present = (
-                looks.looked(self.plan, own, seen, part),
-                columns.entry(),
-                seen.presence * p.cohort_size,
-            )
+            own, entry = looks.looked(self.plan, own, found, part), columns.entry()
+            present = found.presence * p.cohort_size
         elif part == VECTOR:
             own = looks.begun(self.plan, own, p.length().release_sums(sums, stream))
         elif not whole:
