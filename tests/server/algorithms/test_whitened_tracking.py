@@ -286,7 +286,8 @@ class TestPlans:
         batch = table()
         left(batch, plan_of(batch))
         d = 4
-        assert sum(drawn) == d * d + 13 * d + 45 + 3 * (6 * (d - 1) + 1)  # of the note, for twelve gradients
+        moments, columns = d * (d + 1) // 2 + 1, 6 * (d - 1) + 1  # a constant feature is no column
+        assert sum(drawn) == 9 + 3 * columns + 3 * moments + 12 * (d + 3)  # of the note, for twelve gradients
 
     @pytest.mark.parametrize("options", [{"rounds": 3}, {"rounds": 65}])
     def test_rounds_that_are_too_few_or_too_many_are_refused(self, options):

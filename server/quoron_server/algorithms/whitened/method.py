@@ -2,7 +2,7 @@
 
     first    users send a factor of their second moment and the gradient at 0, in one message
     columns  three times: where each lies and how wide it is; L makes them alike
-    whiten   twice: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½
+    whiten   three times: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½
     round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
              ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h)
              c_{t+1} = ĝ(θ_{t+1}); C_{t+1} from how far users were, which the same release tells

@@ -1,12 +1,12 @@
-"""Whitened tracking whose first message is nine questions, each for one release, and whose answers are only summed.
+"""Whitened tracking whose first message is eleven questions, each for one release, and whose answers are only summed.
 
     columns, three times              as the first message's factor
-    length, moment, twice             the same, of the features as whitened so far
+    length, moment, three times       the same, of the features as whitened so far
     length, round 0                   of the gradient at 0, then its mean
     rounds 1 to T - 1, vote           as `method`
 
 Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
-what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 9 rounds. Two servers need it, and silos that
+what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 11 rounds. Two servers need it, and silos that
 send sums: nobody sees a row.
 """
 
