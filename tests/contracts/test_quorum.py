@@ -43,7 +43,7 @@ def told_in(plan: Plan) -> set[int]:
 
 
 def undecided(plan: Plan) -> tuple[int, ...]:
-    """Rounds that no release decides: of nine questions that stand for one message the three about a length."""
+    """Rounds that no release decides: of eleven questions that stand for one message the four about a length."""
     return tuple(range(0, PARTS, 2)) if getattr(plan.parameters, "parts", False) else ()
 
 

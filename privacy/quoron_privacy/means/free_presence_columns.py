@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.free_presence import Rows, blocks
+from quoron_privacy.means.free_presence import Rows, each_piece
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import MaskedBlock, NoisySums, Release, Sums, packed, sum_bits
 
@@ -151,9 +151,15 @@ class ColumnSum:
 
     def of(self, factors: Rows, answered: Mask) -> Sums:
         """See clipping.Reduction. ConfigError for factors of another length."""
-        total, here = np.zeros(self.length, np.int64), 0
-        for own, block in blocks(factors, self.numbers):
-            here += self.add(block, answered[own], 2.0 ** sum_bits(0, self.users), total)
+        sums: list[tuple[NDArray[np.int64], int]] = []
+
+        def added(rows: Matrix, own: slice) -> None:
+            total = np.zeros(self.length, np.int64)
+            sums.append((total, self.add(rows, answered[own], 2.0 ** sum_bits(0, self.users), total)))
+
+        each_piece(factors, self.numbers, added)
+        total = sum((each for each, _ in sums), np.zeros(self.length, np.int64))
+        here = sum(each for _, each in sums)
         return Sums(total, np.array([here, 0, 0, 0], np.int64), 0, int(np.count_nonzero(answered)))
 
     def add(self, rows: Matrix, answered: Mask, unit: float, total: NDArray[np.int64]) -> int:

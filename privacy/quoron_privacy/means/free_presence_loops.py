@@ -193,14 +193,17 @@ def sum_columns(factors, answered, windows, scale, constant, weights, total):  #
         if not finite:
             continue
         largest = largest if largest > 0 else 1.0
+        tall = 0  # rows of U up to the last that is not zero: those of few items are few
         for i in range(d):
             for j in range(i, d):
                 square[i, j] = factors[user, place] / largest
+                if square[i, j] != 0.0:
+                    tall = i + 1
                 place += 1
         mass = 1.0
         if constant:
             mass = 0.0
-            for i in range(d):
+            for i in range(tall):
                 mass += square[i, d - 1] ** 2
             if mass < _LEAST:
                 continue
@@ -209,7 +212,7 @@ def sum_columns(factors, answered, windows, scale, constant, weights, total):  #
         for j in range(k):
             centre, width = windows[0, j], windows[1, j]
             cross, around, low, middle, high = 0.0, 0.0, 0.0, 0.0, 0.0
-            for i in range(d):
+            for i in range(tall):
                 last = square[i, d - 1] if constant else 0.0
                 value = square[i, j] * own if i <= j else 0.0
                 cross += value * last

@@ -2,6 +2,7 @@
 
     typical_length   of a user, from the mean logarithm of lengths, with what is known of it before
     whitening        from a noisy second moment: eigenvalues freed of what noise adds to their spread, never below noise
+    widened, without  directions that looks lengthened and never heard; points without what lies along them
     curvature_share, mean_chance   of a logistic loss, over Gaussian predictions
 
 All here are functions of released and public numbers. Why each is as it is: docs/privacy/whitened-tracking.md, "What
@@ -27,6 +28,11 @@ FLOOR = 0.3  # eigenvalues stay this times the noise's edge above 0, and this ti
 ROOM = 0.5  # times the mean is the most that the edge adds
 AROUND = 2.5  # or, around a mean, what brings the mean to this times that of all, the mean's own part included
 MOST_DOUBT = 10.0
+WIDENED = 0.01  # times their mean that eigenvalues stay above 0 where some are narrow and there is another look
+FINE = 0.5  # of the floor: where the noise's edge is below that, what lies surely below the floor is widened as well
+NARROW, SURELY = 0.3, 2.0  # of the constant feature's mean square, and by how many deviations less a hidden one varies
+UNHEARD = 0.42  # the edge of the noise over an eigenvalue, floor and all, above which that may be noise alone
+LONGER = 3.0  # times as long as unwidened
 WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
 _NORMAL = NormalDist()
 
@@ -49,21 +55,25 @@ class Whitening(NamedTuple):
     transform: Matrix  # (d, d): to be multiplied from the right
     doubt: Vector  # (d,): how much of each eigenvalue may be noise
     heard: float  # how far features vary at all, in deviations of the noise in that
+    narrow: bool  # whether those that the floor hides surely vary far less than the constant, or the mean, one does
 
 
-def whitening(moment: Moment, share: float, deviation: float, typical: float, *, constant: bool = False) -> Whitening:
+def whitening(
+    moment: Moment, share: float, deviation: float, typical: float, *, constant: bool = False, again: bool = False
+) -> Whitening:
     """From a second moment whose diagonal carries noise of `deviation`, over `share` of n users of a `typical` length.
 
     With a `constant` last feature, the others are whitened around their mean, which that feature's row tells, and the
-    last coordinate stays that feature's.
+    last coordinate stays that feature's. Where there is to be a look `again`, what is narrow is widened by far.
     """
     d, s = len(moment.mean), deviation / share
     whole = moment.mean / share
     base = max(float(np.trace(whole)), typical, 1e-6) / d  # a trace is at least the Frobenius norm
     if not constant or d == 1:
-        values, basis, edge = _resolved(whole, s, base, ROOM * base, np.zeros(d))
+        usual = float(np.trace(whole)) / d
+        values, basis, edge, narrow = _resolved(whole, s, base, ROOM * base, np.zeros(d), usual, again=again)
         doubt, heard = np.minimum(edge / values, MOST_DOUBT), float(np.trace(whole)) / max(s * math.sqrt(d), 1e-300)
-        return Whitening(basis / np.sqrt(values), doubt, heard)
+        return Whitening(basis / np.sqrt(values), doubt, heard, narrow)
     mass = max(float(whole[-1, -1]), s, 1e-6 / d)
     row, noise = whole[:-1, -1], 0.5 * (d - 1) * s * s
     means = row / mass * max(0.0, 1 - noise / max(float(row @ row), noise))  # that may all be noise are taken for 0
@@ -72,17 +82,25 @@ def whitening(moment: Moment, share: float, deviation: float, typical: float, *,
     spread = math.sqrt(d - 2 + (1 + float(means @ means)) ** 2)  # of the trace, over s
     own = max(float(np.trace(around)), s * spread, 1e-6) / (d - 1)
     room = max(AROUND * base - own, ROOM * own)
-    values, basis, edges = _resolved(0.5 * (around + around.T), s, own, room, means)
+    values, basis, edges, narrow = _resolved(0.5 * (around + around.T), s, own, room, means, mass, again=again)
     transform, scaled = np.zeros((d, d)), basis / np.sqrt(values)
     transform[:-1, :-1], transform[-1, :-1] = scaled, -means @ scaled
     transform[-1, -1] = 1 / math.sqrt((1 + FLOOR) * mass)
     doubt = np.append(edges / values, math.sqrt(2 * (d - 1)) * s / mass)
     heard = float(np.trace(around)) / max(s * spread, 1e-300)
-    return Whitening(transform, np.minimum(doubt, MOST_DOUBT), heard)
+    return Whitening(transform, np.minimum(doubt, MOST_DOUBT), heard, narrow)
 
 
-def _resolved(whole: Matrix, s: float, base: float, room: float, means: Vector) -> tuple[Vector, Matrix, Vector]:
-    """Eigenvalues of mean `base` with vectors, freed of noise, and the edge of its spectrum along each.
+def _narrow(values: Vector, floor: float, s: float, usual: float) -> bool:
+    """Whether most eigenvalues are hidden, and in the mean surely below a share of what is `usual`."""
+    hidden = values[values < floor]
+    return 2 * len(hidden) > len(values) and float(hidden.mean()) + SURELY * s / math.sqrt(len(hidden)) < NARROW * usual
+
+
+def _resolved(
+    whole: Matrix, s: float, base: float, room: float, means: Vector, usual: float, *, again: bool
+) -> tuple[Vector, Matrix, Vector, bool]:
+    """Eigenvalues of mean `base` with vectors, freed of noise, the edge of its spectrum along each, if any is narrow.
 
     The noise is (I + m mᵀ)^½ G (I + m mᵀ)^½, m the `means` and G of deviation s on its diagonal. Where it is made
     alike in every direction, pairs of eigenvalues are pushed apart by it; the sum over pairs takes that back. What is
@@ -102,10 +120,32 @@ def _resolved(whole: Matrix, s: float, base: float, room: float, means: Vector) 
     sides = rough @ basis
     values, basis = np.linalg.eigh(base * np.eye(d) + (sides * values) @ sides.T)
     values = np.maximum(values, 0.0)
-    floors = [max(min(FLOOR * edge * times, room), FLOOR * base) for times in (1.0, 1 + square)]
+    narrow = _narrow(values, max(min(FLOOR * edge, room), FLOOR * base), s, usual)
+    narrow = narrow or (edge < FINE * FLOOR * base and bool((values < FLOOR * base - edge).any()))
+    least = (WIDENED if narrow and again else FLOOR) * base
+    floors = [max(min(FLOOR * edge * times, room), least) for times in (1.0, 1 + square)]
     floor = floors[0] * np.eye(d) + (floors[1] - floors[0]) * along
     values, basis = np.linalg.eigh((basis * values) @ basis.T + floor)
-    return values, basis, edge * (1 + (means @ basis) ** 2)
+    return values, basis, edge * (1 + (means @ basis) ** 2), narrow
+
+
+def widened(transform: Matrix, doubt: Vector, unwidened: Matrix, *, constant: bool) -> NDArray[np.bool_]:
+    """Directions that no look has heard, though they are longer for it than in a metric that widened none: (d,).
+
+    Columns that sum to the constant, such as all categories of one, have such a direction: nothing holds it there.
+    """
+    own, found = len(transform) - constant, np.zeros(len(transform), np.bool_)
+    lengths = np.linalg.norm(np.linalg.solve(unwidened[:own, :own], transform[:own, :own]), axis=0)
+    found[:own] = (doubt[:own] > UNHEARD) & (lengths > LONGER)
+    return found
+
+
+def without(points: Matrix, directions: NDArray[np.bool_], transform: Matrix, unwidened: Matrix) -> Matrix:
+    """Points, (q, d), less what lies along directions, (d,), of their metric: the nearest in the other one."""
+    between = np.linalg.solve(unwidened, transform)
+    basis = np.linalg.qr(between[:, directions])[0]
+    found: Matrix = np.linalg.solve(between, (points @ between.T - (points @ between.T @ basis) @ basis.T).T).T
+    return found
 
 
 def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix, Vector]:

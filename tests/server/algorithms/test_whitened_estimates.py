@@ -10,9 +10,10 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
     shrunk,
+    told,
 )
 from quoron_server.algorithms.whitened.law import Law
-from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
+from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening, without
 
 
 class TestEstimates:
@@ -128,6 +129,18 @@ class TestEstimates:
             np.testing.assert_array_equal(found.transform[:3, 3], 0)
             np.testing.assert_allclose(np.linalg.eigvalsh(whitened.T @ whitened / 5000), 0.77, atol=0.1)
 
+    @pytest.mark.parametrize("constant", [False, True])
+    def test_directions_are_narrow_where_they_are_surely_far_less_than_the_constant_and_hidden(self, constant):
+        def narrow(values, s):
+            return whitening(Moment(np.diag([*values, 1.0]), 1.0), 1.0, s, 1.0, constant=constant).narrow
+
+        assert not narrow([0.8, 0.9, 1.0], 0.01)  # all are seen
+        assert narrow([0.001, 0.001, 0.001, 1.0], 0.01)  # most are hidden by the floor
+        assert not narrow([0.01, 0.9, 1.0], 0.01)  # few may be what sums to a constant
+        assert narrow([0.0, 0.0, 0.0], 0.01)
+        assert not narrow([0.0, 0.0, 0.0], 0.6)  # noise tells nothing
+        assert not narrow([0.01, 0.01, 1.0], 0.6)
+
     def test_noise_alone_is_told_from_no_direction(self):
         rng, s, d = np.random.default_rng(2), 0.01, 12
         noise = np.triu(rng.normal(size=(d, d)) * s / np.sqrt(2), 1)
@@ -162,3 +175,23 @@ class TestEstimates:
         logs[::2] = -np.inf
         released = mechanism.release(logs, np.ones(10_000, bool), np.e, SeededNoise(0).stream("length"))
         assert typical_length(released, mechanism, np.e) == pytest.approx(1.0, rel=0.01)
+
+
+def test_what_lies_along_unknown_directions_is_gone_and_all_else_is_nearest_to_what_it_was():
+    rng = np.random.default_rng(3)
+    unwidened, points, unknown = rng.normal(size=(5, 5)), rng.normal(size=(2, 5)), np.array([1, 0, 0, 1, 0], bool)
+    transform = unwidened @ (np.eye(5) + rng.normal(size=(5, 5)) / 5) @ np.diag([30.0, 1.0, 1.0, 20.0, 1.0])
+    left = without(points, unknown, transform, unwidened)
+    before, after = (np.linalg.solve(unwidened, transform @ each.T) for each in (points, left))
+    directions = np.linalg.solve(unwidened, transform)[:, unknown]
+    np.testing.assert_allclose(directions.T @ after, 0.0, atol=1e-9)
+    best = np.linalg.lstsq(directions, before, rcond=None)[0]
+    np.testing.assert_allclose(after, before - directions @ best, atol=1e-9)
+
+
+def test_a_gradient_tells_of_directions_where_it_is_longer_than_noise_and_not_a_small_part_of_it_all():
+    along = np.array([True, False, False])
+    assert not told(np.array([2.0, 0.0, 0.0]), 1.0, along, constant=True)
+    assert told(np.array([3.0, 0.0, 100.0]), 1.0, along, constant=True)
+    assert not told(np.array([3.0, 7.0, 0.0]), 1.0, along, constant=True)
+    assert not told(np.array([3.0, 0.0, 7.0]), 1.0, along, constant=False)

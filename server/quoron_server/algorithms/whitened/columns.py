@@ -2,12 +2,11 @@
 
     Windows       of every column a centre and a half width, and what is told of it by now
     narrowed      by a release: a window of three times the width that stands out of the noise
-    standardised  a transform that makes every column about as wide as the others
+    scaled        a transform that widens those that surely are narrow
 
 Functions of releases and public numbers; why each is as it is: docs/privacy/whitened-tracking.md, "Columns".
 """
 
-import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,10 +18,9 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 WINDOW = 3.0  # times the root mean square around the centre: beyond it are few
-SURELY = float(os.environ.get("SURELY", 4.0))  # deviations of noise: what may be there as well, and, twice that, what surely is
+SURELY = 2.5  # deviations of noise: what may be there as well, and, twice that, what surely is
 STILL = 0.5  # share of users at one place, above which a column's width is that of few users
-
-NARROW, USUAL = float(os.environ.get('NARROW', .1)), float(os.environ.get('USUALW', .3))
+USUAL = 0.3  # root mean square, in half ranges, to which columns that surely have less are widened
 NARROWEST = 1e-3  # of a window, of the next one
 WIDER = 2.0  # at most, of a window, the next one
 
@@ -82,14 +80,15 @@ def narrowed(windows: Windows, released: Columns, share: float, mechanism: Colum
     return replace(after, centre=centre, half=half, found=found)
 
 
-def standardised(windows: Windows, *, constant: bool) -> Matrix:
-    """(d, d): each column less its centre, over its width. One that most users have at one place, by the safe one."""
-    found = np.where(windows.held, windows.safe, windows.found)
-    narrow = found[1] < NARROW
-    centre, factor = np.where(narrow, found[0], 0.0), np.where(narrow, USUAL / found[1], 1.0)
-    k = found.shape[1]
+def scaled(windows: Windows, *, constant: bool) -> Matrix:
+    """(d, d): columns that surely fill little of their ranges, less their centres, as wide as is usual; others stay.
+
+    A column that most users have at one place is as wide as the first release says: few may have all that varies of it.
+    """
+    centre, width = np.where(windows.held, windows.safe, windows.found)
+    wider, k = np.maximum(USUAL / width, 1.0), len(width)
     made = np.eye(k + constant)
-    made[:k, :k] = np.diag(factor)
+    made[:k, :k] = np.diag(wider)
     if constant:
-        made[-1, :k] = -centre * factor
+        made[-1, :k] = np.where(wider > 1, -centre * wider, 0.0)
     return made

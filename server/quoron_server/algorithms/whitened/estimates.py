@@ -29,6 +29,8 @@ TAIL_SCATTER = 0.3  # by which logarithms of shares are off that law
 LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0)  # of features' variance, by which there may be more to learn where they vary
+CLIPPING, TOLD = 1.25, 3.0  # of noise, and deviations, beyond which a gradient tells of directions
+LEAST = 0.2  # of what a gradient tells, the constant apart, along directions that no look has heard
 GRID = 60  # scales of what there is to learn
 
 
@@ -42,6 +44,10 @@ class WhitenedState:
     doubt: Vector  # (d,)
     heard: float  # how far features vary, in deviations of the noise in that
     windows: Windows  # of columns
+    moment: Vector  # (d, d), mean of the second moments since features were whitened last
+    known: float  # its precision, that of a diagonal entry
+    unwidened: Vector | None  # L as it would be had the first narrow directions not been widened; None: none were
+    widened: NDArray[np.bool_]  # (d,): directions that no look has heard, though they were widened for it
     point: Vector  # θ_t, (D,): q parts of d numbers, D = qd; q = 1 but for several classes
     centre: Vector  # c_t, (D,)
     radius: float  # C_t
@@ -138,6 +144,17 @@ def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector
     weights = np.exp(logs - logs.max())
     moved: Vector = z * ((weights / weights.sum())[:, None] * scales / spread).sum(axis=0)
     return moved
+
+
+def told(gradient: Vector, error: float, along: NDArray[np.bool_], *, constant: bool) -> bool:
+    """Whether a gradient, (D,), tells of these directions, (d,), more than noise of `error` does, and not little.
+
+    An eigenvector that noise turns has some of its neighbours' gradient: a tenth of all of it was seen.
+    """
+    rows = gradient.reshape(-1, len(along))
+    found, own = rows[:, along], rows[:, : len(along) - constant]
+    tells, noise = float(np.sum(found * found)), CLIPPING * found.size + TOLD * math.sqrt(2 * found.size)
+    return tells > noise * error and tells > LEAST * float(np.sum(own * own))
 
 
 def within(point: Vector, limit: float) -> Vector:

@@ -1,4 +1,4 @@
-"""The looks at the features: what each release of columns and of second moments does to the metric.
+"""The looks at the features: what each second moment that is released does to the metric, and what none of them tells.
 
 Functions of releases and public numbers; why each is as it is: docs/privacy/whitened-tracking.md, "What each part is
 for".
@@ -7,22 +7,37 @@ for".
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from quoron_privacy.means.free_presence import Length, Moment
 from quoron_privacy.means.free_presence_columns import Columns
-from quoron_server.algorithms.whitened.columns import narrowed, standardised
-from quoron_server.algorithms.whitened.estimates import WhitenedState
+from quoron_server.algorithms.whitened.columns import narrowed, scaled
+from quoron_server.algorithm import Vector
+from quoron_server.algorithms.whitened.estimates import GradientModel, WhitenedState, told
 from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, WhitenedParameters
-from quoron_server.algorithms.whitening import aligned, typical_length, whitening
+from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
 from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
-OPENED = 2.0  # times that, where most users have a column at one place: few have all that varies of it
+OPENED = 2.0  # times that, where directions were narrow: few users may have all that varies along them
 
 
 def unit(plan: Plan) -> float:
     """What features are multiplied by, so that columns may be as long as 1."""
     return math.sqrt(plan.problem.features) / plan.parameters_of(WhitenedParameters).feature_norm
+
+
+def looked(plan: Plan, state: WhitenedState, released: Columns, stage: int) -> WhitenedState:
+    """By what was released of columns; after the last time those that surely are narrow are made wider."""
+    p = plan.parameters_of(WhitenedParameters)
+    mechanism, constant = p.columns(plan.problem.features), p.constant(plan.problem.features)
+    presence = state.presence.seen(released.presence, mechanism.presence_deviation)
+    windows = narrowed(state.windows, released, presence.share, mechanism, constant=constant)
+    after = replace(state, presence=presence, windows=windows)
+    if stage < COLUMNS - 1:
+        return after
+    return replace(after, transform=state.transform @ scaled(windows, constant=constant))
 
 
 def typical(plan: Plan, released: Length) -> float:
@@ -31,38 +46,40 @@ def typical(plan: Plan, released: Length) -> float:
     return min(d, typical_length(released, plan.parameters_of(WhitenedParameters).length(), d))
 
 
-def radius(plan: Plan, state: WhitenedState, length: float) -> float:
+def radius(plan: Plan, state: WhitenedState, stage: int, length: float) -> float:
     """At which second moments of a typical length are clipped."""
     p = plan.parameters_of(WhitenedParameters)
-    if p.robust:
+    if p.robust or stage == 0:
         return length
     room = max(1.0, p.resolution / (MOMENTS_FROM * plan.problem.features))
-    return room * length * (OPENED if state.windows.held.any() else 1.0)
-
-
-def looked(plan: Plan, state: WhitenedState, released: Columns, stage: int) -> WhitenedState:
-    """By what was released of columns; after the last time they are made alike."""
-    p = plan.parameters_of(WhitenedParameters)
-    mechanism, constant = p.columns(plan.problem.features), p.constant(plan.problem.features)
-    presence = state.presence.seen(released.presence, mechanism.presence_deviation)
-    windows = narrowed(state.windows, released, presence.share, mechanism, constant=constant)
-    after = replace(state, presence=presence, windows=windows)
-    if stage < COLUMNS - 1:
-        return after
-    return replace(after, transform=state.transform @ standardised(windows, constant=constant))
+    return room * length * (1.0 if state.unwidened is None else OPENED)
 
 
 def whitened(plan: Plan, state: WhitenedState, moment: Moment, stage: int, length: float) -> WhitenedState:
-    """By a second moment of features that were clipped at a typical length."""
+    """By a second moment of features that were clipped at a typical length.
+
+    Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
+    """
     p = plan.parameters_of(WhitenedParameters)
     mechanism, constant = p.moment(plan.problem.dimension, stage), p.intercept
+    between, last = 0 < stage < STAGES - 1, stage == STAGES - 1
     presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
-    deviation = mechanism.scale * radius(plan, state, length)
-    found = whitening(moment, presence.share, deviation, length, constant=constant)
-    transform, doubt = state.transform @ found.transform, found.doubt
-    if p.outputs > 1 and stage == STAGES - 1:
+    weight = (mechanism.scale * radius(plan, state, stage, length)) ** -2
+    known = state.known + weight
+    moment = moment._replace(mean=state.moment + weight / known * (moment.mean - state.moment))
+    found = whitening(moment, presence.share, known**-0.5, length, constant=constant, again=between)
+    if between and not found.narrow:
+        return replace(state, presence=presence, moment=moment.mean, known=known)
+    transform, doubt, unwidened = state.transform @ found.transform, found.doubt, state.unwidened
+    if between and unwidened is None:
+        cautious = whitening(moment, presence.share, known**-0.5, length, constant=constant)
+        unwidened = state.transform @ cautious.transform
+    if p.outputs > 1 and last:
         transform, doubt = aligned(transform, doubt, constant=constant)
-    return replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
+    after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
+    if last and unwidened is not None:
+        after = replace(after, widened=widened(transform, doubt, unwidened, constant=constant))
+    return replace(after, moment=np.zeros_like(moment.mean), known=0.0, unwidened=unwidened)
 
 
 def bound(plan: Plan) -> float:
@@ -75,3 +92,14 @@ def begun(plan: Plan, state: WhitenedState, released: Length) -> WhitenedState:
     most = bound(plan)
     start = typical_length(released, plan.parameters_of(WhitenedParameters).length(), most)
     return replace(state, start_length=start, radius=min(most, FIRST_FACTOR * start))
+
+
+def known(plan: Plan, state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
+    """A point, (D,), less what lies along widened directions of which neither a look nor gradients tell anything."""
+    if state.unwidened is None or not state.widened.any():
+        return point
+    gradient, error = model.at(np.zeros_like(point), state.walk)
+    if told(gradient, error, state.widened, constant=plan.parameters_of(WhitenedParameters).intercept):
+        return point
+    rows = point.reshape(-1, len(state.widened))
+    return without(rows, state.widened, state.transform, state.unwidened).ravel()

@@ -1,10 +1,11 @@
 """Few users: whiten the features, then track the gradient with everybody, every round.
 
     first    users send a factor of their second moment and the gradient at 0, in one message
-    columns  three times: where each lies and how wide it is; L makes them alike
-    whiten   twice: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½
+    columns  twice: where each lies and how wide it is; L makes those wider that surely are narrow
+    whiten   four times: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½, the second
+             and third time where W says that it is needed; else the next W is of the same features, and both count
     round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
-             ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h)
+             ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h), less what nobody tells of
              c_{t+1} = ĝ(θ_{t+1}); C_{t+1} from how far users were, which the same release tells
     vote     the mean of clip_V(F_u(Lθ_T) - F_u(0)) + noise, V = √S ‖θ_T‖ at most: above its noise, the model is 0
 
@@ -95,6 +96,10 @@ class WhitenedTracking:
             doubt=np.zeros(d),
             heard=0.0,
             windows=Windows.declared(d - p.constant(d)),
+            moment=np.zeros((d, d)),
+            known=0.0,
+            unwidened=None,
+            widened=np.zeros(d, np.bool_),
             point=zero,
             centre=zero,
             radius=self.bound,
@@ -164,7 +169,7 @@ class WhitenedTracking:
             typical = looks.typical(plan, length.release(logs, answered, float(d), noise.stream("length", stage)))
             mechanism, radius = (
                 p.moment(plan.problem.dimension, stage),
-                looks.radius(plan, state, typical),
+                looks.radius(plan, state, stage, typical),
             )
             moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
             state = looks.whitened(plan, state, moment, stage, typical)
@@ -204,10 +209,12 @@ class WhitenedTracking:
         model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
         if state.alike:
             following, walk, centre = self._strode(state, points, gradients), state.walk, c
+            following = looks.known(self.plan, state, model, following)
             after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
         else:
             gradient, error = model.at(theta, state.walk)
             following, moved = self._moved(state, gradient, error, model)
+            following = looks.known(self.plan, state, model, following)
             walk = state.walk + WALK**2 * moved / d
             after = self._aimed(state, released, share, tail, gradient, error, following, moved)
             centre = model.at(following, walk)[0]

@@ -15,7 +15,7 @@ from quoron_server.problem import Problem
 
 MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is told a whole matrix
 COLUMNS = 3  # looks at columns
-STAGES = 2  # second moments
+STAGES = 4  # second moments
 PARTS = COLUMNS + 2 * STAGES + 1  # those, a length and a second moment as often as that, and the length of a gradient
 
 

@@ -1,12 +1,12 @@
-"""Whitened tracking whose first message is nine questions, each for one release, and whose answers are only summed.
+"""Whitened tracking whose first message is twelve questions, each for one release, and whose answers are only summed.
 
-    columns, three times              as the first message's factor
-    length, moment, twice             the same, of the features as whitened so far
+    columns, twice              as the first message's factor
+    length, moment, four times       the same, of the features as whitened so far
     length, round 0                   of the gradient at 0, then its mean
     rounds 1 to T - 1, vote           as `method`
 
 Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
-what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 9 rounds. Two servers need it, and silos that
+what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 12 rounds. Two servers need it, and silos that
 send sums: nobody sees a row.
 """
 
@@ -101,7 +101,7 @@ class WhitenedInParts:
             typical = looks.typical(self.plan, p.length().release_sums(sums, stream))
         else:
             mechanism = p.moment(dimension, stage)
-            moment = mechanism.release_sums(sums, looks.radius(self.plan, own, typical), stream)
+            moment = mechanism.release_sums(sums, looks.radius(self.plan, own, stage, typical), stream)
             own, entry = looks.whitened(self.plan, own, moment, stage, typical), mechanism.entry()
             present = moment.presence * p.cohort_size
         return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
@@ -124,10 +124,11 @@ class WhitenedInParts:
             return ColumnSum(users, own.windows.both, looks.unit(self.plan), p.constant(features))
         if state.part == VECTOR:
             return self._of_gradients(VectorLengthSum(users, own.transform, self.inner.bound))
-        if state.part < VECTOR and (state.part - COLUMNS) % 2 == 0:
+        stage, whole = divmod(state.part - COLUMNS, 2)
+        if state.part < VECTOR and not whole:
             return LengthSum(users, own.transform, float(features))
         if state.part < VECTOR:
-            return ShapedMomentSum(users, own.transform, looks.radius(self.plan, own, state.typical))
+            return ShapedMomentSum(users, own.transform, looks.radius(self.plan, own, stage, state.typical))
         if own.round == p.gradients:
             return ChangeSum(self.inner.voting(own))
         return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))

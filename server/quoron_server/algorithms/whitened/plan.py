@@ -36,7 +36,7 @@ ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
 COLUMN_SHARE = 0.01  # of μ², of each look at columns
-MOMENTS = (0.045, 0.10)
+MOMENTS = (0.045, 0.04, 0.035, 0.03)  # of the second moments
 VOTE = 0.02
 LENGTH = (0.006, 0.03)  # of each length, at least and at most
 LENGTH_RESOLUTION = 6.2  # a length wants (6.2 / (nμ))² of μ²
@@ -64,7 +64,7 @@ class WhitenedOptions:
     # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
     # one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
-    parts: bool = False  # whether the first message is asked in nine questions: two servers and sums of silos need it
+    parts: bool = False  # whether the first message is asked in twelve questions: two servers and sums of silos need it
 
 
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
