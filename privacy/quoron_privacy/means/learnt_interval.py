@@ -29,18 +29,17 @@ Mask = NDArray[np.bool_]
 
 MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
 TRIES = 3  # at the place and what lies around it
-LOOKS = 17  # at most, by the smallest scale: four at the place and one around it a try, and those that ask again
+LOOKS = 15  # at most, by the smallest scale: four at the place and one around it a try
 LEAST_LAST = 0.3  # of μ² for the mean
 _WINDOWS = (1, 2, 4)  # neighbouring bins that tell together
 _WIDTH = 3.0  # scales that a bin of place is wide
 _STEP, _STEEPEST = 1.6, 0.25  # of tails that nothing shows: see `unseen`
 _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
 _FALSE = 0.03  # how often noise makes users somewhere beyond `learnt_radii._NEAR` scales, about
-ASKED, AGAIN = 0, 0.5  # times that bins in doubt are asked for, and for which part of what the look around cost
-STILL_LEFT = 0.55  # of μ² for the mean, below which nothing is asked again
-_JUMP, _DOUBT, _SURE = 1.5, 2.5, 5.5  # bins in doubt: so many times farther than the last sure one; deviations of both
 _WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
-_NEXT, _FAR_OFTEN, _SEEN = 6.0, 0.0005, 0.001  # ratio of distances where far users are told; how often noise makes one
+MOST_NODES = 64  # where far users are told, to a side
+_NEXT, _FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
+_SEEN = 0.001  # the same of nodes where shares told of users
 _CHANCE = 6.0  # variances of the square of a difference that noise explains
 _LEAST_KEPT, _MOVES = 0.2, np.array([0.0, 1e-3, -1e-3])  # what the narrow mean has to show of a move; moves, in widths
 
@@ -124,18 +123,6 @@ def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
     return max(scale, float(edges[half + 1 + int(np.argmax(enough))])) if enough.any() else scale
 
 
-def doubtful(shares: Vector, deviations: Vector, edges: Vector, scale: float) -> Mask:
-    """Bins far beyond the last that surely holds users that may hold some, by themselves or with a neighbour."""
-    sure = np.flatnonzero((shares > _SURE * deviations) | (shares == shares.max()))
-    far = _JUMP * max(3 * scale, float(edges[sure.max() + 1]), -float(edges[sure.min()]))
-    doubt = np.zeros(len(shares), np.bool_)
-    for window in (1, 2):
-        together, noise = (np.convolve(each, np.ones(window), "valid") for each in (shares, deviations**2))
-        for start in np.flatnonzero(together > _DOUBT * np.sqrt(noise)).tolist():
-            doubt[start : start + window] = True
-    return doubt & (np.maximum(edges[:-1], -edges[1:]) >= far)
-
-
 def _least(deviations: Vector, edges: Vector, scale: float) -> Vector:
     """Shares that stand out of noise."""
     return stands_out(np.maximum(-edges[:-1], edges[1:]) / scale, deviations, len(deviations), _FALSE)
@@ -198,8 +185,8 @@ def narrow_of(shares: Vector, edges: Vector, found: Interval, users: int, unit: 
 
 
 def nodes_of(found: Interval, most: float) -> Vector:
-    """Distances from the middle of the interval, from its half width on to `most` or more, by a constant ratio."""
-    number = max(0, math.ceil(math.log2(most / found.half / _NEXT) - 1e-9))
+    """Distances from the middle of the interval: its half width, _NEXT times that, and doubled until `most`."""
+    number = min(MOST_NODES - 2, max(0, math.ceil(math.log2(most / found.half / _NEXT) - 1e-9)))
     return found.half * np.append(1.0, _NEXT * 2.0 ** np.arange(number + 1.0))
 
 
@@ -213,16 +200,14 @@ def rows_of(values: Vector, found: Interval, narrow: Narrow, nodes: Vector) -> M
     rows = np.zeros((len(away), 2, len(nodes)))
     rows[:, 0, 0] = np.clip(away / found.half, -1.0, 1.0)
     rows[:, 1, 0] = _shown(values, found, narrow.centre, narrow.radius)[:, 0]
-    far = np.flatnonzero((values[:, 0] < found.ends[0]) | (values[:, 0] > found.ends[1])) if len(nodes) > 1 else []
-    if len(far):
-        length = np.maximum(np.abs(away[far]), found.half)
-        at = np.clip(np.searchsorted(nodes, length) - 1, 0, len(nodes) - 2)
-        angle, side = turned(length, nodes[at], nodes[at + 1]), np.where(away[far] > 0, 0, 1)
-        rows[far, :, 0] = 0.0
-        rows[far, side, at] = np.cos(angle)
-        rows[far, 0, 0] = np.where(at == 0, np.sign(away[far]) * np.cos(angle), 0.0)
-        rows[far, 1, 0] = 0.0
-        rows[far, side, at + 1] = np.sin(angle)
+    far = np.flatnonzero((values[:, 0] < found.ends[0]) | (values[:, 0] > found.ends[1]))
+    length = np.maximum(np.abs(away[far]), found.half)
+    at = np.clip(np.searchsorted(nodes, length) - 1, 0, len(nodes) - 2)
+    angle, side = turned(length, nodes[at], nodes[at + 1]), np.where(away[far] > 0, 0, 1)
+    rows[far, side, at] = np.cos(angle)
+    rows[far, 0, 0] = np.where(at == 0, np.sign(away[far]) * np.cos(angle), 0.0)
+    rows[far, 1, 0] = 0.0
+    rows[far, side, at + 1] = np.sin(angle)
     ordered: Matrix = np.concatenate([rows[:, :, 0], rows[:, 0, 1:], rows[:, 1, 1:]], axis=1)
     return ordered
 
@@ -239,10 +224,8 @@ def far_of(means: Vector, unit: float, nodes: Vector, groups: tuple[float, ...])
         pairs = np.flatnonzero(own[:-1] + own[1:] > math.sqrt(2) * least[1:])
         counts = own > least
         for first in (*pairs, *np.flatnonzero(counts)):  # whoever is between two nodes is told by both
-            beside = max(first - 1, 0) if first and (first + 1 == len(own) or own[first - 1] > own[first + 1]) else first + 1
-            counts[first] = True
-            if beside < len(own) and own[beside] > unit:
-                counts[beside] = True
+            beside = max((i for i in (first - 1, first + 1) if 0 <= i < len(own)), key=own.__getitem__, default=first)
+            counts[first], counts[beside] = True, counts[beside] or own[beside] > unit
         if not counts.any():
             continue
         total += sign * float(np.sum((nodes[1:] * own)[counts]))

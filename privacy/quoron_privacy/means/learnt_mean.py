@@ -34,7 +34,16 @@ from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity, mean_slack
 from quoron_privacy.means import learnt_interval, learnt_radii
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
-from quoron_privacy.means.learnt_radii import BINS, COUNTED, INNER, MOST_LENGTHS, MOST_PARTS, STEPS, UNCOUNTED
+from quoron_privacy.means.learnt_radii import (
+    BINS,
+    COUNTED,
+    INNER,
+    MOST_LENGTHS,
+    MOST_PARTS,
+    MOST_SHELLS,
+    STEPS,
+    UNCOUNTED,
+)
 from quoron_privacy.noise.streams import RandomStream
 
 Matrix = NDArray[np.float64]
@@ -130,7 +139,7 @@ class LearntMean:
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
         radii = learnt_radii.radii_of(held, users=self.users, dimension=d, unit=unit)
-        shells = learnt_radii.shells_of(radii.wide, held.most)
+        shells = learnt_radii.shells_of(radii.wide, held.most, d)
         near, far = with_narrow(centre, radii.wide, radii.narrow), with_shells(centre, radii.wide, shells)
         size = (2 + len(shells)) * d + len(shells)
         mean, scale = told.mean(near, size, last, lengths=len(shells), far=far)
@@ -165,12 +174,7 @@ class LearntMean:
             if wider is None or left < keep:
                 break
             scale = wider
-        deviations, again = np.full(len(shares), deviation), learnt_interval.AGAIN * around
-        for _ in range(learnt_interval.ASKED):
-            doubt = learnt_interval.doubtful(shares, deviations, edges, scale)
-            if doubt.any() and left >= again + learnt_interval.STILL_LEFT:
-                shares, deviations = told.again(shares, deviations, centre + edges, doubt, spend(again))
-                left -= again
+        deviations = np.full(len(shares), deviation)
         unit = _noise(self.users, 2, spend(left)).scale
         found = learnt_interval.interval_of(shares, deviations, edges, scale, unit / 2)
         narrow = learnt_interval.narrow_of(shares, edges, found, self.users, unit)
@@ -181,8 +185,12 @@ class LearntMean:
         value, own = learnt_interval.combined(mean, found, narrow, unit)
         far, deviation, reach = learnt_interval.far_of(mean[2:] / _ROOT, unit / _ROOT, nodes, found.groups)
         return Learnt(
-            np.array([centre + value + far]), np.array([centre + found.middle]), max(found.half, reach),
-            math.hypot(own, deviation), found.least, tuple(told.noises),
+            np.array([centre + value + far]),
+            np.array([centre + found.middle]),
+            max(found.half, reach),
+            math.hypot(own, deviation),
+            found.least,
+            tuple(told.noises),
         )
 
 
@@ -206,19 +214,11 @@ class _Told:
             octaves[own] = np.clip(np.log2(top / np.maximum(lengths, top * 2.0**-BINS)), 0, BINS - 1)
         return self._counted(octaves[self.here[one] & self.here[other]], BINS, half, mu)
 
-    def shares(self, edges: Vector, mu: float, which: Mask | slice = slice(None)) -> Vector:
-        """Noisy shares of users of one column in `which` bins between `edges`; those beyond count in the outer ones."""
+    def shares(self, edges: Vector, mu: float) -> Vector:
+        """Noisy shares of users of one column in bins between `edges`; those beyond count in the outer ones."""
         bins = np.clip(np.searchsorted(edges, self.rows[self.here, 0], side="right") - 1, 0, len(edges) - 2)
-        counts = np.bincount(bins, minlength=len(edges) - 1)[which]
+        counts = np.bincount(bins, minlength=len(edges) - 1)
         return self._released(counts / len(self.rows), len(self.rows), mu)
-
-    def again(self, shares: Vector, deviations: Vector, edges: Vector, which: Mask, mu: float) -> tuple[Vector, Vector]:
-        """Those shares and their noise, after those of `which` bins are released once more."""
-        answer, shares, deviations = self.shares(edges, mu, which), shares.copy(), deviations.copy()
-        part = deviations[which] ** 2 / (deviations[which] ** 2 + self.scale**2)
-        shares[which] += part * (answer - shares[which])
-        deviations[which] = self.scale * np.sqrt(part)
-        return shares, deviations
 
     def lengths(self, centre: Vector, edges: Vector, mu: float) -> Vector:
         """Noisy shares of users whose distance from `centre` is between `edges`; others do not count."""
@@ -244,7 +244,12 @@ class _Told:
         return self.noises[-1][0].scale
 
     def mean(
-        self, row: Rows, size: int, mu: float, lengths: int = 0, far: Callable[[Matrix], tuple[Mask, Matrix]] | None = None
+        self,
+        row: Rows,
+        size: int,
+        mu: float,
+        lengths: int = 0,
+        far: Callable[[Matrix], tuple[Mask, Matrix]] | None = None,
     ) -> tuple[Vector, float]:
         """The noisy mean of users' rows, clipped to norm one, (size,), and its noise a coordinate.
 
@@ -275,10 +280,10 @@ def first_share(strength: float) -> float:
 
 
 def gaussians(dimension: int) -> int:
-    """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means at last."""
+    """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means and shells at last."""
     if dimension == 1:
-        return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 2
-    return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension
+        return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 2 * learnt_interval.MOST_NODES
+    return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension + MOST_SHELLS * (dimension + 1)
 
 
 def clipped(centre: Vector, radius: float) -> Rows:

@@ -23,8 +23,10 @@ Mask = NDArray[np.bool_]
 
 BINS = 64  # of the lengths of pairs, each half as long as the one before
 SMALLEST = 2.0**-40  # of the bound: a scale below is none
-FALLS = 2.0
-INNER = 0.9  # β: of a norm of one, what the middle release gives to the vector
+INNER, _FALLS = (
+    0.9,
+    2.0,
+)  # β: of a norm of one, what the middle release gives to the vector; falls beyond R by that power
 STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
 _NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most, and into how many each
@@ -42,8 +44,9 @@ _CHANCE, _ALONE = 3.0, 12.0  # deviations of the square of a difference that noi
 _ALIGNED, _FAINT = 0.6, 0.002  # of what clipping takes, at least, what is in one direction; noise that hides more
 _UNSEEN = 1.0  # deviations of users that may be beyond the edge, falling off by the cube
 _CLEAR = 1.5  # deviations of a part of the last bin with users, below which it is empty
-COUNTED, UNCOUNTED = 0.6, 0.8  # of a norm of one, what the last release gives to counting users far away; to a vector
-_FIRST, _FAR_OFTEN = 8.0, 0.001
+COUNTED, UNCOUNTED = 0.6, 0.8  # of a norm of one, what the last release gives to counting who is far away; to where
+_FIRST, _FAR_OFTEN = 8.0, 0.001  # end of the first shell, in wide radii; how often noise makes users of one there
+MOST_SHELLS, _SHELL_NUMBERS = 64, 6400  # beyond the wide radius; means of them that are released, or eight shells
 _STEP, _STEEPEST = 1.3, 0.5  # of tails that nothing shows: see `unseen`
 _STEPS_ON, _SHARP, _GROUP, _HARDLY = 6, 0.75, 0.05, 0.3
 _ABOVE, _BELOW = 1.5, 2.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
@@ -166,7 +169,7 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
 
 def inner(lengths: Vector) -> Vector:
     """Of a norm of one, what the middle release gives to the vector of a user so many radii away."""
-    part: Vector = INNER * np.minimum(lengths, np.maximum(lengths, 1e-300) ** -FALLS)
+    part: Vector = INNER * np.minimum(lengths, np.maximum(lengths, 1e-300) ** -_FALLS)
     return part
 
 
@@ -326,14 +329,14 @@ class Far:
     reach: float  # end of the last shell that counts; 0 where none does
 
 
-def shells_of(wide: float, most: float) -> Vector:
-    """Where shells beyond `wide` end: the first so many times farther, the others by the same ratio, until `most`."""
-    number = max(0, math.ceil(2 * math.log2(most / wide / _FIRST) - 1e-9))
-    ends: Vector = wide * _FIRST * 2.0 ** (np.arange(number + 1) / 2)
-    return ends
+def shells_of(wide: float, most: float, dimension: int) -> Vector:
+    """Where shells beyond `wide` end: the first `_FIRST` times farther, others by one ratio, √2 or so, until `most`."""
+    octaves = max(0.0, math.log2(most / wide / _FIRST))
+    number = min(math.ceil(2 * octaves), MOST_SHELLS - 1, max(8, _SHELL_NUMBERS // dimension))
+    return np.array([wide * _FIRST * 2 ** (octaves * each / max(number, 1)) for each in range(number + 1)])
 
 
-def turned(r: Vector, wide: float, shell: Vector) -> Vector:
+def turned(r: Vector, wide: Vector | float, shell: Vector | float) -> Vector:
     """The angle x of wide cos x + shell sin x = r, for wide <= r <= shell; that of r = shell beyond."""
     long = np.hypot(wide, shell)
     angle: Vector = np.arcsin(np.minimum(r, shell) / long) - np.arctan2(wide, shell)
@@ -350,7 +353,8 @@ def far_of(told: Vector, unit: float, shells: Vector, wide: float, bins: Bins) -
     means, counts = told[: -len(shells)].reshape(-1, d), told[-len(shells) :] / math.sqrt(2) / COUNTED
     ends, variance = np.append(wide, shells), (unit / math.sqrt(2) / COUNTED) ** 2
     shares, variances = (
-        np.diff(np.interp(ends, bins.edges, np.append(0.0, np.cumsum(each)))) for each in (bins.shares, bins.deviations**2)
+        np.diff(np.interp(ends, bins.edges, np.append(0.0, np.cumsum(each))))
+        for each in (bins.shares, bins.deviations**2)
     )
     precisions = np.divide(1.0, variances, out=np.zeros_like(variances), where=variances > 0)
     shown = np.maximum(0.0, counts / variance + shares * precisions) ** 2 / (1 / variance + precisions)
