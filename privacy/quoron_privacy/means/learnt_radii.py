@@ -379,8 +379,9 @@ def combined(
     itself in those few that differ far more than the others.
     """
     quiet, loud = (unit * radii.narrow / radii.kept) ** 2, (unit * radii.wide) ** 2
-    trust = deviation**2 / (deviation**2 + quiet + radii.scatter)
-    even, noise = trust * narrow / radii.kept, trust**2 * quiet + (1 - trust) ** 2 * deviation**2
+    known = deviation**2 + radii.scatter  # what scatters the narrow mean scatters a centre too
+    trust = known / (known + quiet + radii.scatter)
+    even, noise = trust * narrow / radii.kept, trust**2 * quiet + (1 - trust) ** 2 * known
     variance = noise + trust**2 * radii.scatter
     square = (wide - even) ** 2
     likely = max(3.0, 3.5 * math.log(len(centre)) - 2.5) * (variance + loud)  # of the largest square
