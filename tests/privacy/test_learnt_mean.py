@@ -323,14 +323,14 @@ def test_no_shape_of_users_and_no_user_can_raise(shape):
 
 
 @every
-@pytest.mark.parametrize("bound", [10.0, 1e3, 1e6])
+@pytest.mark.parametrize("bound", [10.0, 1e3, 1e6, 1e10])
 def test_the_radius_follows_the_users_and_not_the_bound(shape, bound):
     """Users are about a point half the bound away. Fixed seeds."""
     values = SHAPES[shape](np.random.default_rng(5), 10_000, 3)
     lengths = np.linalg.norm(values - np.median(values, axis=0), axis=1)
-    values += 0.5 * bound / math.sqrt(3)
+    values += min(0.5 * bound, 1e6) / math.sqrt(3)
     released = found(values, 1.1 * bound + 30.0)
-    assert released.radius < 3 * np.quantile(lengths, 0.995) + 1e-3 * bound
+    assert released.radius < 3 * np.quantile(lengths, 0.995) + 1e-3 * min(bound, 1e3)
     assert shape == "all alike" or released.radius > np.median(lengths)
 
 
@@ -340,9 +340,9 @@ def test_the_radius_follows_the_users_and_not_the_bound(shape, bound):
 )
 @pytest.mark.parametrize("bound", [40.0, 1e6])
 def test_the_error_is_near_that_of_the_best_radius_around_the_true_centre(users, most, bound, shape):
-    """Six draws of users and of noise, fixed; far more of them in benchmarks/private_means.py."""
+    """Twelve draws of users and of noise, fixed; far more in benchmarks/private_means.py."""
     dimension = 10
-    tables = [SHAPES[shape](np.random.default_rng(draw), users, dimension) for draw in range(6)]
+    tables = [SHAPES[shape](np.random.default_rng(draw), users, dimension) for draw in range(12)]
     away = 0.4 * bound / math.sqrt(dimension)
     off = [
         np.sum((found(x + away, bound=2 * bound, seed=i).value - away - x.mean(axis=0)) ** 2)

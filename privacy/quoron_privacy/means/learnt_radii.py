@@ -49,7 +49,7 @@ _FIRST, _FAR_OFTEN = 8.0, 0.001  # end of the first shell, in wide radii; how of
 MOST_SHELLS, _SHELL_NUMBERS = 64, 6400  # beyond the wide radius; means of them that are released, or eight shells
 _STEP, _STEEPEST = 1.3, 0.5  # of tails that nothing shows: see `unseen`
 _STEPS_ON, _SHARP, _GROUP, _HARDLY = 6, 0.75, 0.05, 0.3
-_ABOVE, _BELOW = 1.5, 2.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
+_ABOVE, _BELOW = 1.5, 3.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
 
 
 @dataclass(frozen=True, slots=True)
