@@ -13,9 +13,10 @@ Every release is a Gaussian mean of rows of norm one at most; for a user at cent
 | ------- | -------------------------------------------------------------- | ---------------------------------- |
 | first   | of a public random pair: in which octave its difference lies   | the typical length                 |
 | steps   | min(1, r/R) u                                                  | a centre, nearer each time         |
-| middle  | β min(1, r/R) u; in the bin of r what that leaves of the norm  | a better centre, shares of lengths |
+| middle  | β min(r/R, R²/r²) u; in the bin of r the rest of the norm       | a better centre, shares of lengths |
 | look    | which part of a bin near the edge of all users r is in          | where users end                    |
 | last    | a u with a = min(1, r/C), and √(1 - a²) min(1, r/c) u          | a mean for C and, for nothing, c   |
+|         | beyond C: in the shell of r what a = cos of an angle leaves     | the same of users far away         |
 
 Source: ours. The steps are those of Biswas, Dong, Kamath & Ullman (2020), who take the radius from a declared variance.
 Statement, proof and constants: docs/privacy/private-mean.md#m7.
@@ -78,7 +79,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class LearntMean:
-    """Four to nineteen releases on the same users, each by radii and a centre that those before it tell.
+    """Four to seventeen releases on the same users, each by radii and a centre that those before it tell.
 
     Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
     `gaussians(dimension)` Gaussian samples at most.
