@@ -18,7 +18,9 @@
 |             | learn from, else the least noisy of `clip`, `two-stage` and `range`           |                     |
 
 `learnt` takes `bound` as far too large as it may be, and no `spread`; what it finds, `centre` and `radius`, is released
-with the value. A few users at a far corner move all but `robust`, which leaves them out:
+with the value. Only where `bound` is more than 10¹¹ times as large as users are apart, which float64 does not hold, the
+place is lost, and `noise_scale` says so. A few users at a far corner move
+all but `robust`, which leaves them out:
 
     >>> visits[:100] = 11.0
     >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, outliers=0.01, simulation_seed=1)

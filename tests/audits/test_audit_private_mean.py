@@ -6,7 +6,7 @@ bound here is wrong with probability at most `harness.FAILURE` = 1e-8.
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -194,9 +194,9 @@ class TestLearntMean:
     def test_the_audit_catches_an_interval_of_true_shares(self, monkeypatch):
         """As if one column's users were counted and not released with noise."""
 
-        def counted(self, edges, mu, which=slice(None)):
-            honest(self, edges, mu, which)
-            return np.histogram(self.rows, edges)[0][which] / USERS
+        def counted(self, edges, mu):
+            honest(self, edges, mu)
+            return np.histogram(self.rows, edges)[0] / USERS
 
         honest, chosen = learnt_mean._Told.shares, learnt_interval.interval_of
         monkeypatch.setattr(learnt_mean._Told, "shares", counted)
@@ -262,46 +262,57 @@ class TestLookAtTheEdge:
         assert self.found(lambda shown: shown.sum(axis=1), draws=5_000) > EPSILON
 
 
-class TestBinsThatAreAskedAgain:
-    """Shares of users of one column, and once more those of bins far away that may hold somebody."""
+class TestUsersFarAway:
+    """The last release: one user far away to one side, or to the other. What is at nodes is told times √2."""
 
-    EDGES = learnt_interval.bins_around(1.0, 64.0, 1000.0)
+    FOUND = learnt_interval.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
+    NODES = learnt_interval.nodes_of(FOUND, 100.0)
+    SHELLS = learnt_radii.shells_of(1.0, 100.0, 2)
 
-    def found(self, statistic, sound=True, draws=1_000):
+    def mean(self, told, columns, mu):
+        if columns == 1:
+            narrow, size = learnt_interval.Narrow(0.0, 0.5, 1.0, 0.0), 2 * len(self.NODES)
+            rows = partial(learnt_interval.rows_of, found=self.FOUND, narrow=narrow, nodes=self.NODES)
+            mean, _ = told.mean(rows, size, mu, lengths=size - 2)
+            return mean[2:].reshape(2, -1)[:, :2].sum(axis=1) @ [1.0, -1.0]
+        near, far = (
+            learnt_mean.with_narrow(np.zeros(2), 1.0, 0.5),
+            learnt_mean.with_shells(np.zeros(2), 1.0, self.SHELLS),
+        )
+        mean, _ = told.mean(near, 4 + 3 * len(self.SHELLS), mu, lengths=len(self.SHELLS), far=far)
+        return mean[4:6].sum()
+
+    def found(self, columns, draws):
         def world(at, seed):
-            rows = np.zeros((USERS, 1))
+            rows = np.zeros((USERS, columns))
             rows[3] = at
-            true = np.histogram(rows, self.EDGES)[0] / USERS
 
             def draw(runs):
-                stream, mu = SeededNoise(seed).stream("look"), gdp.mu_for(EPSILON, DELTA) / math.sqrt(2)
-                shown = np.zeros((runs, 2, len(true)))
-                for run in range(runs):
-                    told = learnt_mean._Told(rows, np.ones(USERS, bool), stream)
-                    shares = told.shares(self.EDGES, mu)
-                    noise = np.full(len(shares), told.scale)
-                    doubt = learnt_interval.doubtful(
-                        *((shares, noise) if sound else (true, 0 * noise + 0.04)), self.EDGES, 1.0
-                    )
-                    shown[run] = shares, told.again(shares, noise, self.EDGES, doubt, mu)[0] if doubt.any() else shares
-                return statistic(shown)
+                told = learnt_mean._Told(rows, np.ones(USERS, bool), SeededNoise(seed).stream("last"))
+                return np.array([self.mean(told, columns, gdp.mu_for(EPSILON, DELTA)) for _ in range(runs)])
 
             return draw
 
-        return epsilon_lower_bound(world(0.1, 51), world(30.0, 52), delta=DELTA, draws=draws)
+        at = 0.99 * (self.NODES[2] if columns == 1 else self.SHELLS[0] / math.sqrt(2))
+        return epsilon_lower_bound(world(at, 51), world(-at, 52), delta=DELTA, draws=draws)
 
-    @pytest.mark.parametrize("statistic", ["how many", "what"])
-    def test_they_never_exceed_the_claimed_epsilon(self, statistic):
-        far, near = (int(np.searchsorted(self.EDGES, at)) - 1 for at in (30.0, 0.1))
-        of = {
-            "how many": lambda shown: np.sum(shown[:, 0] != shown[:, 1], axis=1),
-            "what": lambda shown: shown[:, 1, far] - shown[:, 0, near],
-        }
-        assert self.found(of[statistic]) <= EPSILON
+    @pytest.mark.parametrize("columns", [1, 2])
+    def test_they_never_exceed_the_claimed_epsilon(self, columns):
+        assert 0.2 < self.found(columns, 20_000) <= EPSILON
 
-    def test_the_audit_catches_bins_that_are_asked_again_because_of_who_is_in_them(self):
-        """As if true shares, and not those that were released, told what is in doubt."""
-        assert self.found(lambda shown: np.sum(shown[:, 0] != shown[:, 1], axis=1), sound=False) > EPSILON
+    def test_the_audit_catches_nodes_that_count_for_six(self, monkeypatch):
+        monkeypatch.setattr(learnt_mean, "_ROOT", 6.0)
+        assert self.found(1, 4_000) > EPSILON
+
+    def test_the_audit_catches_shells_whose_parts_are_added_after_the_clip(self, monkeypatch):
+        """As if each part of a row were of norm one by itself, and all together more."""
+        honest = learnt_mean.ClippedSum.of
+
+        def of(self, rows, here):
+            return honest(self, rows, here) + honest(self, rows, here) + honest(self, rows, here)
+
+        monkeypatch.setattr(learnt_mean.ClippedSum, "of", of)
+        assert self.found(2, 4_000) > EPSILON
 
 
 class TestRobustMean:

@@ -16,28 +16,30 @@ How the rules were found: docs/privacy/private-mean.md, "One column".
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.means.learnt_radii import seen_of, stands_out, unseen
+from quoron_privacy.means.learnt_radii import seen_of, stands_out, turned, unseen
 
+Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
 TRIES = 3  # at the place and what lies around it
-LOOKS = 17  # at most, by the smallest scale: four at the place and one around it a try, and those that ask again
+LOOKS = 15  # at most, by the smallest scale: four at the place and one around it a try
 LEAST_LAST = 0.3  # of μ² for the mean
 _WINDOWS = (1, 2, 4)  # neighbouring bins that tell together
 _WIDTH = 3.0  # scales that a bin of place is wide
 _STEP, _STEEPEST = 1.6, 0.25  # of tails that nothing shows: see `unseen`
 _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
 _FALSE = 0.03  # how often noise makes users somewhere beyond `learnt_radii._NEAR` scales, about
-ASKED, AGAIN = 2, 0.5  # times that bins in doubt are asked for, and for which part of what the look around cost
-STILL_LEFT = 0.55  # of μ² for the mean, below which nothing is asked again
-_JUMP, _DOUBT, _SURE = 1.5, 2.5, 5.5  # bins in doubt: so many times farther than the last sure one; deviations of both
 _WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
+MOST_NODES = 64  # where far users are told, to a side
+_NEXT, _FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
+_SEEN = 0.001  # the same of nodes where shares told of users
 _CHANCE = 6.0  # variances of the square of a difference that noise explains
 _LEAST_KEPT, _MOVES = 0.2, np.array([0.0, 1e-3, -1e-3])  # what the narrow mean has to show of a move; moves, in widths
 
@@ -51,6 +53,18 @@ class Interval:
     outside: float  # what they add to the mean beyond the clipped one, by their released shares
     deviation: float  # of that, from noise
     least: float  # share of users that is seen wherever it lies
+    ends: tuple[float, float] = (-math.inf, math.inf)  # beyond which users are told by nodes
+    groups: tuple[float, ...] = ()  # where some surely are there, from the middle
+
+    @property
+    def middle(self) -> float:
+        """Half way."""
+        return (self.low + self.high) / 2
+
+    @property
+    def half(self) -> float:
+        """Half its width."""
+        return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +82,7 @@ def shares_of(strength: float) -> tuple[float, float, float]:
     return (
         min(0.25, max(0.01, (40 / strength) ** 2)),
         min(0.1, max(0.005, (28 / strength) ** 2)),
-        0.3 * min(1.0, (240 / strength) ** 0.2) * min(1.0, (2400 / strength) ** 0.1),
+        0.24 * min(1.0, (240 / strength) ** 0.2) * min(1.0, (2400 / strength) ** 0.1),
     )
 
 
@@ -109,18 +123,6 @@ def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
     return max(scale, float(edges[half + 1 + int(np.argmax(enough))])) if enough.any() else scale
 
 
-def doubtful(shares: Vector, deviations: Vector, edges: Vector, scale: float) -> Mask:
-    """Bins far beyond the last that surely holds users that may hold some, by themselves or with a neighbour."""
-    sure = np.flatnonzero((shares > _SURE * deviations) | (shares == shares.max()))
-    far = _JUMP * max(3 * scale, float(edges[sure.max() + 1]), -float(edges[sure.min()]))
-    doubt = np.zeros(len(shares), np.bool_)
-    for window in (1, 2):
-        together, noise = (np.convolve(each, np.ones(window), "valid") for each in (shares, deviations**2))
-        for start in np.flatnonzero(together > _DOUBT * np.sqrt(noise)).tolist():
-            doubt[start : start + window] = True
-    return doubt & (np.maximum(edges[:-1], -edges[1:]) >= far)
-
-
 def _least(deviations: Vector, edges: Vector, scale: float) -> Vector:
     """Shares that stand out of noise."""
     return stands_out(np.maximum(-edges[:-1], edges[1:]) / scale, deviations, len(deviations), _FALSE)
@@ -154,9 +156,14 @@ def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float,
     width = high - low[:, None]  # by low, by high
     risk = np.where(width > 0, (width * unit) ** 2 + up + down[:, None], math.inf)
     at, to = np.unravel_index(int(np.argmin(risk)), risk.shape)
-    reach = above[to] - below[at]
+    middle, half = (low[at] + high[to]) / 2, (high[to] - low[at]) / 2
+    near = known & (np.maximum(high - middle, middle - low) <= _NEXT * half)
+    ends = float(min(low[at], low[near].min(initial=low[at]))), float(max(high[to], high[near].max(initial=high[to])))
+    reach = np.where(near, above[to] - below[at], 0.0)
     noise = math.sqrt(float(np.sum((trust * reach * deviations) ** 2)))
-    return Interval(float(low[at]), float(high[to]), float(np.sum(users * reach)), noise, float(min(1.0, least.max())))
+    groups = tuple((middles - middle)[known & (shares > least) & ~near].tolist())
+    outside = float(np.sum(users * reach))
+    return Interval(float(low[at]), float(high[to]), outside, noise, float(min(1.0, least.max())), ends, groups)
 
 
 def narrow_of(shares: Vector, edges: Vector, found: Interval, users: int, unit: float) -> Narrow:
@@ -177,16 +184,59 @@ def narrow_of(shares: Vector, edges: Vector, found: Interval, users: int, unit: 
     return Narrow(centre, float(radii[best]), float(heard[best]), float(scatter[best]) if told else math.inf)
 
 
-def rows_of(values: Vector, found: Interval, narrow: Narrow) -> Vector:
-    """(a, √(1 - a²) b at most) of users' values (k, 1), both means' rows: (k, 2), of norm one at most."""
-    middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
-    wide = np.clip((values - middle) / half, -1.0, 1.0)
-    return np.hstack([wide, _shown(values, found, narrow.centre, narrow.radius)])
+def nodes_of(found: Interval, most: float) -> Vector:
+    """Distances from the middle of the interval: its half width, _NEXT times that, and doubled until `most`."""
+    number = min(MOST_NODES - 2, max(0, math.ceil(math.log2(most / found.half / _NEXT) - 1e-9)))
+    return found.half * np.append(1.0, _NEXT * 2.0 ** np.arange(number + 1.0))
+
+
+def rows_of(values: Vector, found: Interval, narrow: Narrow, nodes: Vector) -> Matrix:
+    """(a, √(1 - a²) b at most) of users' values (k, 1), both means' rows, and what there is at nodes above and below.
+
+    Of users beyond `ends` there is a part cos x at one node and sin x at the next, which add to where they are; the
+    first node is the interval's own end. (k, 2 nodes), of norm one at most.
+    """
+    away = values[:, 0] - found.middle
+    rows = np.zeros((len(away), 2, len(nodes)))
+    rows[:, 0, 0] = np.clip(away / found.half, -1.0, 1.0)
+    rows[:, 1, 0] = _shown(values, found, narrow.centre, narrow.radius)[:, 0]
+    far = np.flatnonzero((values[:, 0] < found.ends[0]) | (values[:, 0] > found.ends[1]))
+    length = np.maximum(np.abs(away[far]), found.half)
+    at = np.clip(np.searchsorted(nodes, length) - 1, 0, len(nodes) - 2)
+    angle, side = turned(length, nodes[at], nodes[at + 1]), np.where(away[far] > 0, 0, 1)
+    rows[far, side, at] = np.cos(angle)
+    rows[far, 0, 0] = np.where(at == 0, np.sign(away[far]) * np.cos(angle), 0.0)
+    rows[far, 1, 0] = 0.0
+    rows[far, side, at + 1] = np.sin(angle)
+    ordered: Matrix = np.concatenate([rows[:, :, 0], rows[:, 0, 1:], rows[:, 1, 1:]], axis=1)
+    return ordered
+
+
+def far_of(means: Vector, unit: float, nodes: Vector, groups: tuple[float, ...]) -> tuple[float, float, float]:
+    """(what users at the nodes add to the mean, its noise, how far the last lies): those that stand out of `unit`."""
+    total, noise, reach = 0.0, 0.0, 0.0
+    for sign, own in zip((1.0, -1.0), means.reshape(2, -1), strict=True):
+        chances = np.maximum(1e-12, _FAR_OFTEN * (nodes[0] / nodes[1:]) ** 2.5)
+        for group in groups:
+            if sign * group > 0:
+                chances[np.argmin(np.abs(np.log(nodes[1:] / abs(group))))] = _SEEN
+        least = unit * np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
+        pairs = np.flatnonzero(own[:-1] + own[1:] > math.sqrt(2) * least[1:])
+        counts = own > least
+        for first in (*pairs, *np.flatnonzero(counts)):  # whoever is between two nodes is told by both
+            beside = max((i for i in (first - 1, first + 1) if 0 <= i < len(own)), key=own.__getitem__, default=first)
+            counts[first], counts[beside] = True, counts[beside] or own[beside] > unit
+        if not counts.any():
+            continue
+        total += sign * float(np.sum((nodes[1:] * own)[counts]))
+        noise = math.hypot(noise, unit * float(np.linalg.norm(nodes[1:][counts])))
+        reach = max(reach, float(nodes[1:][counts].max()))
+    return total, noise, reach
 
 
 def _shown(values: Vector, found: Interval, centre: float, radius: float | Vector) -> Vector:
     """What the narrow mean takes of users there: between -1 and 1, odd around the centre."""
-    middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
+    middle, half = found.middle, found.half
     wide = np.minimum(1.0, np.maximum(np.abs(values - middle), np.abs(2 * centre - values - middle)) / half)
     taken: Vector = np.sqrt(1 - wide**2) * np.clip((values - centre) / radius, -1.0, 1.0)
     return taken

@@ -13,9 +13,10 @@ Every release is a Gaussian mean of rows of norm one at most; for a user at cent
 | ------- | -------------------------------------------------------------- | ---------------------------------- |
 | first   | of a public random pair: in which octave its difference lies   | the typical length                 |
 | steps   | min(1, r/R) u                                                  | a centre, nearer each time         |
-| middle  | β min(1, r/R) u; in the bin of r what that leaves of the norm  | a better centre, shares of lengths |
+| middle  | β min(r/R, R²/r²) u; in the bin of r the rest of the norm       | a better centre, shares of lengths |
 | look    | which part of a bin near the edge of all users r is in          | where users end                    |
 | last    | a u with a = min(1, r/C), and √(1 - a²) min(1, r/c) u          | a mean for C and, for nothing, c   |
+|         | beyond C: in the shell of r what a = cos of an angle leaves     | the same of users far away         |
 
 Source: ours. The steps are those of Biswas, Dong, Kamath & Ullman (2020), who take the radius from a declared variance.
 Statement, proof and constants: docs/privacy/private-mean.md#m7.
@@ -34,12 +35,22 @@ from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity, mean_slack
 from quoron_privacy.means import learnt_interval, learnt_radii
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
-from quoron_privacy.means.learnt_radii import BINS, INNER, MOST_LENGTHS, MOST_PARTS, STEPS
+from quoron_privacy.means.learnt_radii import (
+    BINS,
+    COUNTED,
+    INNER,
+    MOST_LENGTHS,
+    MOST_PARTS,
+    MOST_SHELLS,
+    STEPS,
+    UNCOUNTED,
+)
 from quoron_privacy.noise.streams import RandomStream
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Rows = Callable[[Matrix], Matrix]  # of a mean, from users' vectors (k, d)
 
 LEAST, LEAST_A_ROOT = 60.0, 25.0  # n μ and n μ / √d, below which shares of users, or the centre, drown in their noise
 _FIRST, _MOST_FIRST = 0.02, 0.4  # of μ² for the first release
@@ -68,7 +79,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class LearntMean:
-    """Four to nineteen releases on the same users, each by radii and a centre that those before it tell.
+    """Four to seventeen releases on the same users, each by radii and a centre that those before it tell.
 
     Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
     `gaussians(dimension)` Gaussian samples at most.
@@ -129,10 +140,15 @@ class LearntMean:
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
         radii = learnt_radii.radii_of(held, users=self.users, dimension=d, unit=unit)
-        mean, _ = told.mean(with_narrow(centre, radii.wide, radii.narrow), 2 * d, last)
-        wide, narrow = radii.wide * mean[:d], radii.narrow * mean[d:]
+        shells = learnt_radii.shells_of(radii.wide, held.most, d)
+        near, far = with_narrow(centre, radii.wide, radii.narrow), with_shells(centre, radii.wide, shells)
+        size = (2 + len(shells)) * d + len(shells)
+        mean, scale = told.mean(near, size, last, lengths=len(shells), far=far)
+        wide, narrow = radii.wide * mean[:d], radii.narrow * mean[d : 2 * d]
         value, own = learnt_radii.combined(centre, deviation, wide, narrow, radii, unit)
-        return Learnt(value, centre, radii.wide, own, held.least, tuple(told.noises))
+        more = learnt_radii.far_of(mean[2 * d :], scale, shells, radii.wide, bins)
+        value, own, radius = value + more.sum, math.hypot(own, more.deviation), max(radii.wide, more.reach)
+        return Learnt(value, centre, radius, own, held.least, tuple(told.noises))
 
     def _of_a_column(self, told: "_Told", public: RandomStream) -> Learnt:
         """The same, of one: where users are by bins of place, and a clip to an interval."""
@@ -159,19 +175,24 @@ class LearntMean:
             if wider is None or left < keep:
                 break
             scale = wider
-        deviations, again = np.full(len(shares), deviation), learnt_interval.AGAIN * around
-        for _ in range(learnt_interval.ASKED):
-            doubt = learnt_interval.doubtful(shares, deviations, edges, scale)
-            if doubt.any() and left >= again + learnt_interval.STILL_LEFT:
-                shares, deviations = told.again(shares, deviations, centre + edges, doubt, spend(again))
-                left -= again
+        deviations = np.full(len(shares), deviation)
         unit = _noise(self.users, 2, spend(left)).scale
         found = learnt_interval.interval_of(shares, deviations, edges, scale, unit / 2)
         narrow = learnt_interval.narrow_of(shares, edges, found, self.users, unit)
-        mean, _ = told.mean(lambda rows: learnt_interval.rows_of(rows - centre, found, narrow), 2, spend(left))
+        nodes = learnt_interval.nodes_of(found, max(edges[-1] - found.middle, found.middle - edges[0]))
+        rows = partial(learnt_interval.rows_of, found=found, narrow=narrow, nodes=nodes)
+        size, more = 2 * len(nodes), 2 * len(nodes) - 2
+        mean, unit = told.mean(lambda values: rows(values - centre), size, spend(left), lengths=more)
         value, own = learnt_interval.combined(mean, found, narrow, unit)
-        middle, radius = centre + (found.low + found.high) / 2, (found.high - found.low) / 2
-        return Learnt(np.array([centre + value]), np.array([middle]), radius, own, found.least, tuple(told.noises))
+        far, deviation, reach = learnt_interval.far_of(mean[2:] / _ROOT, unit / _ROOT, nodes, found.groups)
+        return Learnt(
+            np.array([centre + value + far]),
+            np.array([centre + found.middle]),
+            max(found.half, reach),
+            math.hypot(own, deviation),
+            found.least,
+            tuple(told.noises),
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -194,19 +215,11 @@ class _Told:
             octaves[own] = np.clip(np.log2(top / np.maximum(lengths, top * 2.0**-BINS)), 0, BINS - 1)
         return self._counted(octaves[self.here[one] & self.here[other]], BINS, half, mu)
 
-    def shares(self, edges: Vector, mu: float, which: Mask | slice = slice(None)) -> Vector:
-        """Noisy shares of users of one column in `which` bins between `edges`; those beyond count in the outer ones."""
+    def shares(self, edges: Vector, mu: float) -> Vector:
+        """Noisy shares of users of one column in bins between `edges`; those beyond count in the outer ones."""
         bins = np.clip(np.searchsorted(edges, self.rows[self.here, 0], side="right") - 1, 0, len(edges) - 2)
-        counts = np.bincount(bins, minlength=len(edges) - 1)[which]
+        counts = np.bincount(bins, minlength=len(edges) - 1)
         return self._released(counts / len(self.rows), len(self.rows), mu)
-
-    def again(self, shares: Vector, deviations: Vector, edges: Vector, which: Mask, mu: float) -> tuple[Vector, Vector]:
-        """Those shares and their noise, after those of `which` bins are released once more."""
-        answer, shares, deviations = self.shares(edges, mu, which), shares.copy(), deviations.copy()
-        part = deviations[which] ** 2 / (deviations[which] ** 2 + self.scale**2)
-        shares[which] += part * (answer - shares[which])
-        deviations[which] = self.scale * np.sqrt(part)
-        return shares, deviations
 
     def lengths(self, centre: Vector, edges: Vector, mu: float) -> Vector:
         """Noisy shares of users whose distance from `centre` is between `edges`; others do not count."""
@@ -231,15 +244,31 @@ class _Told:
         """Of the last release's noise."""
         return self.noises[-1][0].scale
 
-    def mean(self, row: Callable[[Matrix], Matrix], size: int, mu: float, lengths: int = 0) -> tuple[Vector, float]:
-        """The noisy mean of users' rows (k, size), clipped to norm one, and its noise a coordinate.
+    def mean(
+        self,
+        row: Rows,
+        size: int,
+        mu: float,
+        lengths: int = 0,
+        far: Callable[[Matrix], tuple[Mask, Matrix]] | None = None,
+    ) -> tuple[Vector, float]:
+        """The noisy mean of users' rows, clipped to norm one, (size,), and its noise a coordinate.
 
-        The last `lengths` coordinates of a row are non-negative, and their means are released times √2.
+        The last `lengths` coordinates of a row are non-negative, and their means are released times √2. `far` says
+        whose rows are others, and those: all that `row` makes end with zeros then.
         """
         users, step = len(self.rows), max(1, _BLOCK // size)
-        reduction, blocks = ClippedSum(1.0, users), range(0, users, step)
-        sums = [reduction.of(row(self.rows[start : start + step]), self.here[start : start + step]) for start in blocks]
-        mean = reduction.mean(sum(sums[1:], sums[0]))
+        reduction, whole = ClippedSum(1.0, users), np.zeros(size)
+        for own in (slice(start, start + step) for start in range(0, users, step)):
+            rows, here = self.rows[own], self.here[own]
+            parts = []
+            if far is not None:
+                away, others = far(rows)
+                parts, here = [(others, here[away])], here & ~away
+            for made, counted in [(row(rows), here), *parts]:
+                sums = reduction.of(made, counted)
+                whole[: made.shape[1]] += sums.total
+        mean: Vector = whole * (2.0**-reduction.bits / users)
         mean[size - lengths :] *= _ROOT
         noise = _noise(users, size, mu)
         self.noises.append((noise, size))
@@ -252,24 +281,24 @@ def first_share(strength: float) -> float:
 
 
 def gaussians(dimension: int) -> int:
-    """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means at last."""
+    """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means and shells at last."""
     if dimension == 1:
-        return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 2
-    return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension
+        return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 2 * learnt_interval.MOST_NODES
+    return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension + MOST_SHELLS * (dimension + 1)
 
 
-def clipped(centre: Vector, radius: float) -> Callable[[Matrix], Matrix]:
+def clipped(centre: Vector, radius: float) -> Rows:
     """Rows min(1, r / radius) u, where users' vectors are centre + r u."""
     return lambda values: clip_rows(values, radius, centre) / radius
 
 
-def with_lengths(centre: Vector, radius: float, edges: Vector) -> Callable[[Matrix], Matrix]:
+def with_lengths(centre: Vector, radius: float, edges: Vector) -> Rows:
     """Rows β min(1, r / radius) u, and √(1 - β² min(1, r / radius)²) in the bin of r, of those with upper `edges`."""
 
     def row(values: Matrix) -> Matrix:
         away = values - centre
         r = np.linalg.norm(away, axis=1)
-        share = INNER * np.minimum(1.0, r / radius)
+        share = learnt_radii.inner(r / radius)
         bins = np.zeros((len(values), len(edges)))
         bins[np.arange(len(values)), np.minimum(np.searchsorted(edges, r), len(edges) - 1)] = np.sqrt(1 - share**2)
         return np.hstack([away * _over(share, r), bins])
@@ -277,7 +306,7 @@ def with_lengths(centre: Vector, radius: float, edges: Vector) -> Callable[[Matr
     return row
 
 
-def with_narrow(centre: Vector, wide: float, narrow: float) -> Callable[[Matrix], Matrix]:
+def with_narrow(centre: Vector, wide: float, narrow: float) -> Rows:
     """Rows a u with a = min(1, r / wide), and √(1 - a²) min(1, r / narrow) u."""
 
     def row(values: Matrix) -> Matrix:
@@ -285,6 +314,28 @@ def with_narrow(centre: Vector, wide: float, narrow: float) -> Callable[[Matrix]
         r = np.linalg.norm(away, axis=1)
         share = np.minimum(1.0, r / wide)
         return np.hstack([away * _over(share, r), away * _over(np.sqrt(1 - share**2) * np.minimum(1.0, r / narrow), r)])
+
+    return row
+
+
+def with_shells(centre: Vector, wide: float, shells: Vector) -> Callable[[Matrix], tuple[Mask, Matrix]]:
+    """Who is beyond `wide`, and their rows: a u, zeros, and √(1 - a²) u where the shell is that holds r, which ends so.
+
+    In the first shell wide a + shells[0] √(1 - a²) = r, so that both add up to the whole vector; farther out a = 0.
+    """
+
+    def row(values: Matrix) -> tuple[Mask, Matrix]:
+        away = values - centre
+        r = np.linalg.norm(away, axis=1)
+        far = r > wide
+        away, r = away[far], r[far]
+        which = np.minimum(np.searchsorted(shells, r), len(shells) - 1)
+        angle = np.where(which == 0, learnt_radii.turned(r, wide, shells[0]), math.pi / 2)
+        rows, counts = np.zeros((len(r), 2 + len(shells), len(centre))), np.zeros((len(r), len(shells)))
+        counts[np.arange(len(r)), which] = np.where(which == 0, 0.0, COUNTED)
+        rows[:, 0] = away * _over(np.cos(angle), r)
+        rows[np.arange(len(r)), 2 + which] = away * _over(np.sin(angle) * np.where(which == 0, 1.0, UNCOUNTED), r)
+        return far, np.hstack([rows.reshape(len(r), (2 + len(shells)) * len(centre)), counts])
 
     return row
 

@@ -23,7 +23,10 @@ Mask = NDArray[np.bool_]
 
 BINS = 64  # of the lengths of pairs, each half as long as the one before
 SMALLEST = 2.0**-40  # of the bound: a scale below is none
-INNER = 0.45  # β: of a norm of one, what the middle release gives to the vector
+INNER, _FALLS = (
+    0.9,
+    2.0,
+)  # β: of a norm of one, what the middle release gives to the vector; falls beyond R by that power
 STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
 _NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most, and into how many each
@@ -32,18 +35,21 @@ _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 _MIDDLE_SHARES = (0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3)
 _HIDDEN = 0.5  # of a typical length: what a deviation of unseen users may do; less by (3/d)^¼
 _PLENTY = 2400.0  # n μ, from which on that is less by the power of 0.3, and so is the look
-_FEW = 10.0  # √d / (n μ) times this is the least share of the middle, up to a quarter
+_FEW = 5.0  # √d / (n μ) times this is the least share of the middle, up to a quarter
 _LOOK, _LEAST_LOOK, _MOST_LOOK = 0.2, 0.01, 0.04  # of μ², divided by d
 _LEAST_LAST = 0.3
-_OFTEN, _FALSE, _NEAR, _RAREST = 5e-4, 0.3, 4.5, 1e-12  # that noise makes users; falls from so many scales on
+_OFTEN, _FALSE, _NEAR, _RAREST = 5e-4, 0.03, 4.5, 1e-12  # that noise makes users; falls from so many scales on
 _AN_OCTAVE, _NARROWER, _LEAST_KEPT = 12, 72, 0.2  # radii tried; below the wide one, and what they have to show
 _CHANCE, _ALONE = 3.0, 12.0  # deviations of the square of a difference that noise explains; times the median one
 _ALIGNED, _FAINT = 0.6, 0.002  # of what clipping takes, at least, what is in one direction; noise that hides more
 _UNSEEN = 1.0  # deviations of users that may be beyond the edge, falling off by the cube
 _CLEAR = 1.5  # deviations of a part of the last bin with users, below which it is empty
+COUNTED, UNCOUNTED = 0.6, 0.8  # of a norm of one, what the last release gives to counting who is far away; to where
+_FIRST, _FAR_OFTEN = 8.0, 0.001  # end of the first shell, in wide radii; how often noise makes users of one there
+MOST_SHELLS, _SHELL_NUMBERS = 64, 6400  # beyond the wide radius; means of them that are released, or eight shells
 _STEP, _STEEPEST = 1.3, 0.5  # of tails that nothing shows: see `unseen`
 _STEPS_ON, _SHARP, _GROUP, _HARDLY = 6, 0.75, 0.05, 0.3
-_ABOVE, _BELOW = 1.5, 2.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
+_ABOVE, _BELOW = 1.5, 3.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +167,12 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
     return min(found, key=lambda each: each[0])[1]
 
 
+def inner(lengths: Vector) -> Vector:
+    """Of a norm of one, what the middle release gives to the vector of a user so many radii away."""
+    part: Vector = INNER * np.minimum(lengths, np.maximum(lengths, 1e-300) ** -_FALLS)
+    return part
+
+
 def edges_of(radius: float, bound: float) -> Vector:
     """Upper edges of bins of length, to 2 bound or more: three to the octave, from 1.6 radius on one if too many."""
     octaves, most = max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))), MOST_LENGTHS - _INNER_BINS
@@ -176,7 +188,7 @@ def bins_of(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: f
     `nearer` is by how much the new centre is, squared; nobody is farther from it than `most`.
     """
     lengths = np.sqrt(np.append(edges[0] / 2, edges[:-1]) * edges)
-    weights = math.sqrt(2) * np.sqrt(1 - (INNER * np.minimum(1.0, lengths / radius)) ** 2)
+    weights = math.sqrt(2) * np.sqrt(1 - inner(lengths / radius) ** 2)
     deviations = scale / weights
     far = np.where(np.arange(len(edges)) < _INNER_BINS, 0.0, _ABOVE * edges / radius)
     least = stands_out(far, deviations, len(edges) - _INNER_BINS)
@@ -308,6 +320,55 @@ def unseen(
     return lost
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Far:
+    """What users beyond the wide radius add."""
+
+    sum: Vector  # (d,)
+    deviation: float  # of a coordinate of it
+    reach: float  # end of the last shell that counts; 0 where none does
+
+
+def shells_of(wide: float, most: float, dimension: int) -> Vector:
+    """Where shells beyond `wide` end: the first `_FIRST` times farther, others by one ratio, √2 or so, until `most`."""
+    octaves = max(0.0, math.log2(most / wide / _FIRST))
+    number = min(math.ceil(2 * octaves), MOST_SHELLS - 1, max(8, _SHELL_NUMBERS // dimension))
+    return np.array([wide * _FIRST * 2 ** (octaves * each / max(number, 1)) for each in range(number + 1)])
+
+
+def turned(r: Vector, wide: Vector | float, shell: Vector | float) -> Vector:
+    """The angle x of wide cos x + shell sin x = r, for wide <= r <= shell; that of r = shell beyond."""
+    long = np.hypot(wide, shell)
+    angle: Vector = np.arcsin(np.minimum(r, shell) / long) - np.arctan2(wide, shell)
+    return np.clip(angle, 0.0, math.pi / 2)
+
+
+def far_of(told: Vector, unit: float, shells: Vector, wide: float, bins: Bins) -> Far:
+    """From the released means (d a shell) and counts (shells,) of users in each, if those stand out of noise `unit`.
+
+    The squares of a mean's columns and of the count, each over its noise, are those of d + 1 normal numbers where
+    nobody is. What the lengths of users said counts with the count.
+    """
+    d = len(told) // len(shells) - 1
+    means, counts = told[: -len(shells)].reshape(-1, d), told[-len(shells) :] / math.sqrt(2) / COUNTED
+    ends, variance = np.append(wide, shells), (unit / math.sqrt(2) / COUNTED) ** 2
+    shares, variances = (
+        np.diff(np.interp(ends, bins.edges, np.append(0.0, np.cumsum(each))))
+        for each in (bins.shares, bins.deviations**2)
+    )
+    precisions = np.divide(1.0, variances, out=np.zeros_like(variances), where=variances > 0)
+    shown = np.maximum(0.0, counts / variance + shares * precisions) ** 2 / (1 / variance + precisions)
+    shown[0] = 0.0  # users just beyond are there in any case, and are not counted
+    square, k = np.sum(means**2, axis=1) / unit**2, d + 1
+    chances = np.maximum(_RAREST, _FAR_OFTEN * (wide / shells) ** 2.5)
+    normal = np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
+    least = k * (1 - 2 / (9 * k) + normal * math.sqrt(2 / (9 * k))) ** 3  # Wilson & Hilferty (1931)
+    kept = np.where(square + shown > least, np.maximum(0.0, 1 - d / np.maximum(square, d)), 0.0)
+    middles = np.append(shells[:1], np.sqrt(shells[1:] * shells[:-1]) / UNCOUNTED)
+    weights = kept * middles
+    return Far(weights @ means, unit * float(np.linalg.norm(weights)), float(shells[kept > 0].max(initial=0.0)))
+
+
 def combined(
     centre: Vector, deviation: float, wide: Vector, narrow: Vector, radii: Radii, unit: float
 ) -> tuple[Vector, float]:
@@ -318,8 +379,9 @@ def combined(
     itself in those few that differ far more than the others.
     """
     quiet, loud = (unit * radii.narrow / radii.kept) ** 2, (unit * radii.wide) ** 2
-    trust = deviation**2 / (deviation**2 + quiet + radii.scatter)
-    even, noise = trust * narrow / radii.kept, trust**2 * quiet + (1 - trust) ** 2 * deviation**2
+    known = deviation**2 + radii.scatter  # what scatters the narrow mean scatters a centre too
+    trust = known / (known + quiet + radii.scatter)
+    even, noise = trust * narrow / radii.kept, trust**2 * quiet + (1 - trust) ** 2 * known
     variance = noise + trust**2 * radii.scatter
     square = (wide - even) ** 2
     likely = max(3.0, 3.5 * math.log(len(centre)) - 2.5) * (variance + loud)  # of the largest square
