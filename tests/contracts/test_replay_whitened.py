@@ -16,6 +16,7 @@ from quoron_privacy.means import norm_counts
 from quoron_privacy.means.free_presence import MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.whitened import looks
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import Plan
 
@@ -112,6 +113,17 @@ class RedrawnRadius(WhitenedTracking):
         return super().update(state, answers, noise)
 
 
+class WidensByRows(WhitenedTracking):
+    """Whitens between the first and the last second moment where users themselves tell that it is needed."""
+
+    def update(self, state, answers, noise):
+        far = np.abs(np.nan_to_num(answers.values[answers.answered])).max(axis=1, initial=0.0) > 0.9
+        honest = looks.whitening
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(looks, "whitening", lambda *a, **k: honest(*a, **k)._replace(narrow=bool(far.any())))
+            return super().update(state, answers, noise)
+
+
 class OwnWindow(WhitenedTracking):
     """Looks at columns in windows as wide as these users' own numbers."""
 
@@ -122,7 +134,7 @@ class OwnWindow(WhitenedTracking):
         return super().update(state, answers, noise)
 
 
-@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, OwnVotes, RedrawnRadius, OwnWindow])
+@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, OwnVotes, RedrawnRadius, WidensByRows, OwnWindow])
 def test_replay_catches_an_algorithm_that_leaks(twin: type[WhitenedTracking]) -> None:
     plan = make_plan(NAME)
     assert complaint_of_the_sound_one() == ""
@@ -140,11 +152,7 @@ def test_replay_catches_noise_that_is_three_per_cent_too_small(constant: str) ->
     held = getattr(plan.parameters, constant)
     quieter = tuple(each / 1.03 for each in held) if isinstance(held, tuple) else held / 1.03
     broken = replace(plan, parameters=replace(plan.parameters, **{constant: quieter}))
-    if constant in (
-        "column_scale",
-        "length_scale",
-        "moment_scales",
-    ):  # they share their round with others that are not at a corner
+    if constant in ("column_scale", "length_scale", "moment_scales"):  # others of their round are not at a corner
         with pytest.raises(Exception, match="too little noise"):
             ALGORITHMS[NAME].verify(broken)
     else:

@@ -174,7 +174,7 @@ def test_gaussian_samples_are_those_of_contrasts(monkeypatch):
     )
     learnt(table(), plan_of(table()))
     p, contrasts, rounds = 4, 2 * 4, 12
-    assert sum(drawn) == 3 * (6 * (p - 1) + 1) + 4 * 2 + 3 * (p * (p + 1) // 2 + 1) + rounds * (contrasts + 3) + 1
+    assert sum(drawn) == 3 * (6 * (p - 1) + 1) + 5 * 2 + 4 * (p * (p + 1) // 2 + 1) + rounds * (contrasts + 3) + 1
 
 
 def test_messages_have_a_second_moment_of_the_features_alone():

@@ -7,7 +7,7 @@
 Functions of releases and public numbers; why each is as it is: docs/privacy/whitened-tracking.md, "Columns".
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ class Windows:
     centre: Vector  # (k,), of what is looked at next
     half: Vector  # (k,): half the width of it
     found: Matrix  # (2, k): centre and root mean square by what was released last
-    safe: Matrix  # (2, k): the same by the first release, never narrower than few users may make it
     still: Matrix  # (3, k): share of users at -1, 0 and 1, by all releases
     known: float  # precision of that
 
@@ -40,12 +39,12 @@ class Windows:
     def declared(cls, k: int) -> "Windows":
         """All of every range."""
         whole = np.stack([np.zeros(k), np.ones(k)])
-        return cls(whole[0], whole[1], whole, whole, np.zeros((3, k)), 0.0)
+        return cls(whole[0], whole[1], whole, np.zeros((3, k)), 0.0)
 
     @property
     def held(self) -> NDArray[np.bool_]:
-        """(k,): columns that most users have at one place."""
-        found: NDArray[np.bool_] = self.still.max(axis=0) > STILL + 3 * max(self.known, 1e-300) ** -0.5
+        """(k,): columns that most users surely have at one place."""
+        found: NDArray[np.bool_] = self.still.max(axis=0) > STILL + SURELY * max(self.known, 1e-300) ** -0.5
         return found
 
     @property
@@ -65,11 +64,8 @@ def narrowed(windows: Windows, released: Columns, share: float, mechanism: Colum
     moved = np.where(np.abs(mean) > SURELY * errors[0], mean, 0.0) if constant else np.zeros_like(mean)
     variance, error = square - moved**2, np.hypot(errors[2], 2 * np.abs(moved) * errors[0])
     seen = variance > 2 * SURELY * error
-    safe = np.sqrt(np.maximum(variance, 0.0) + np.where(seen, 0.0, SURELY * error))
-    width = np.where(seen, safe, np.minimum(safe, spread + np.abs(moved) + SURELY * errors[1]))
-    after = replace(windows, still=still, known=known)
-    if first:
-        after = replace(after, safe=np.stack([moved, np.minimum(safe, 1.0)]))
+    width = np.sqrt(np.maximum(variance, 0.0) + np.where(seen, 0.0, SURELY * error))
+    width = np.where(seen, width, np.minimum(width, spread + np.abs(moved) + SURELY * errors[1]))
     if first and constant:  # distances from an end of the range are all of one sign: their mean is known
         end = np.maximum(1 - np.abs(mean), 0.0) + SURELY * errors[0]
         near = (moved != 0) & (end < width) & ~seen
@@ -77,16 +73,16 @@ def narrowed(windows: Windows, released: Columns, share: float, mechanism: Colum
     centre = windows.centre + windows.half * moved
     found = np.stack([centre, windows.half * width])
     half = windows.half * np.clip(WINDOW * width, NARROWEST, 1.0 if first else WIDER)
-    return replace(after, centre=centre, half=half, found=found)
+    return Windows(centre, half, found, still, known)
 
 
 def scaled(windows: Windows, *, constant: bool) -> Matrix:
     """(d, d): columns that surely fill little of their ranges, less their centres, as wide as is usual; others stay.
 
-    A column that most users have at one place is as wide as the first release says: few may have all that varies of it.
+    Columns that most users have at one place stay, too: few have all that varies of them, and would be clipped.
     """
-    centre, width = np.where(windows.held, windows.safe, windows.found)
-    wider, k = np.maximum(USUAL / width, 1.0), len(width)
+    centre, width = windows.found
+    wider, k = np.where(windows.held, 1.0, np.maximum(USUAL / width, 1.0)), len(width)
     made = np.eye(k + constant)
     made[:k, :k] = np.diag(wider)
     if constant:

@@ -11,8 +11,8 @@ import numpy as np
 
 from quoron_privacy.means.free_presence import Length, Moment
 from quoron_privacy.means.free_presence_columns import Columns
-from quoron_server.algorithms.whitened.columns import narrowed, scaled
 from quoron_server.algorithm import Vector
+from quoron_server.algorithms.whitened.columns import narrowed, scaled
 from quoron_server.algorithms.whitened.estimates import GradientModel, WhitenedState, told
 from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without

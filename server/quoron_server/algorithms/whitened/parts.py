@@ -1,4 +1,4 @@
-"""Whitened tracking whose first message is twelve questions, each for one release, and whose answers are only summed.
+"""Whitened tracking whose first message is thirteen questions, each for one release, and whose answers are only summed.
 
     columns, twice              as the first message's factor
     length, moment, four times       the same, of the features as whitened so far
@@ -6,7 +6,7 @@
     rounds 1 to T - 1, vote           as `method`
 
 Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
-what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 12 rounds. Two servers need it, and silos that
+what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 13 rounds. Two servers need it, and silos that
 send sums: nobody sees a row.
 """
 

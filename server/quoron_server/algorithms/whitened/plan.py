@@ -64,7 +64,9 @@ class WhitenedOptions:
     # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
     # one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
-    parts: bool = False  # whether the first message is asked in twelve questions: two servers and sums of silos need it
+    parts: bool = (
+        False  # whether the first message is asked in thirteen questions: two servers and sums of silos need it
+    )
 
 
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
