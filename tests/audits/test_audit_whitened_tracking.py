@@ -7,8 +7,10 @@ import pytest
 
 from audits.harness import delta_bounds
 from quoron_privacy.accounts import gdp
-from quoron_privacy.means import free_presence, norm_counts
+from quoron_privacy.means import free_presence, free_presence_columns, norm_counts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.free_presence_columns import HERE as COLUMNS_HERE
+from quoron_privacy.means.free_presence_columns import WEIGHTS, ColumnMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.noise.sources import SeededNoise
 
@@ -18,6 +20,7 @@ HERE = np.ones(USERS, bool)
 GONE = np.array([True, True, False, True, True])
 TAIL = NormCountMean.for_mu(dimension=2, users=USERS, mu=MU)
 MOMENT = MomentMean.for_mu(dimension=2, users=USERS, mu=MU)
+COLUMNS = ColumnMean.for_mu(columns=2, users=USERS, mu=MU)
 LENGTH = LogLength.for_mu(users=USERS, mu=MU)
 
 
@@ -54,6 +57,16 @@ def length(mechanism, own, answered, stream):
     return np.array([found.mean, found.presence * 0.8660254]) / LENGTH.scale
 
 
+def columns(mechanism, own, answered, stream):
+    """(m, s, q, z, presence) of two columns beside a constant one, in units of the noise."""
+    factors = np.tile([0.5, 0.3, 1.0, 0, 0, 0], (USERS, 1))
+    factors[2] = own
+    found = mechanism.release(factors, answered, np.array([[0.0, 0.0], [1.0, 1.0]]), 1.0, True, stream)
+    rows = np.concatenate([[found.mean, found.spread, found.square], found.still])
+    weighted = rows * (np.array(WEIGHTS) / np.sqrt(2))[:, None]
+    return np.append(weighted.ravel(), found.presence * COLUMNS_HERE) / COLUMNS.scale
+
+
 class Still:
     def gaussian_steps(self, shape):
         return np.zeros(shape, np.int64)
@@ -67,6 +80,8 @@ PAIRS = {  # of the own user: what both worlds hold, at the corners of free-pres
     "orthogonal moments": (moment, MOMENT, [9.0, 0.0, 0.0], [0.0, 0.0, 9.0]),
     "a moment and nobody": (moment, MOMENT, [9.0, 0.0, 0.0], None),
     "a moment of all entries and nobody": (moment, MOMENT, [9.0, 9.0, 9.0], None),
+    "opposite ends of ranges": (columns, COLUMNS, [1.0, 1.0, 1.0, 0, 0, 0], [-1.0, -1.0, 1.0, 0, 0, 0]),
+    "ends of ranges and nobody": (columns, COLUMNS, [1.0, 1.0, 1.0, 0, 0, 0], None),
     "the longest and the shortest": (length, LENGTH, 5.0, -9.0),
     "the longest and nobody": (length, LENGTH, 5.0, None),
 }
@@ -115,6 +130,17 @@ def test_a_moment_that_is_clipped_a_chunk_at_a_time_is_caught(monkeypatch):
 
     monkeypatch.setattr(free_presence.loops, "sum_moments", by_chunks)
     assert spent("a moment of all entries and nobody")[0] > DELTA
+
+
+def test_columns_that_are_not_brought_to_their_windows_are_caught(monkeypatch):
+    """Twice as far from the middle as the end is."""
+    honest = free_presence_columns.loops.sum_columns
+
+    def unclipped(rows, answered, windows, scale, constant, weights, total):
+        return honest(rows, answered, windows, scale, constant, 2 * weights, total)
+
+    monkeypatch.setattr(free_presence_columns.loops, "sum_columns", unclipped)
+    assert spent("opposite ends of ranges")[0] > DELTA
 
 
 def test_a_clip_for_each_class_is_caught(monkeypatch):

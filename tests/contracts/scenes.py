@@ -113,7 +113,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "tracking-srgd/independent": {"rounds": 13, "variant": "independent"},
     "whitened-tracking": {"rounds": 5},
     "whitened-tracking/classes": {"rounds": 5},
-    "whitened-tracking/parts": {"rounds": 14, "parts": True},
+    "whitened-tracking/parts": {"rounds": 17, "parts": True},
     "sgd": {"rounds": 6},
 }
 BOX = replace(PROBLEM, domain=Box(1.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)

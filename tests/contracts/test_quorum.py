@@ -16,7 +16,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.quorum import MET, NOT_MET, UNDECIDED, WithQuorum
-from quoron_server.algorithms.whitened.parameters import PARTS
+from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy
@@ -43,7 +43,7 @@ def told_in(plan: Plan) -> set[int]:
 
 
 def undecided(plan: Plan) -> tuple[int, ...]:
-    """Rounds that no release decides: of ten questions that stand for one message the five about a length."""
+    """Rounds that no release decides: of eleven questions that stand for one message the four about a length."""
     return tuple(range(0, PARTS, 2)) if getattr(plan.parameters, "parts", False) else ()
 
 
@@ -113,9 +113,8 @@ def test_whose_gradient_at_the_start_is_zero_is_there_all_the_same(tmp_path: Pat
     """Nine users in ten have no length, and a count of lengths would end a run that everybody answers."""
     still = Fault("nine in ten send zeros", 0.0, slice(PROBLEM.users // 10, None))
     carried_out(planned("whitened-tracking/parts"), tmp_path, Quadratic(still))
-    assert [event["public"]["quorum"] for event in rounds_of(tmp_path)][: PARTS + 2] == [UNDECIDED, MET] * (
-        (PARTS + 1) // 2
-    ) + [MET]
+    found = [event["public"]["quorum"] for event in rounds_of(tmp_path)][: PARTS + 2]
+    assert found == [MET] * COLUMNS + [UNDECIDED, MET] * STAGES + [UNDECIDED, MET, MET]
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ONE_ROUND])

@@ -124,7 +124,17 @@ class WidensByRows(WhitenedTracking):
             return super().update(state, answers, noise)
 
 
-@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, OwnVotes, RedrawnRadius, WidensByRows])
+class OwnWindow(WhitenedTracking):
+    """Looks at columns in windows as wide as these users' own numbers."""
+
+    def update(self, state, answers, noise):
+        if state.round == 0:
+            own = np.abs(np.nan_to_num(answers.values[answers.answered])).max(initial=0.5)
+            state = replace(state, windows=replace(state.windows, half=state.windows.half * min(own, 1.0)))
+        return super().update(state, answers, noise)
+
+
+@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, OwnVotes, RedrawnRadius, WidensByRows, OwnWindow])
 def test_replay_catches_an_algorithm_that_leaks(twin: type[WhitenedTracking]) -> None:
     plan = make_plan(NAME)
     assert complaint_of_the_sound_one() == ""
@@ -136,13 +146,13 @@ def complaint_of_the_sound_one() -> str:
     return complaint(WhitenedTracking(make_plan(NAME)), make_plan(NAME))
 
 
-@pytest.mark.parametrize("constant", ["length_scale", "moment_scales", "gradient_scales", "vote_scale"])
+@pytest.mark.parametrize("constant", ["column_scale", "length_scale", "moment_scales", "gradient_scales", "vote_scale"])
 def test_replay_catches_noise_that_is_three_per_cent_too_small(constant: str) -> None:
     plan = make_plan(NAME)
     held = getattr(plan.parameters, constant)
     quieter = tuple(each / 1.03 for each in held) if isinstance(held, tuple) else held / 1.03
     broken = replace(plan, parameters=replace(plan.parameters, **{constant: quieter}))
-    if constant in ("length_scale", "moment_scales"):  # they share their round with others that are not at a corner
+    if constant in ("column_scale", "length_scale", "moment_scales"):  # others of their round are not at a corner
         with pytest.raises(Exception, match="too little noise"):
             ALGORITHMS[NAME].verify(broken)
     else:

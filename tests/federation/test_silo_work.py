@@ -24,6 +24,7 @@ from quoron_privacy.errors import ConfigError, DataError, WireError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import ShapedMomentSum, VectorLengthSum
+from quoron_privacy.means.free_presence_columns import ColumnSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction
@@ -173,6 +174,7 @@ SUMS = {
     "lengths": (VectorLengthSum(10, L, 2.0), 4),
     "of classes": (ContrastSum(CONTRASTS, NormCountSum(1.3, 10, L, np.array([0.1, 0.2, 0.0, 0.3]))), 6),
     "lengths of classes": (ContrastSum(CONTRASTS, VectorLengthSum(10, L, 2.0)), 6),
+    "columns": (ColumnSum(10, np.array([[0.1, -0.2], [0.5, 2.0]]), 1.5, True), 6),
     "shaped": (ShapedMomentSum(10, L, 0.5), 3),
 }
 

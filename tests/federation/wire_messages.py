@@ -81,6 +81,9 @@ MESSAGES = {
         norm_counts=federation.NormCountSum(radius=1.5, users=300, transform=ARRAY, centre=ARRAY)
     ),
     "Reduction.lengths": federation.Reduction(lengths=federation.LengthSum(users=300, transform=ARRAY, top=1.5)),
+    "Reduction.columns": federation.Reduction(
+        columns=federation.ColumnSum(users=300, windows=ARRAY, scale=1.5, constant=True)
+    ),
     "Reduction.shaped_moment": federation.Reduction(
         shaped_moment=federation.ShapedMomentSum(users=300, transform=ARRAY, radius=1.5)
     ),
@@ -92,6 +95,7 @@ MESSAGES = {
     "MomentSum": federation.MomentSum(dimension=2, norm=1.5, divisor=300),
     "NormCountSum": federation.NormCountSum(radius=1.5, users=300, transform=ARRAY, centre=ARRAY),
     "LengthSum": federation.LengthSum(users=300, transform=ARRAY, top=1.5),
+    "ColumnSum": federation.ColumnSum(users=300, windows=ARRAY, scale=1.5, constant=True),
     "ShapedMomentSum": federation.ShapedMomentSum(users=300, transform=ARRAY, radius=1.5),
     "Sums": SUMS,
     "Follows": FOLLOWS,
@@ -239,6 +243,9 @@ GOLDEN: dict[str, str] = {
     "Reduction.lengths": (
         "222d08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f"
     ),
+    "Reduction.columns": (
+        "4a2f08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f2001"
+    ),
     "Reduction.shaped_moment": (
         "2a2d08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f"
     ),
@@ -253,6 +260,7 @@ GOLDEN: dict[str, str] = {
         "6c6f61743634120201021a10000000000000f03f00000000000000c0"
     ),
     "LengthSum": "08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f",
+    "ColumnSum": "08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f2001",
     "ShapedMomentSum": "08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f",
     "Sums": (
         "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0121f0a07666c6f61743634120201021a10"

@@ -65,7 +65,7 @@ def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, t
 
 @pytest.mark.parametrize("name", ["whitened-tracking", "whitened-tracking/classes"])
 def test_whitened_tracking_by_sums_has_the_bits_of_rows(name: str, tmp_path: Path) -> None:
-    """In ten questions for one: what sums cost in risk is nothing at all."""
+    """In eleven questions for one: what sums cost in risk is nothing at all."""
     plan = make_plan(name)
     info, rounds = ALGORITHMS[plan.algorithm], plan.cost.rounds
     options = info.options(rounds=rounds + PARTS, parts=True)

@@ -21,6 +21,7 @@ from quoron_privacy.means import silo_sums
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
+from quoron_privacy.means.free_presence_columns import ColumnSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums
@@ -112,6 +113,11 @@ def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | Non
         lengths = federation.LengthSum(users=reduction.users, transform=_to(reduction.transform), top=reduction.top)
         whole = isinstance(reduction, LengthSum)
         return federation.Reduction(lengths=lengths) if whole else federation.Reduction(vector_lengths=lengths)
+    if isinstance(reduction, ColumnSum):
+        columns = federation.ColumnSum(
+            users=reduction.users, windows=_to(reduction.windows), scale=reduction.scale, constant=reduction.constant
+        )
+        return federation.Reduction(columns=columns)
     if isinstance(reduction, ShapedMomentSum):
         shaped = federation.ShapedMomentSum(
             users=reduction.users, transform=_to(reduction.transform), radius=reduction.radius
@@ -154,6 +160,12 @@ def _reduction(message: federation.Reduction, kind: str | None) -> Reduction:
     if kind == "vector_lengths":
         vectors = message.vector_lengths
         return VectorLengthSum(_whole(vectors.users), _matrix(vectors), _length(vectors.top))
+    if kind == "columns":
+        columns = message.columns
+        windows = _from(columns, "windows", axes=2)
+        if windows is None:
+            raise WireError("Expected windows of columns, got none.")
+        return ColumnSum(_whole(columns.users), windows, _length(columns.scale), columns.constant)
     if kind == "shaped_moment":
         shaped = message.shaped_moment
         return ShapedMomentSum(_whole(shaped.users), _square(shaped), _length(shaped.radius))

@@ -48,6 +48,11 @@ def unit_moment(dimension: int, divisor: int, adjacency: Adjacency) -> float:
     return acute(1.0, divisor, adjacency) * (1 + error + error + error)
 
 
+def columns(own: int, divisor: int) -> float:
+    """A mean of rows of bounded numbers of so many columns, six of each, no two rows farther apart than 1."""
+    return rows(1.0, divisor, "zero-out") * (1 + 2 * math.sqrt(6 * own) * (2.0 ** -_bits(divisor) + 2.0**-50))
+
+
 def choice(epsilon: float) -> float:
     """GDP of one choice that is ε-bounded-range: a total variation of tanh(ε/4), which is erf(μ / √8)."""
     return math.sqrt(8) * float(erfinv(math.tanh(epsilon / 4))) * (1 + 1e-12)

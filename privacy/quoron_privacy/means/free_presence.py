@@ -269,7 +269,7 @@ class ShapedMomentSum:
         def added(rows: Matrix, own: slice) -> None:
             sums.append(loops.sum_moments(rows, answered[own], self.transform, self.radius, unit))
 
-        _each_piece(factors, numbers, added)
+        each_piece(factors, numbers, added)
         total = sum((each for each, _ in sums), np.zeros(numbers, np.int64))
         return Sums(total, _counted(sum(each for _, each in sums)), 0, int(np.count_nonzero(answered)))
 
@@ -299,11 +299,11 @@ def blocks(rows: Rows, length: int) -> Iterator[tuple[slice, Matrix]]:
 def moment_logs(factors: Rows, transform: Matrix) -> Vector:
     """ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), shape (k,); NaN where not finite."""
     out, whiten = np.empty(len(factors)), np.ascontiguousarray(transform)
-    _each_piece(factors, packed(len(transform)), lambda rows, own: loops.moment_logs(rows, whiten, out[own]))
+    each_piece(factors, packed(len(transform)), lambda rows, own: loops.moment_logs(rows, whiten, out[own]))
     return out
 
 
-def _each_piece(rows: Rows, length: int, work: Callable[[Matrix, slice], object]) -> None:
+def each_piece(rows: Rows, length: int, work: Callable[[Matrix, slice], object]) -> None:
     """work(some of the rows, where they stand) for all of them, on all threads, a block at a time."""
     for own, block in blocks(rows, length):
         loops.each_piece(block, own.start, work)

@@ -13,6 +13,7 @@ from quoron_privacy.means.clipping_loops import shrink
 PIECE = 1 << 16  # numbers of rows that one thread looks at at a time
 _ULP = 2.0**-52
 _LEAST = 1e-250  # of the square of a norm: below it products have lost digits, and a norm may come out too short
+_STILL = 1e-10  # of a mean square, below which all items are at a place
 _EIGHT = 2 * WIDTH  # numbers of a row at a time; those of `aligned` are filled up to it
 
 
@@ -171,3 +172,67 @@ def vector_logs(values, transform, out):  # type: ignore[no-untyped-def]
             for value in row:
                 square += (value / largest) ** 2
             out[user] = np.log(largest) + 0.5 * np.log(square)
+
+
+@njit(cache=True, nogil=True)
+def sum_columns(factors, answered, windows, scale, constant, weights, total):  # type: ignore[no-untyped-def]
+    """Add ⌊weight · (m, s, q, z)⌋ towards zero of every answered factor, six rows of k numbers; how many there are.
+
+    Columns are sums of squares of a column of U less c times the last one, so that nothing cancels.
+    """
+    k = windows.shape[1]
+    d, here = k + int(constant), 0
+    square, row = np.zeros((d, d)), np.zeros(6 * k)
+    for user in range(len(factors)):
+        if not answered[user]:
+            continue
+        largest, finite, place = 0.0, True, 0
+        for value in factors[user]:
+            finite &= np.isfinite(value)
+            largest = max(largest, abs(value))
+        if not finite:
+            continue
+        largest = largest if largest > 0 else 1.0
+        tall = 0  # rows of U up to the last that is not zero: those of few items are few
+        for i in range(d):
+            for j in range(i, d):
+                square[i, j] = factors[user, place] / largest
+                if square[i, j] != 0.0:
+                    tall = i + 1
+                place += 1
+        mass = 1.0
+        if constant:
+            mass = 0.0
+            for i in range(tall):
+                mass += square[i, d - 1] ** 2
+            if mass < _LEAST:
+                continue
+        own = 1.0 if constant else largest * scale
+        usable = True
+        for j in range(k):
+            centre, width = windows[0, j], windows[1, j]
+            cross, around, low, middle, high = 0.0, 0.0, 0.0, 0.0, 0.0
+            for i in range(tall):
+                last = square[i, d - 1] if constant else 0.0
+                value = square[i, j] * own if i <= j else 0.0
+                cross += value * last
+                around += (value - centre * last) ** 2
+                low += (value + last) ** 2
+                middle += value**2
+                high += (value - last) ** 2
+            mean = (cross / mass - centre) / width if constant else 0.0
+            spread = np.sqrt(around / mass) / width
+            usable &= not (np.isnan(mean) or np.isnan(spread))
+            mean = min(max(mean, -1.0), 1.0)
+            spread = min(max(spread, abs(mean)), 1.0)
+            row[j], row[k + j], row[2 * k + j] = mean, spread, spread * spread
+            row[3 * k + j] = 1.0 if constant and low <= _STILL * mass else 0.0
+            row[4 * k + j] = 1.0 if middle <= _STILL * mass else 0.0
+            row[5 * k + j] = 1.0 if constant and high <= _STILL * mass else 0.0
+        if not usable:
+            continue
+        here += 1
+        for kind in range(6):
+            for j in range(k):
+                total[kind * k + j] += np.int64(row[kind * k + j] * weights[kind])
+    return here

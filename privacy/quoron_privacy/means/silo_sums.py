@@ -20,6 +20,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
+from quoron_privacy.means.free_presence_columns import ColumnSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums, packed, sum_bits
@@ -54,6 +55,9 @@ def longest(reduction: Reduction) -> Longest:
         case LengthSum() | VectorLengthSum():
             unit = 1 << sum_bits(0, reduction.users)
             return Longest(unit, unit // 2)
+        case ColumnSum():
+            unit = 1 << sum_bits(0, reduction.users)
+            return Longest(unit, unit)
         case ShapedMomentSum():
             unit = 1 << sum_bits(0, reduction.users)
             return Longest(unit, unit, dimension=len(reduction.transform))

@@ -26,6 +26,8 @@ from quoron_privacy.means.clipping import changes
 from quoron_privacy.means.clipping import loops as clipping
 from quoron_privacy.means.free_presence import SPAN, moment_logs, vector_logs
 from quoron_privacy.means.free_presence import loops as shaped
+from quoron_privacy.means.free_presence_columns import HERE as COLUMN_HERE
+from quoron_privacy.means.free_presence_columns import ColumnSum
 from quoron_privacy.means.moment import loops as moments
 from quoron_privacy.means.norm_counts import checked, weights_of
 from quoron_privacy.means.norm_counts import loops as whitening
@@ -200,6 +202,32 @@ class ShapedMomentRows:
             total[-1] += present * int(unit * weights[3])
 
         return summed(add, checked(values, numbers), answered, self.sheet)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnRows:
+    """⌊U (m, s, q, z, √0.1)⌋ of free-presence#p6, weighted."""
+
+    sheet: RoundSheet  # one block of 6k + 1 numbers, "columns"
+    windows: Matrix  # (2, k)
+    scale: float
+    constant: bool
+    chains: tuple[bytes, ...] = ()
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction."""
+        return row_by_row(self, values, answered)
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        own = ColumnSum(1, self.windows, self.scale, self.constant)
+        block = only(self.sheet, "columns", own.length + 1)
+
+        def add(rows: Matrix, here: Mask, total: Integers) -> None:
+            present = own.add(rows, here, float(block.unit), total[:-1])
+            total[-1] += present * int(COLUMN_HERE * block.unit)
+
+        return summed(add, checked(values, own.numbers), answered, self.sheet)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

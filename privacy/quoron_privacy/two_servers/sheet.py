@@ -45,6 +45,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "clipped": Kind((4, 1), (1, 1)),  # a ball
     "length": Kind((1, 1), (1, 1)),  # free-presence#p1
+    "columns": Kind((1, 1), (1, 1), cut=2.01),  # free-presence#p6
     "moment": Kind((2, 1), (1, 1), cut=2.01),  # second-moment#sm1
     "shaped-moment": Kind((2, 1), (2, 1), cut=2.01),  # free-presence#p2
     "norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#p3: "sums" and "shares" are one row together

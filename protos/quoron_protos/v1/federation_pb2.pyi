@@ -218,7 +218,7 @@ class Row(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ..., arrays: _Optional[_Mapping[str, _values_pb2.Array]] = ...) -> None: ...
 
 class Reduction(_message.Message):
-    __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment", "vector_lengths", "changes", "classes")
+    __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment", "vector_lengths", "changes", "columns", "classes")
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
     MOMENT_FIELD_NUMBER: _ClassVar[int]
     NORM_COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +226,7 @@ class Reduction(_message.Message):
     SHAPED_MOMENT_FIELD_NUMBER: _ClassVar[int]
     VECTOR_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     clipped: ClippedSum
     moment: MomentSum
@@ -234,8 +235,9 @@ class Reduction(_message.Message):
     shaped_moment: ShapedMomentSum
     vector_lengths: LengthSum
     changes: ClippedSum
+    columns: ColumnSum
     classes: int
-    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., moment: _Optional[_Union[MomentSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ..., lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., shaped_moment: _Optional[_Union[ShapedMomentSum, _Mapping]] = ..., vector_lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., changes: _Optional[_Union[ClippedSum, _Mapping]] = ..., classes: _Optional[int] = ...) -> None: ...
+    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., moment: _Optional[_Union[MomentSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ..., lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., shaped_moment: _Optional[_Union[ShapedMomentSum, _Mapping]] = ..., vector_lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., changes: _Optional[_Union[ClippedSum, _Mapping]] = ..., columns: _Optional[_Union[ColumnSum, _Mapping]] = ..., classes: _Optional[int] = ...) -> None: ...
 
 class ClippedSum(_message.Message):
     __slots__ = ("norm", "divisor", "centre")
@@ -278,6 +280,18 @@ class LengthSum(_message.Message):
     transform: _values_pb2.Array
     top: float
     def __init__(self, users: _Optional[int] = ..., transform: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., top: _Optional[float] = ...) -> None: ...
+
+class ColumnSum(_message.Message):
+    __slots__ = ("users", "windows", "scale", "constant")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    CONSTANT_FIELD_NUMBER: _ClassVar[int]
+    users: int
+    windows: _values_pb2.Array
+    scale: float
+    constant: bool
+    def __init__(self, users: _Optional[int] = ..., windows: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., scale: _Optional[float] = ..., constant: _Optional[bool] = ...) -> None: ...
 
 class ShapedMomentSum(_message.Message):
     __slots__ = ("users", "transform", "radius")

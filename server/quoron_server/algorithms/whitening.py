@@ -29,6 +29,7 @@ ROOM = 0.5  # times the mean is the most that the edge adds
 AROUND = 2.5  # or, around a mean, what brings the mean to this times that of all, the mean's own part included
 MOST_DOUBT = 10.0
 WIDENED = 0.01  # times their mean that eigenvalues stay above 0 where some are narrow and there is another look
+FINE = 0.25  # of the floor: where the noise's edge is below that, what lies surely below the floor is widened as well
 NARROW, SURELY = 0.3, 2.0  # of the constant feature's mean square, and by how many deviations less a hidden one varies
 UNHEARD = 0.42  # the edge of the noise over an eigenvalue, floor and all, above which that may be noise alone
 LONGER = 3.0  # times as long as unwidened
@@ -120,6 +121,7 @@ def _resolved(
     values, basis = np.linalg.eigh(base * np.eye(d) + (sides * values) @ sides.T)
     values = np.maximum(values, 0.0)
     narrow = _narrow(values, max(min(FLOOR * edge, room), FLOOR * base), s, usual)
+    narrow = narrow or (edge < FINE * FLOOR * base and bool((values < FLOOR * base - edge).any()))
     least = (WIDENED if narrow and again else FLOOR) * base
     floors = [max(min(FLOOR * edge * times, room), least) for times in (1.0, 1 + square)]
     floor = floors[0] * np.eye(d) + (floors[1] - floors[0]) * along

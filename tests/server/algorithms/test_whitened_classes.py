@@ -159,7 +159,7 @@ def test_classes_that_overlap_users_of_rows_and_hostile_ones_are_stepped_among_a
 
 def test_classes_that_are_far_from_even_are_stepped_among_as_before(monkeypatch):
     batch = clusters(1.2, users=4200)
-    kept = np.flatnonzero((batch.labels == 0) | (np.arange(4200) % 5 == 0))  # one class is five times the others
+    kept = np.flatnonzero((batch.labels == 0) | (np.arange(4200) % 10 == 0))  # one class is ten times the others
     batch = ItemBatch(batch.features[kept], batch.labels[kept], np.arange(len(kept) + 1))
     state = ended(batch, plan_of(batch, 6, items=1))
     assert not state.alike
@@ -174,7 +174,7 @@ def test_gaussian_samples_are_those_of_contrasts(monkeypatch):
     )
     learnt(table(), plan_of(table()))
     p, contrasts, rounds = 4, 2 * 4, 12
-    assert sum(drawn) == 5 * 2 + 4 * (p * (p + 1) // 2 + 1) + rounds * (contrasts + 3) + 1
+    assert sum(drawn) == 3 * (6 * (p - 1) + 1) + 5 * 2 + 4 * (p * (p + 1) // 2 + 1) + rounds * (contrasts + 3) + 1
 
 
 def test_messages_have_a_second_moment_of_the_features_alone():

@@ -35,6 +35,7 @@ TRIES = 10  # of a plan, each quieter than what the last one cost: U is whole, s
 _APART = {
     "clipped": (2.0, 1.0, 0.0),
     "length": (1.0, 1.0, 0.0),
+    "columns": (1.0, 1.0, 2.01),
     "moment": (math.sqrt(2), 1.0, 2.01),
     "shaped-moment": (math.sqrt(2), 1.0, 2.01),
     "norm-counts": (2.0, 1.0, 2.0),

@@ -10,6 +10,7 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
+from quoron_privacy.means.free_presence_columns import ColumnSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.two_servers import rows as made
@@ -63,6 +64,8 @@ def rows_of(reduction: Any, sheet: RoundSheet, chains: tuple[bytes, ...]) -> Rin
             own: Any = reduction.own.transform
             whole: Matrix = np.kron(reduction.contrasts.matrix(), own)
             return rows_of(replace(reduction.own, transform=whole), sheet, chains)
+        case ColumnSum():
+            return made.ColumnRows(sheet, reduction.windows, reduction.scale, reduction.constant, chains)
         case LengthSum():
             return made.LengthRows(sheet, reduction.transform, reduction.top, False, chains)
         case VectorLengthSum():

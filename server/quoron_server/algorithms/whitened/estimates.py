@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.means.norm_counts import Presence
+from quoron_server.algorithms.whitened.columns import Windows
 from quoron_server.algorithms.whitened.law import Law
 
 Vector = NDArray[np.float64]
@@ -42,6 +43,7 @@ class WhitenedState:
     transform: Vector  # L, (d, d): the model is L θ
     doubt: Vector  # (d,)
     heard: float  # how far features vary, in deviations of the noise in that
+    windows: Windows  # of columns
     moment: Vector  # (d, d), mean of the second moments since features were whitened last
     known: float  # its precision, that of a diagonal entry
     unwidened: Vector | None  # L as it would be had the first narrow directions not been widened; None: none were

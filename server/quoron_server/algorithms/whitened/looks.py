@@ -10,15 +10,34 @@ from dataclasses import replace
 import numpy as np
 
 from quoron_privacy.means.free_presence import Length, Moment
+from quoron_privacy.means.free_presence_columns import Columns
 from quoron_server.algorithm import Vector
+from quoron_server.algorithms.whitened.columns import narrowed, scaled
 from quoron_server.algorithms.whitened.estimates import GradientModel, WhitenedState, told
-from quoron_server.algorithms.whitened.parameters import STAGES, WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
 from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 OPENED = 2.0  # times that, where directions were narrow: few users may have all that varies along them
+
+
+def unit(plan: Plan) -> float:
+    """What features are multiplied by, so that columns may be as long as 1."""
+    return math.sqrt(plan.problem.features) / plan.parameters_of(WhitenedParameters).feature_norm
+
+
+def looked(plan: Plan, state: WhitenedState, released: Columns, stage: int) -> WhitenedState:
+    """By what was released of columns; after the last time those that surely are narrow are made wider."""
+    p = plan.parameters_of(WhitenedParameters)
+    mechanism, constant = p.columns(plan.problem.features), p.constant(plan.problem.features)
+    presence = state.presence.seen(released.presence, mechanism.presence_deviation)
+    windows = narrowed(state.windows, released, presence.share, mechanism, constant=constant)
+    after = replace(state, presence=presence, windows=windows)
+    if stage < COLUMNS - 1:
+        return after
+    return replace(after, transform=state.transform @ scaled(windows, constant=constant))
 
 
 def typical(plan: Plan, released: Length) -> float:

@@ -1,6 +1,7 @@
 """Few users: whiten the features, then track the gradient with everybody, every round.
 
     first    users send a factor of their second moment and the gradient at 0, in one message
+    columns  twice: where each lies and how wide it is; L makes those wider that surely are narrow
     whiten   four times: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½, the second
              and third time where W says that it is needed; else the next W is of the same features, and both count
     round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
@@ -34,6 +35,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release, packed
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.whitened import looks
+from quoron_server.algorithms.whitened.columns import Windows
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,
     LEARNT,
@@ -47,7 +49,7 @@ from quoron_server.algorithms.whitened.estimates import (
 )
 from quoron_server.algorithms.whitened.forecast import Seen, hidden
 from quoron_server.algorithms.whitened.forecast import after as bound_after
-from quoron_server.algorithms.whitened.parameters import STAGES, WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, WhitenedParameters
 from quoron_server.algorithms.whitening import along
 from quoron_server.plan import Plan
 
@@ -90,9 +92,10 @@ class WhitenedTracking:
         return WhitenedState(
             round=0,
             presence=Presence(),
-            transform=np.eye(d) * (math.sqrt(d) / p.feature_norm),
+            transform=np.eye(d) * looks.unit(self.plan),
             doubt=np.zeros(d),
             heard=0.0,
+            windows=Windows.declared(d - p.constant(d)),
             moment=np.zeros((d, d)),
             known=0.0,
             unwidened=None,
@@ -155,13 +158,18 @@ class WhitenedTracking:
         """Second moments, each clipped at a typical length; then a typical gradient."""
         plan, p, d, length = self.plan, self.parameters, self._contrasts.features, self.parameters.length()
         entries: tuple[Release, ...] = ()
-        answered = gradients.answered
+        answered, constant = gradients.answered, p.constant(d)
+        for stage in range(COLUMNS):
+            own, stream = p.columns(d), noise.stream("columns", stage)
+            seen = own.release(factors, answered, state.windows.both, looks.unit(plan), constant, stream)
+            state = looks.looked(plan, state, seen, stage)
+            entries += (own.entry(),)
         for stage in range(STAGES):
             logs = moment_logs(factors, state.transform)
             typical = looks.typical(plan, length.release(logs, answered, float(d), noise.stream("length", stage)))
             mechanism, radius = (
-                p.moment(self.plan.problem.dimension, stage),
-                looks.radius(self.plan, state, stage, typical),
+                p.moment(plan.problem.dimension, stage),
+                looks.radius(plan, state, stage, typical),
             )
             moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
             state = looks.whitened(plan, state, moment, stage, typical)

@@ -6,6 +6,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.free_presence_columns import KINDS, ColumnMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency, Release, packed
 from quoron_server.algorithms.whitened.law import Law
@@ -13,8 +14,9 @@ from quoron_server.parameters import Attendance, MaskedRounds, Parameters, Plann
 from quoron_server.problem import Problem
 
 MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is told a whole matrix
+COLUMNS = 3  # looks at columns
 STAGES = 4  # second moments
-PARTS = 2 * STAGES + 1  # a length and a second moment, as often as that, and the length of a gradient
+PARTS = COLUMNS + 2 * STAGES + 1  # those, a length and a second moment as often as that, and the length of a gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class WhitenedParameters(Parameters):
     rounds: int  # T + 1: T gradients, the first beside the second moment, and a vote
     adjacency: Adjacency
     length_scale: float  # noise of each of the STAGES + 1 logarithms
+    column_scale: float  # of each of the COLUMNS means of columns, of rows of length 1
     moment_scales: tuple[float, ...]  # of the STAGES second moments, for a radius of 1
     gradient_scales: tuple[float, ...]  # of the T means, for a radius of 1
     vote_scale: float  # of the mean change of the loss, for a bound of 1
@@ -67,6 +70,14 @@ class WhitenedParameters(Parameters):
         """Of the logarithm of a length."""
         return LogLength(self.cohort_size, self.length_scale)
 
+    def constant(self, features: int) -> bool:
+        """Whether there is a constant feature beside others."""
+        return self.intercept and features > 1
+
+    def columns(self, features: int) -> ColumnMean:
+        """Of where columns lie."""
+        return ColumnMean(features - self.constant(features), self.cohort_size, self.column_scale)
+
     def moment(self, dimension: int, stage: int) -> MomentMean:
         """Of features' second moments, as whitened so far, at a stage; for models of `dimension`."""
         return MomentMean(dimension // self.outputs, self.cohort_size, self.adjacency, self.moment_scales[stage])
@@ -83,19 +94,22 @@ class WhitenedParameters(Parameters):
 
     def spent(self, dimension: int) -> tuple[float, ...]:
         """μ of every round: all that is released of one answer."""
-        first = [(STAGES + 1) * (self.length().effective_mu ** 2)]
+        features = dimension // self.outputs
+        first = [COLUMNS * self.columns(features).effective_mu ** 2, (STAGES + 1) * (self.length().effective_mu ** 2)]
         first += [self.moment(dimension, stage).effective_mu ** 2 for stage in range(STAGES)]
         means = [self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)]
         return (gdp.compose(*(square**0.5 for square in first), means[0]), *means[1:], self.vote.effective_mu(1))
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """Lengths and second moments of the first answers; a mean in each of T rounds; the vote."""
+        """Columns, lengths and second moments of the first answers; a mean in each of T rounds; the vote."""
         mus, length, last = self.spent(dimension), self.length(), self.first + self.gradients
         moments = [self.moment(dimension, stage) for stage in range(STAGES)]
         means = [self.gradient(dimension, round_) for round_ in range(self.gradients)]
+        columns = self.columns(dimension // self.outputs)
         if self.parts:
-            return self._in_parts(length, moments, means)
+            return self._in_parts(columns, length, moments, means)
         return (
+            PlannedRelease(columns, columns.entry(), COLUMNS, range(1), mus[0]),
             PlannedRelease(length, length.entry(), STAGES + 1, range(1), mus[0]),
             *(PlannedRelease(each, each.entry(), 1, range(1), mus[0]) for each in moments),
             *(PlannedRelease(each, each.entry(), 1, range(t, t + 1), mus[t]) for t, each in enumerate(means)),
@@ -103,17 +117,21 @@ class WhitenedParameters(Parameters):
         )
 
     def _in_parts(
-        self, length: LogLength, moments: list[MomentMean], means: list[NormCountMean]
+        self, columns: ColumnMean, length: LogLength, moments: list[MomentMean], means: list[NormCountMean]
     ) -> tuple[PlannedRelease, ...]:
         """A round for each, in their order."""
-        made: list[tuple[object, Release, float]] = [(length, length.entry(), length.effective_mu)]
+        looked = (columns, columns.entry(), columns.effective_mu)
+        made: list[tuple[object, Release, float]] = [looked] * COLUMNS
+        asked = (length, length.entry(), length.effective_mu)
         for moment in moments:
-            made += [(moment, moment.entry(), moment.effective_mu), made[0]]
+            made += [asked, (moment, moment.entry(), moment.effective_mu)]
+        made += [asked]
         made += [(mean, mean.entry(), mean.effective_mu) for mean in means]
         made += [(self.vote, self.vote.entry(), self.vote.effective_mu(1))]
-        lengths = PlannedRelease(length, made[0][1], STAGES + 1, range(0, PARTS, 2), made[0][2])
-        others = (each for each in enumerate(made) if each[0] % 2 or each[0] >= PARTS)
-        return (lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
+        lengths = PlannedRelease(length, asked[1], STAGES + 1, range(COLUMNS, PARTS, 2), asked[2])
+        looks = PlannedRelease(columns, looked[1], COLUMNS, range(COLUMNS), looked[2])
+        others = (each for each in enumerate(made) if each[1] is not asked and each[1] is not looked)
+        return (looks, lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
 
     def masked(self, problem: Problem) -> MaskedRounds | None:
         """A length, a moment, a weighted gradient or a vote; of several classes only with matrices of moderate size."""
@@ -121,7 +139,8 @@ class WhitenedParameters(Parameters):
             return None
         d, length = problem.dimension, self.length().masked
         pairs = ((length, self.moment(d, stage).masked) for stage in range(STAGES))
-        first = (*(each for pair in pairs for each in pair), length)
+        columns = (self.columns(problem.features).masked,) * COLUMNS
+        first = (*columns, *(each for pair in pairs for each in pair), length)
         means = (self.gradient(d, round_).masked for round_ in range(self.gradients))
         vote = (("vote", "clipped", 1, 1 / self.cohort_size / self.vote_scale),)
         return MaskedRounds(self.adjacency, tuple((1, rows) for rows in (*first, *means, vote)))
@@ -150,12 +169,12 @@ class WhitenedParameters(Parameters):
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Told by the shares of every gradient; beside the vote, where one user may be replaced by another.
 
-        In parts by those of second moments, too. A length's is of users who have one above zero (free-presence#p1): no
-        round is ended by that.
+        In parts by those of columns and second moments, too. A length's is of users who have one above zero
+        (free-presence#p1): no round is ended by that.
         """
-        told: list[MomentMean | NormCountMean | None] = []
+        told: list[ColumnMean | MomentMean | NormCountMean | None] = []
         if self.parts:
-            told = [None]
+            told += [*(self.columns(problem.features),) * COLUMNS, None]
             for stage in range(STAGES):
                 told += [self.moment(problem.dimension, stage), None]
         told += [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
@@ -163,11 +182,12 @@ class WhitenedParameters(Parameters):
         last = Attendance(SPARE * vote.sensitivity / vote.scale if halved else 0.0)
         return (*map(self._told, told), last)
 
-    def _told(self, by: MomentMean | NormCountMean | None) -> Attendance:
+    def _told(self, by: ColumnMean | MomentMean | NormCountMean | None) -> Attendance:
         return Attendance(0.0) if by is None else Attendance(1 / (self.cohort_size * by.presence_deviation), told=True)
 
 
 def drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: lengths and second moments, T means, a vote."""
+    """Gaussian samples of a run, at most: of every feature as a column, lengths, second moments, T means, a vote."""
     numbers = Contrasts(problem.features, problem.outputs).dimension
-    return 2 * (STAGES + 1) + STAGES * (packed(problem.features) + 1) + (rounds - 1) * (numbers + 3) + 1
+    looks = COLUMNS * (KINDS * problem.features + 1) + 2 * (STAGES + 1) + STAGES * (packed(problem.features) + 1)
+    return looks + (rounds - 1) * (numbers + 3) + 1

@@ -1,11 +1,12 @@
-"""Whitened tracking whose first message is ten questions, each for one release, and whose answers are only summed.
+"""Whitened tracking whose first message is thirteen questions, each for one release, and whose answers are only summed.
 
-    length, moment, four times        as the first message's factor, of the features as whitened so far
+    columns, twice              as the first message's factor
+    length, moment, four times       the same, of the features as whitened so far
     length, round 0                   of the gradient at 0, then its mean
     rounds 1 to T - 1, vote           as `method`
 
 Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
-what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 10 rounds. Two servers need it, and silos that
+what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 13 rounds. Two servers need it, and silos that
 send sums: nobody sees a row.
 """
 
@@ -18,6 +19,7 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.means.clipping import ChangeSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
+from quoron_privacy.means.free_presence_columns import ColumnSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import NoisySums, Sums
@@ -25,7 +27,7 @@ from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms.whitened import looks
 from quoron_server.algorithms.whitened.estimates import WhitenedState
 from quoron_server.algorithms.whitened.method import WhitenedTracking
-from quoron_server.algorithms.whitened.parameters import PARTS, WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, WhitenedParameters
 from quoron_server.plan import Plan
 
 VECTOR = PARTS - 1  # the part that asks for the length of a gradient
@@ -87,12 +89,18 @@ class WhitenedInParts:
             after, seen = PartsState(part + 1, 0.0, update.state), (update.public, update.diagnostics)
             return Update(after, update.releases, *seen, update.present)
         entry, present = p.length().entry(), None
-        if part == VECTOR:
+        stage, whole = divmod(part - COLUMNS, 2)
+        if part < COLUMNS:
+            columns = p.columns(self._contrasts.features)
+            found = columns.release_sums(sums, stream)
+            own, entry = looks.looked(self.plan, own, found, part), columns.entry()
+            present = found.presence * p.cohort_size
+        elif part == VECTOR:
             own = looks.begun(self.plan, own, p.length().release_sums(sums, stream))
-        elif part % 2 == 0:
+        elif not whole:
             typical = looks.typical(self.plan, p.length().release_sums(sums, stream))
         else:
-            mechanism, stage = p.moment(dimension, part // 2), part // 2
+            mechanism = p.moment(dimension, stage)
             moment = mechanism.release_sums(sums, looks.radius(self.plan, own, stage, typical), stream)
             own, entry = looks.whitened(self.plan, own, moment, stage, typical), mechanism.entry()
             present = moment.presence * p.cohort_size
@@ -101,20 +109,26 @@ class WhitenedInParts:
     def _stream(self, state: PartsState, noise: NoiseSource) -> RandomStream:
         """As of the same release of one message: so a run by sums has the bits of one by rows."""
         part, round_ = state.part, state.inner.round
+        if part < COLUMNS:
+            return noise.stream("columns", part)
         if part < PARTS:
-            return noise.stream("moment" if part % 2 else "length", part // 2)
+            stage, whole = divmod(part - COLUMNS, 2)
+            return noise.stream("moment" if whole else "length", stage)
         return noise.stream("vote" if round_ == self.parameters.gradients else "release", round_)
 
     def _reduction(self, state: PartsState) -> Any:
         """All that a round reads of its answers."""
         p, own, users = self.parameters, state.inner, self.parameters.cohort_size
+        features = self._contrasts.features
+        if state.part < COLUMNS:
+            return ColumnSum(users, own.windows.both, looks.unit(self.plan), p.constant(features))
         if state.part == VECTOR:
             return self._of_gradients(VectorLengthSum(users, own.transform, self.inner.bound))
-        if state.part < VECTOR and state.part % 2 == 0:
-            return LengthSum(users, own.transform, float(self._contrasts.features))
+        stage, whole = divmod(state.part - COLUMNS, 2)
+        if state.part < VECTOR and not whole:
+            return LengthSum(users, own.transform, float(features))
         if state.part < VECTOR:
-            at = looks.radius(self.plan, own, state.part // 2, state.typical)
-            return ShapedMomentSum(users, own.transform, at)
+            return ShapedMomentSum(users, own.transform, looks.radius(self.plan, own, stage, state.typical))
         if own.round == p.gradients:
             return ChangeSum(self.inner.voting(own))
         return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))

@@ -13,6 +13,7 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.free_presence_columns import ColumnMean
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
@@ -21,7 +22,7 @@ from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
-from quoron_server.algorithms.whitened.parameters import PARTS, STAGES, WhitenedParameters, drawn
+from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
@@ -34,7 +35,8 @@ LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answ
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
-MOMENTS = (0.045, 0.04, 0.035, 0.03)  # shares of μ² of the second moments
+COLUMN_SHARE = 0.01  # of μ², of each look at columns
+MOMENTS = (0.045, 0.04, 0.035, 0.03)  # of the second moments
 VOTE = 0.02
 LENGTH = (0.006, 0.03)  # of each length, at least and at most
 LENGTH_RESOLUTION = 6.2  # a length wants (6.2 / (nμ))² of μ²
@@ -62,7 +64,9 @@ class WhitenedOptions:
     # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
     # one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
-    parts: bool = False  # whether the first message is asked in ten questions: two servers and sums of silos need it
+    parts: bool = (
+        False  # whether the first message is asked in thirteen questions: two servers and sums of silos need it
+    )
 
 
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
@@ -96,7 +100,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
 
 
 def verify(plan: Plan) -> None:
-    """Everybody in every round with divisor n, the sensitivities of free-presence#p1 to #p3, and Σ μ_i² <= μ²."""
+    """Everybody in every round with divisor n, the sensitivities of free-presence (p1 to p3, p6), and Σ μ_i² <= μ²."""
     p = plan.parameters_of(WhitenedParameters)
     promise = plan.guarantee
     checks.require(
@@ -121,13 +125,15 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
     d, users, weight = problem.features, p.cohort_size, WEIGHTS[adjacency][0]
     numbers = Contrasts(d, problem.outputs).dimension
     length = moved.mu(moved.rows(1.0, users, "zero-out"), p.length_scale, 2)
+    own = d - (p.intercept and d > 1)
+    columns = moved.mu(moved.columns(own, users), p.column_scale, 6 * own + 1)
     moments = [
         moved.mu(moved.unit_moment(d, users, adjacency), scale * weight, packed(d) + 1) for scale in p.moment_scales
     ]
     mean = moved.rows(1.0, users, adjacency)
     means = [moved.mu(mean, scale * weight, numbers + 3) for scale in p.gradient_scales]
     vote = moved.mu(moved.rows(1.0, users, adjacency), p.vote_scale, 1)
-    mu = moved.together(*(length,) * (STAGES + 1), *moments, *means, vote)
+    mu = moved.together(*(columns,) * COLUMNS, *(length,) * (STAGES + 1), *moments, *means, vote)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
@@ -206,7 +212,7 @@ def _length_share(users: int, mu: float) -> float:
 
 
 def _gradient_share(users: int, mu: float) -> float:
-    return 1 - (STAGES + 1) * _length_share(users, mu) - sum(MOMENTS) - VOTE
+    return 1 - (STAGES + 1) * _length_share(users, mu) - COLUMNS * COLUMN_SHARE - sum(MOMENTS) - VOTE
 
 
 def _require(problem: Problem, options: WhitenedOptions) -> None:
@@ -254,6 +260,11 @@ def _calibrated(
         rounds=rounds,
         adjacency=adjacency,
         length_scale=LogLength.for_mu(users=users, mu=target * math.sqrt(each)).scale,
+        column_scale=ColumnMean.for_mu(
+            columns=problem.features - (problem.beliefs.intercept and problem.features > 1),
+            users=users,
+            mu=target * math.sqrt(COLUMN_SHARE),
+        ).scale,
         moment_scales=tuple(
             MomentMean.for_mu(
                 dimension=problem.features, users=users, mu=target * math.sqrt(share), adjacency=adjacency

@@ -1,0 +1,128 @@
+"""Where columns lie and how wide they are: the distances of free-presence#p6, on the grid, and means."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.means import free_presence
+from quoron_privacy.means.free_presence_columns import HERE, KINDS, WEIGHTS, ColumnMean, ColumnSum, column_sensitivity
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.release import packed, sum_bits
+
+ONE = np.ones(1, bool)
+NUMBERS = st.one_of(st.floats(-3, 3), st.sampled_from([0.0, 1.0, -1.0, 1e-160, 1e160, 1e308, np.inf, np.nan]))
+
+
+class Still:
+    """A stream without noise."""
+
+    def gaussian_steps(self, shape):
+        return np.zeros(shape, np.int64)
+
+
+def factor(items):
+    """(d (d + 1) / 2,) of the mean of a aᵀ over rows a."""
+    upper = np.linalg.qr(np.vstack([items, np.zeros((len(items[0]), len(items[0])))]) / np.sqrt(len(items)))[1]
+    return upper[np.triu_indices(len(upper))]
+
+
+def row(values, windows, constant, answered=True):
+    """One user's weighted row, as it is added, n = 1: its numbers, and whether it is here."""
+    sums = ColumnSum(1, windows, 1.0, constant).of(np.array([values]), np.array([answered]))
+    return np.append(sums.total / 2.0 ** sum_bits(1, 1), HERE * sums.cells[0])
+
+
+@st.composite
+def two_users(draw):
+    k, constant = draw(st.integers(1, 3)), draw(st.booleans())
+    numbers = packed(k + constant)
+    users = [draw(st.lists(NUMBERS, min_size=numbers, max_size=numbers)) for _ in range(2)]
+    centres = draw(st.lists(st.floats(-1, 1), min_size=k, max_size=k))
+    halves = draw(st.lists(st.sampled_from([1e-9, 0.1, 1.0]), min_size=k, max_size=k))
+    return users, np.array([centres, halves]), constant
+
+
+@settings(max_examples=300, deadline=None)
+@given(two_users())
+def test_any_two_users_are_within_one_and_any_one_of_nobody(both):
+    (one, other), windows, constant = both
+    with np.errstate(all="ignore"):
+        first, second = row(one, windows, constant), row(other, windows, constant)
+    most = column_sensitivity(windows.shape[1], 1)
+    assert np.linalg.norm(first - second) <= most
+    assert max(np.linalg.norm(first), np.linalg.norm(second)) <= most
+
+
+def test_pairs_of_corners_are_as_far_apart_as_claimed_and_none_is_farther():
+    """Of one column: opposite ends, and an end against the middle with everybody's items at it, are at 1."""
+    whole = np.array([[0.0], [1.0]])
+    ends = [row(factor([[x, 1.0]]), whole, True) for x in (-1.0, 0.0, 1.0)]
+    for one, other in pairwise(ends):
+        assert np.linalg.norm(one - other) == pytest.approx(1, rel=1e-12)
+    assert np.linalg.norm(ends[0] - ends[2]) == pytest.approx(1, rel=1e-12)
+    assert np.linalg.norm(ends[0]) == pytest.approx(1, abs=1e-6)  # and from nobody
+    grid = np.linspace(0, 1, 101)
+    near, far = np.meshgrid(grid, grid)
+    apart = (near + far) ** 2 + 1.5 * (near - far) ** 2 + 1.5 * (near**2 - far**2) ** 2
+    assert apart.max() <= 4 + 1e-12
+
+
+def test_means_are_those_of_the_slow_obvious_way():
+    rng, users = np.random.default_rng(1), 40
+    numbers = [rng.uniform(-1, 1, (rng.integers(1, 5), 3)) for _ in range(users)]
+    tables = [np.column_stack([own, np.ones(len(own))]) for own in numbers]
+    tables[0][:, 1], tables[1][:, 2], tables[2][:, 0] = -1.0, 0.0, 1.0
+    windows, answered = np.array([[0.2, -0.1, 0.0], [0.3, 2.0, 0.5]]), rng.random(users) < 0.8
+    mechanism = ColumnMean.for_mu(columns=3, users=users, mu=1.0)
+    found = mechanism.release(np.array([factor(own) for own in tables]), answered, windows, 1.0, True, Still())
+    off = [(own[:, :3] - windows[0]) / windows[1] for own, here in zip(tables, answered, strict=True) if here]
+    spreads = np.minimum([np.sqrt(np.mean(each**2, axis=0)) for each in off], 1)
+    here = [own[:, :3] for own, there in zip(tables, answered, strict=True) if there]
+    np.testing.assert_allclose(found.mean, np.clip([each.mean(axis=0) for each in off], -1, 1).sum(axis=0) / users)
+    np.testing.assert_allclose(found.spread, spreads.sum(axis=0) / users)
+    np.testing.assert_allclose(found.square, (spreads**2).sum(axis=0) / users)
+    still = [[np.all(own == place, axis=0) for own in here] for place in (-1, 0, 1)]
+    np.testing.assert_allclose(found.still, np.sum(still, axis=1) / users, atol=1e-12)
+    assert found.presence == pytest.approx(answered.mean())
+
+
+def test_without_a_constant_feature_there_is_no_mean_and_numbers_are_scaled():
+    values = factor([[0.5, -0.25]])
+    found = row(values, np.array([[0.0, 0.0], [1.0, 1.0]]), False).reshape(-1)[:-1].reshape(KINDS, 2)
+    scaled = found / (np.array(WEIGHTS)[:, None] / np.sqrt(2))
+    np.testing.assert_allclose(scaled[1], [0.5, 0.25])
+    np.testing.assert_allclose(scaled[[0, 3, 5]], 0.0)
+
+
+def test_blocks_do_not_change_what_is_added(monkeypatch):
+    rng = np.random.default_rng(2)
+    rows, windows = rng.normal(size=(500, packed(4))), np.array([[0.0] * 3, [1.0] * 3])
+    whole = ColumnSum(500, windows, 1.0, True).of(rows, np.ones(500, bool))
+    monkeypatch.setattr(free_presence, "BLOCK", 37)
+    assert np.array_equal(whole.total, ColumnSum(500, windows, 1.0, True).of(rows, np.ones(500, bool)).total)
+
+
+def test_noise_has_the_deviations_that_are_told():
+    mechanism = ColumnMean.for_mu(columns=2, users=10, mu=1.0)
+    windows, rows, gone = np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros((10, packed(3))), np.zeros(10, bool)
+    drawn = [
+        mechanism.release(rows, gone, windows, 1.0, True, SeededNoise(seed).stream("columns")) for seed in range(2000)
+    ]
+    said = (*mechanism.deviations, mechanism.presence_deviation)
+    for name, deviation in zip(("mean", "spread", "square", "still", "presence"), said, strict=True):
+        assert np.std([getattr(each, name) for each in drawn]) == pytest.approx(deviation, rel=0.12)
+
+
+@pytest.mark.parametrize("windows", [[[0.0], [0.0]], [[np.nan], [1.0]], [[0.0, 0.0]], [[], []], [[0.0], [-1.0]]])
+def test_windows_that_are_none_are_refused(windows):
+    with pytest.raises(ConfigError, match="windows"):
+        ColumnSum(10, np.array(windows), 1.0, True)
+
+
+def test_factors_of_another_length_are_refused():
+    with pytest.raises(ConfigError, match="shape"):
+        ColumnSum(10, np.array([[0.0], [1.0]]), 1.0, True).of(np.zeros((1, 4)), ONE)
