@@ -9,8 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from quoron_privacy.means.free_presence import Length, Moment
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.means.free_presence import Length, Moment, Rows, moment_logs, vector_logs
 from quoron_privacy.means.free_presence_columns import Columns
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Release
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.whitened.columns import narrowed, scaled
 from quoron_server.algorithms.whitened.estimates import GradientModel, WhitenedState, told
@@ -38,6 +41,30 @@ def looked(plan: Plan, state: WhitenedState, released: Columns, stage: int) -> W
     if stage < COLUMNS - 1:
         return after
     return replace(after, transform=state.transform @ scaled(windows, constant=constant))
+
+
+def at_features(
+    plan: Plan, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
+) -> tuple[WhitenedState, tuple[Release, ...]]:
+    """All looks of a first message: columns, second moments, each clipped at a typical length; a typical gradient."""
+    p, d = plan.parameters_of(WhitenedParameters), plan.problem.features
+    entries: tuple[Release, ...] = ()
+    answered, columns, length = gradients.answered, p.columns(d), p.length()
+    for stage in range(COLUMNS):
+        stream = noise.stream("columns", stage)
+        seen = columns.release(factors, answered, state.windows.both, unit(plan), p.constant(d), stream)
+        state = looked(plan, state, seen, stage)
+        entries += (columns.entry(),)
+    for stage in range(STAGES):
+        logs = moment_logs(factors, state.transform)
+        own = typical(plan, length.release(logs, answered, float(d), noise.stream("length", stage)))
+        mechanism, clip = p.moment(plan.problem.dimension, stage), radius(plan, state, stage, own)
+        moment = mechanism.release(factors, answered, state.transform, clip, noise.stream("moment", stage))
+        state = whitened(plan, state, moment, stage, own)
+        entries += (length.entry(), mechanism.entry())
+    logs = vector_logs(gradients.values, state.transform)
+    state = begun(plan, state, length.release(logs, answered, bound(plan), noise.stream("length", STAGES)))
+    return state, (*entries, length.entry())
 
 
 def typical(plan: Plan, released: Length) -> float:

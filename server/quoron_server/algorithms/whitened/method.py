@@ -29,7 +29,7 @@ from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts
-from quoron_privacy.means.free_presence import Leading, Rows, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Leading
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release, packed
@@ -49,7 +49,7 @@ from quoron_server.algorithms.whitened.estimates import (
 )
 from quoron_server.algorithms.whitened.forecast import Seen, hidden
 from quoron_server.algorithms.whitened.forecast import after as bound_after
-from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitening import along
 from quoron_server.plan import Plan
 
@@ -146,37 +146,11 @@ class WhitenedTracking:
             factors = Leading(answers.values, numbers)
             rows = answers.values[:, numbers:].copy()  # no row stays for its end
             answers = Answers(self._contrasts.of(rows), answers.status)
-            state, entries = self._whiten(state, factors, answers, noise)
+            state, entries = looks.at_features(self.plan, state, factors, answers, noise)
         else:
             answers = Answers(self._contrasts.of(answers.values), answers.status)
         update = self._step(state, answers, noise)
         return replace(update, releases=(*entries, *update.releases))
-
-    def _whiten(
-        self, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
-    ) -> tuple[WhitenedState, tuple[Release, ...]]:
-        """Second moments, each clipped at a typical length; then a typical gradient."""
-        plan, p, d, length = self.plan, self.parameters, self._contrasts.features, self.parameters.length()
-        entries: tuple[Release, ...] = ()
-        answered, constant = gradients.answered, p.constant(d)
-        for stage in range(COLUMNS):
-            own, stream = p.columns(d), noise.stream("columns", stage)
-            seen = own.release(factors, answered, state.windows.both, looks.unit(plan), constant, stream)
-            state = looks.looked(plan, state, seen, stage)
-            entries += (own.entry(),)
-        for stage in range(STAGES):
-            logs = moment_logs(factors, state.transform)
-            typical = looks.typical(plan, length.release(logs, answered, float(d), noise.stream("length", stage)))
-            mechanism, radius = (
-                p.moment(plan.problem.dimension, stage),
-                looks.radius(plan, state, stage, typical),
-            )
-            moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
-            state = looks.whitened(plan, state, moment, stage, typical)
-            entries += (length.entry(), mechanism.entry())
-        logs = vector_logs(gradients.values, state.transform)
-        state = looks.begun(plan, state, length.release(logs, answered, self.bound, noise.stream("length", STAGES)))
-        return state, (*entries, length.entry())
 
     def _step(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
         mechanism = self.parameters.gradient(self.plan.problem.dimension, state.round)
