@@ -105,7 +105,7 @@ def _counts(sums: Sums, row: Longest) -> str | None:
 
 
 def _columns(sums: Sums, reduction: ColumnSum) -> str | None:
-    """Of numbers of columns, each by itself: |m| <= s <= 1, s² <= q <= s and shares at three places, at most 1 together.
+    """Of numbers of columns, each by itself: |m| <= s <= 1, s² <= q <= s, at one place at most.
 
     What rows have is cut towards zero, by less than two steps, the rounding of a product included.
     """
@@ -118,8 +118,10 @@ def _columns(sums: Sums, reduction: ColumnSum) -> str | None:
     total = sums.total.astype(np.float64).reshape(KINDS, -1)
     mean, spread, square, still = total[0], total[1], total[2], total[3:]
     own, cut = weights[:4], 2.0 * here
-    within = (np.abs(mean) * own[1] <= (spread + cut) * own[0] * times).all() and (spread <= here * own[1] * times).all()
-    bent = (0 <= square).all() and (square <= spread * times).all()
+    within = (np.abs(mean) * own[1] <= (spread + cut) * own[0] * times).all() and (
+        spread <= here * own[1] * times
+    ).all()
+    bent = (square >= 0).all() and (square <= spread * times).all()
     bent = bent and (spread**2 <= here * own[1] * (square + cut) * times).all()
     if not ((np.abs(mean) <= here * own[0] * times).all() and within and bent):
         return "means and mean squares of columns that no rows have"
