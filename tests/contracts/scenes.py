@@ -139,8 +139,8 @@ TWO_SERVERS: dict[str, dict[str, object]] = {
     "dp-ftrl/two-servers": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
     "one-pass-dp-sgd/two-servers": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
     "mean-sgd/two-servers": {"rounds": 5},
-    "whitened-tracking/two-servers": {"rounds": 14},
-    "whitened-tracking/classes/two-servers": {"rounds": 14},
+    "whitened-tracking/two-servers": {"rounds": 17},
+    "whitened-tracking/classes/two-servers": {"rounds": 17},
     "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
 }
 
