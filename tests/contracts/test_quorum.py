@@ -44,7 +44,7 @@ def told_in(plan: Plan) -> set[int]:
 
 def undecided(plan: Plan) -> tuple[int, ...]:
     """Rounds that no release decides: of eleven questions that stand for one message the four about a length."""
-    return tuple(range(0, PARTS, 2)) if getattr(plan.parameters, "parts", False) else ()
+    return tuple(range(COLUMNS, PARTS, 2)) if getattr(plan.parameters, "parts", False) else ()
 
 
 def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:

@@ -11,12 +11,14 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
+from quoron_privacy.means.free_presence_columns import WEIGHTS, ColumnSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.means.silo_sums import longest, objection
 from quoron_privacy.release import Sums, packed
 
 D = 4
+COLUMNS = np.array([[0.0, 0.5, -1.0], [1.0, 0.1, 2.0]])
 SHAPES = {  # reduction and length of a row, for so many users in all
     "clipped": lambda n: (ClippedSum(0.7, n), D),
     "around": lambda n: (ClippedSum(0.7, n, np.full(D, 0.3)), D),
@@ -25,6 +27,8 @@ SHAPES = {  # reduction and length of a row, for so many users in all
     "shaped": lambda n: (ShapedMomentSum(n, np.eye(D), 0.5), packed(D)),
     "length": lambda n: (LengthSum(n, np.eye(D), 2.0), packed(D)),
     "vector-length": lambda n: (VectorLengthSum(n, np.eye(D), 2.0), D),
+    "columns": lambda n: (ColumnSum(n, COLUMNS, 1.0, True), packed(D)),
+    "bare-columns": lambda n: (ColumnSum(n, COLUMNS, 0.5, False), packed(D - 1)),
     "change": lambda n: (ChangeSum(ClippedSum(0.7, n)), 2),
     "contrasts": lambda n: (ContrastSum(Contrasts(2, 3), NormCountSum(1.3, n, np.eye(2))), 6),
     "contrast-length": lambda n: (ContrastSum(Contrasts(2, 3), VectorLengthSum(n, np.eye(2), 2.0)), 6),
@@ -111,6 +115,44 @@ class TestHostileSums:
         honest = reduction.of(rows, np.ones(10, bool))
         reduction_length = len(honest.total)
         assert objection(change(honest), reduction, persons=10, length=reduction_length) is not None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shares", "passes"),
+    [
+        ((0, 1, 2), (1.0, 1.0, 1.0), True),
+        ((0, 1, 2), (-0.5, 0.5, 0.5), True),
+        ((0, 1, 2), (0.0, 0.5, 0.25), True),
+        ((3, 5), (0.5, 0.5), True),
+        ((0, 1, 2), (1.001, 1.0, 1.0), False),
+        ((0, 1, 2), (0.51, 0.5, 0.5), False),
+        ((1, 2), (1.001, 1.0), False),
+        ((1, 2), (-0.001, 0.0), False),
+        ((1, 2), (0.5, 0.51), False),
+        ((1, 2), (0.5, 0.24), False),
+        ((2,), (-0.001,), False),
+        ((4,), (-0.001,), False),
+        ((3, 5), (0.5, 0.501), False),
+        ((0,), (3.8,), False),  # no longer than ten rows of all columns, and √15 times as far in one
+    ],
+)
+def test_what_is_sent_of_one_column_is_a_mixture_of_rows_of_it(kinds, shares, passes):
+    reduction = ColumnSum(1000, COLUMNS, 1.0, True)
+    total, weights = np.zeros((6, 3)), reduction.weights(float(longest(reduction).unit))
+    assert len(weights) == len(WEIGHTS)
+    for kind, share in zip(kinds, shares, strict=True):
+        total[kind, 1] = 10 * share * weights[kind]
+    sums = Sums(total.astype(np.int64).ravel(), np.array([10, 0, 0, 0], np.int64), 0, 10)
+    assert (objection(sums, reduction, persons=10, length=18) is None) is passes
+
+
+def test_columns_without_a_constant_have_no_means():
+    reduction = ColumnSum(1000, COLUMNS, 1.0, False)
+    for place in (0, 3 * 3, 5 * 3):
+        total = np.zeros(18, np.int64)
+        total[3], total[6], total[place] = 1000, 1000, 10
+        sums = Sums(total, np.array([10, 0, 0, 0], np.int64), 0, 10)
+        assert objection(sums, reduction, persons=10, length=18) is not None
 
 
 def test_what_passes_of_three_persons_is_in_the_hull_of_rows():

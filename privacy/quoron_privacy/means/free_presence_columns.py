@@ -149,6 +149,10 @@ class ColumnSum:
         """Of a factor."""
         return packed(int(np.shape(self.windows)[1]) + self.constant)
 
+    def weights(self, unit: float) -> Vector:
+        """Of a number of each kind, (KINDS,): what it is at most, in steps of which `unit` are 1."""
+        return np.array(WEIGHTS) / sqrt(np.shape(self.windows)[1]) * unit
+
     def of(self, factors: Rows, answered: Mask) -> Sums:
         """See clipping.Reduction. ConfigError for factors of another length."""
         sums: list[tuple[NDArray[np.int64], int]] = []
@@ -164,7 +168,7 @@ class ColumnSum:
 
     def add(self, rows: Matrix, answered: Mask, unit: float, total: NDArray[np.int64]) -> int:
         """Add rows to the total, and say how many there are."""
-        weights = np.array(WEIGHTS) / sqrt(np.shape(self.windows)[1]) * unit
+        weights = self.weights(unit)
         windows = np.ascontiguousarray(self.windows, np.float64)
         return int(loops.sum_columns(rows, answered, windows, self.scale, self.constant, weights, total))
 

@@ -20,7 +20,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
-from quoron_privacy.means.free_presence_columns import ColumnSum
+from quoron_privacy.means.free_presence_columns import KINDS, ColumnSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums, packed, sum_bits
@@ -81,7 +81,8 @@ def objection(sums: Sums, reduction: Reduction, *, persons: int, length: int) ->
         return f"{length} numbers, where a matrix of dimension {row.dimension} has {packed(row.dimension)}"
     if not 0 <= sums.answered <= persons:
         return f"answers of {sums.answered} persons, of {persons} who were asked"
-    return _counts(sums, row) or _lengths(sums, row)
+    columns = _columns(sums, reduction) if isinstance(reduction, ColumnSum) else None
+    return columns or _counts(sums, row) or _lengths(sums, row)
 
 
 def _counts(sums: Sums, row: Longest) -> str | None:
@@ -100,6 +101,34 @@ def _counts(sums: Sums, row: Longest) -> str | None:
         3 * short < here * unit and soft**2 > short * (4 * here * unit - 3 * short)
     ):
         return "norms that do not go with the soft share"
+    return None
+
+
+def _columns(sums: Sums, reduction: ColumnSum) -> str | None:
+    """Of numbers of columns, each by itself: |m| <= s <= 1, s² <= q <= s, at one place at most.
+
+    What rows have is cut towards zero, by less than two steps, the rounding of a product included.
+    """
+    here, times = int(sums.cells[0]), 1 + 2.0**-40
+    if len(sums.total) != reduction.length:
+        return f"{len(sums.total)} numbers, where columns have {reduction.length}"
+    if not 0 <= here <= sums.answered:
+        return "counts that no rows have"
+    weights = reduction.weights(2.0 ** sum_bits(0, reduction.users))
+    total = sums.total.astype(np.float64).reshape(KINDS, -1)
+    mean, spread, square, still = total[0], total[1], total[2], total[3:]
+    own, cut = weights[:4], 2.0 * here
+    within = (np.abs(mean) * own[1] <= (spread + cut) * own[0] * times).all() and (
+        spread <= here * own[1] * times
+    ).all()
+    bent = (square >= 0).all() and (square <= spread * times).all()
+    bent = bent and (spread**2 <= here * own[1] * (square + cut) * times).all()
+    if not ((np.abs(mean) <= here * own[0] * times).all() and within and bent):
+        return "means and mean squares of columns that no rows have"
+    if not ((still >= 0).all() and (still.sum(axis=0) <= here * own[3] * times).all()):
+        return "shares at places that no rows have"
+    if not reduction.constant and (mean.any() or still[0].any() or still[2].any()):
+        return "means of columns, where no feature is constant"
     return None
 
 

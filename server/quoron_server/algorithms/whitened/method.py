@@ -1,7 +1,7 @@
 """Few users: whiten the features, then track the gradient with everybody, every round.
 
     first    users send a factor of their second moment and the gradient at 0, in one message
-    columns  twice: where each lies and how wide it is; L makes those wider that surely are narrow
+    columns  three times: where each lies and how wide it is; L makes those wider that surely are narrow
     whiten   four times: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½, the second
              and third time where W says that it is needed; else the next W is of the same features, and both count
     round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p

@@ -1,6 +1,6 @@
 """Whitened tracking whose first message is thirteen questions, each for one release, and whose answers are only summed.
 
-    columns, twice              as the first message's factor
+    columns, three times        as the first message's factor
     length, moment, four times       the same, of the features as whitened so far
     length, round 0                   of the gradient at 0, then its mean
     rounds 1 to T - 1, vote           as `method`

@@ -86,7 +86,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
     asked = rounds - 1 + bool(first)  # gradients: the length of the first one is asked for by itself
-    numbers = packed(problem.features) * (2 * STAGES if first else 1) + asked * d + 2
+    numbers = packed(problem.features) * (PARTS - 1 if first else 1) + asked * d + 2
     cost = Cost(
         rounds=first + rounds,
         messages=(first + rounds) * users,
