@@ -169,12 +169,12 @@ class WhitenedParameters(Parameters):
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Told by the shares of every gradient; beside the vote, where one user may be replaced by another.
 
-        In parts by those of columns and second moments, too. A length's is of users who have one above zero
-        (free-presence#p1): no round is ended by that.
+        In parts by those of second moments, too. A length's is of users who have one above zero (free-presence#p1),
+        and that of columns of users who have an item: no round is ended by those.
         """
-        told: list[ColumnMean | MomentMean | NormCountMean | None] = []
+        told: list[MomentMean | NormCountMean | None] = []
         if self.parts:
-            told += [*(self.columns(problem.features),) * COLUMNS, None]
+            told += [None] * (COLUMNS + 1)
             for stage in range(STAGES):
                 told += [self.moment(problem.dimension, stage), None]
         told += [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
@@ -182,7 +182,7 @@ class WhitenedParameters(Parameters):
         last = Attendance(SPARE * vote.sensitivity / vote.scale if halved else 0.0)
         return (*map(self._told, told), last)
 
-    def _told(self, by: ColumnMean | MomentMean | NormCountMean | None) -> Attendance:
+    def _told(self, by: MomentMean | NormCountMean | None) -> Attendance:
         return Attendance(0.0) if by is None else Attendance(1 / (self.cohort_size * by.presence_deviation), told=True)
 
 

@@ -94,7 +94,6 @@ class WhitenedInParts:
             columns = p.columns(self._contrasts.features)
             found = columns.release_sums(sums, stream)
             own, entry = looks.looked(self.plan, own, found, part), columns.entry()
-            present = found.presence * p.cohort_size
         elif part == VECTOR:
             own = looks.begun(self.plan, own, p.length().release_sums(sums, stream))
         elif not whole:
