@@ -46,9 +46,9 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.phased_erm.method": (2412, 17),
     "quoron_server.algorithms.tracking.entry": (5466, 36),
     "quoron_server.algorithms.tracking.method": (3817, 24),
-    "quoron_server.algorithms.two_servers.method": (5439, 37),
-    "quoron_server.algorithms.whitened.entry": (6268, 42),
-    "quoron_server.algorithms.whitened.method": (4903, 31),
+    "quoron_server.algorithms.two_servers.method": (5443, 37),
+    "quoron_server.algorithms.whitened.entry": (6273, 42),
+    "quoron_server.algorithms.whitened.method": (4907, 31),
     "quoron_server.algorithms.winsorised.entry": (4464, 33),
     "quoron_server.algorithms.winsorised.method": (2936, 22),
     "quoron_server.service.coordinator": (17653, 110),
@@ -69,12 +69,12 @@ COUNTS = {
     "modules that are imported when first used": 88,
     "imports of another folder's private names": 0,
     "fields of AlgorithmInfo": 14,
-    "public names": 138,
+    "public names": 139,
     "distributions of a plain install": 67,
-    "lines of the product": 97861,
+    "lines of the product": 97895,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.doors.training.train": (22702, 1321),
+    "quoron.doors.training.train": (22706, 1321),
     "quoron_server.algorithms.localised.method": (1352, 62),
     "quoron_server.algorithms.tracking.method": (2698, 114),
 }

@@ -20,6 +20,7 @@ from .means.clipping import clip_rows as clip_rows
 from .means.clipping import clipped_mean as clipped_mean
 from .means.free_presence import LogLength as LogLength
 from .means.free_presence import MomentMean as MomentMean
+from .means.free_presence_columns import ColumnMean as ColumnMean
 from .means.learnt_mean import LearntMean as LearntMean
 from .means.moment import SecondMomentNoise as SecondMomentNoise
 from .means.norm_counts import NormCountMean as NormCountMean

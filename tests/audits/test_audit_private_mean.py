@@ -192,7 +192,7 @@ class TestLearntMean:
         assert self.found(lambda mean: mean.value[0], columns) > EPSILON
 
     def test_the_audit_catches_an_interval_of_true_shares(self, monkeypatch):
-        """As if one column's users were counted and not released with noise."""
+        """As if one column's users were counted and not released with noise, and none of them left out."""
 
         def counted(self, edges, mu):
             honest(self, edges, mu)
@@ -200,10 +200,12 @@ class TestLearntMean:
 
         honest, chosen = learnt_mean._Told.shares, learnt_interval.interval_of
         monkeypatch.setattr(learnt_mean._Told, "shares", counted)
-        monkeypatch.setattr(
-            learnt_interval, "interval_of", lambda shares, noise, *rest: chosen(shares, noise * 1e-9, *rest)
-        )
-        assert self.found(lambda mean: mean.value[0]) > EPSILON
+
+        def around_all(shares, noise, edges, scale, unit):
+            return chosen(shares, noise * 1e-9, edges, scale, unit * 1e-9)
+
+        monkeypatch.setattr(learnt_interval, "interval_of", around_all)
+        assert self.found(lambda mean: mean.radius) > EPSILON
 
     def test_the_audit_catches_a_radius_of_true_lengths(self, monkeypatch):
         """As if the shares of lengths were counted and not released with noise."""

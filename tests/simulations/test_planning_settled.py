@@ -106,7 +106,7 @@ def test_with_more_users_or_more_epsilon_or_fewer_columns_less_is_predicted_of_a
 def test_a_federation_of_any_size_that_declares_no_budget_does_as_a_table(users: int) -> None:
     planned = on_a_table(users, federated=True)
     assert planned.plan == on_a_table(users).plan
-    assert "everybody may be asked 13 times (budget.answers_per_user says otherwise)" in str(planned.choice)
+    assert "everybody may be asked 13 times, as budget.answers_per_user may say otherwise" in str(planned.choice)
 
 
 BUDGETS = {
@@ -256,7 +256,7 @@ def test_fewer_rounds_of_the_same_method_are_said_with_what_all_of_them_would_le
     dearer = on_a_table(20_000).plan
     few = on_a_table(20_000, 8, "budget.answers_per_user=6", federated=federated)
     assert (few.plan.algorithm, few.plan.cost.rounds) == ("whitened-tracking", 6)
-    leaves = f"it would leave an excess risk of at most {dearer.predicted_excess_risk:.2g} in nine of ten problems."
+    leaves = f"it would leave an excess risk of at most {dearer.predicted_excess_risk:.2g} in nine of ten tables like those measured."
     assert str(few.choice).endswith(f"; with budget.answers_per_user=13 {leaves}")
     as_good = on_a_table(20_000, 8, "budget.answers_per_user=9", federated=federated)
     assert "it would leave" not in str(as_good.choice)

@@ -154,7 +154,9 @@ def taken(plan: Plan, allowed: Allowance) -> Verdict:
         return Verdict(False, f"where {LEAST_ATTENDANCE:.0%} of users are expected to answer, {NAME} would be taken")
     if allowed.everybody:
         return Verdict(True, "one machine holds all rows, and may ask everybody in every round")
-    return Verdict(True, f"everybody may be asked {plan.cost.rounds} times (budget.answers_per_user says otherwise)")
+    return Verdict(
+        True, f"everybody may be asked {plan.cost.rounds} times, as budget.answers_per_user may say otherwise"
+    )
 
 
 def remarks(plan: Plan) -> tuple[str, ...]:
