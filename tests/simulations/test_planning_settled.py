@@ -256,7 +256,8 @@ def test_fewer_rounds_of_the_same_method_are_said_with_what_all_of_them_would_le
     dearer = on_a_table(20_000).plan
     few = on_a_table(20_000, 8, "budget.answers_per_user=6", federated=federated)
     assert (few.plan.algorithm, few.plan.cost.rounds) == ("whitened-tracking", 6)
-    leaves = f"it would leave an excess risk of at most {dearer.predicted_excess_risk:.2g} in nine of ten tables like those measured."
+    risk = f"{dearer.predicted_excess_risk:.2g}"
+    leaves = f"it would leave an excess risk of at most {risk} in nine of ten tables like those measured."
     assert str(few.choice).endswith(f"; with budget.answers_per_user=13 {leaves}")
     as_good = on_a_table(20_000, 8, "budget.answers_per_user=9", federated=federated)
     assert "it would leave" not in str(as_good.choice)
