@@ -236,7 +236,7 @@ def _label(
         errors = paid.errors(columns=paid.columns, names=1)
         error = hypot(errors.names / own[0], errors.places)
         sign = any(names[0].lower() in each for each in SIGNS)
-        if there - held >= 3 * error:
+        if there - held >= 5 * error:
             return {} if sign else {"positive": integers(names)[0]}, []
         few = (
             f"The label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), as "

@@ -167,7 +167,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
     if not plan.problem.beliefs.sigmoid:
         return (f"{ODD.format('twenty', 2)}within {share:.2g} % of their ranges. {OWN}", *_ready(plan))
     rare = "mostly 0 or " if plan.problem.items_per_user <= FEW_ITEMS else ""
-    odd = f"{ODD.format('four', 200)}{rare}within {share:.2g} % of their ranges, labels beyond doubt. {OWN}"
+    odd = f"{ODD.format('five', 110)}{rare}within {share:.2g} % of their ranges, labels beyond doubt. {OWN}"
     return (odd, *_ready(plan))
 
 
