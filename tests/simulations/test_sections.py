@@ -1,7 +1,6 @@
 """Every door is told in the same words: few of them, one meaning each, and what is wrong is named with its place."""
 
 import ast
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from quoron import Keep, Method, Privacy, declare, sections
 from quoron import config as configs
 from quoron.flower import train_privately
 from quoron.model import Model
-from quoron.table_columns import WORDS
 from quoron.training.result import TrainedTable
 from quoron.training.trained import TrainedRows
 from quoron_client.data.encoding import Encoding
@@ -38,26 +36,6 @@ DOORS: dict[str, Any] = {
     "declare": declare.declare,
 }
 FRAMEWORKS = ("torch", "jax")  # read, as they may not be installed
-
-
-HELD_OUT = {"evaluate", "hold_out"}  # at every door that trains, beside what it takes else
-
-
-def arguments(name: str) -> int:
-    if name not in FRAMEWORKS:
-        shown = set(inspect.signature(DOORS[name]).parameters)
-        return len(shown - set(WORDS) - HELD_OUT) + (set(WORDS) <= shown)  # how a table is described counts as one
-    text = (ROOT / "simulations" / "quoron" / name / "training.py").read_text(encoding="utf-8")
-    (found,) = (
-        node.args for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "train"
-    )
-    shown = {each.arg for each in (*found.args, *found.kwonlyargs)} - HELD_OUT
-    return len(shown) + (found.kwarg is not None)
-
-
-@pytest.mark.parametrize("name", [*DOORS, *FRAMEWORKS])
-def test_a_door_has_at_most_ten_arguments(name: str) -> None:
-    assert 2 < arguments(name) <= 10
 
 
 @pytest.mark.parametrize(
