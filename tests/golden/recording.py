@@ -1,0 +1,233 @@
+"""Golden results: what plans, runs, tables, databases and run folders look like today.
+
+A golden file says *that* something changed, never what is right. `scripts/regold` writes the files and prints what
+changed, so that the commit can say why. Numbers have twelve digits and are compared to a relative 1e-9, since other
+processors round sums differently.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+
+import quoron
+from contracts import doors, scenes
+from quoron.training.table import hold
+from quoron_client.data.items import ItemBatch
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.wording import plan_json
+
+FOLDER = Path(__file__).parent
+DIGITS, TOLERANCE = 12, 1e-9
+VARIANTS = tuple(dict.fromkeys((*ALGORITHMS, *scenes.SMALL)))
+LONGEST = 8  # numbers of a list that are written one by one
+
+# Settings laid over the preset `quickstart`; every algorithm is planned for each.
+PROBLEMS: Mapping[str, Sequence[str]] = {
+    "ten thousand users": ("population.users=10_000", "population.items_per_user=20"),
+    "five hundred users of one item, epsilon 8": (
+        "population.users=500",
+        "population.items_per_user=1",
+        "population.dimension=3",
+        "privacy.epsilon=8.0",
+        "privacy.delta=1e-4",
+    ),
+    "a million users, epsilon 0.1": (
+        "population.users=1_000_000",
+        "population.items_per_user=100",
+        "privacy.epsilon=0.1",
+        "privacy.delta=1e-8",
+        "budget.rounds=16",
+    ),
+    "least squares": ('population.family="least_squares"', "population.users=5_000", "population.items_per_user=5"),
+    "linear": (
+        'population.family="linear"',
+        "population.signal_norm=0.5",
+        "population.users=40_000",
+        "privacy.epsilon=4.0",
+        'problem.user_smoothness="item"',
+    ),
+    "a box": ('domain.kind="box"', "population.users=100_000", "budget.rounds=12"),
+    "zero-out": ('privacy.adjacency="zero-out"', "population.users=20_000", "population.items_per_user=10"),
+    "two servers": ('privacy.exposure="two-servers"', "population.users=20_000", "population.items_per_user=10"),
+    "a minimum cohort": ("privacy.quorum=0.8", "population.users=30_000", "population.items_per_user=10"),
+    "one item from each user": ("budget.answers_per_user=1", "population.users=60_000", "population.items_per_user=8"),
+    "paper constants": ('algorithm.constants="paper"', "population.users=600_000"),
+}
+
+
+def plain(value: Any) -> Any:
+    """Numbers, texts, lists and mappings; floats with twelve digits, long lists by length, ends and sum."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {"": type(value).__name__} | {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.ravel().tolist())
+    if isinstance(value, list | tuple):
+        if len(value) > LONGEST and all(isinstance(part, int | float) for part in value):
+            return [len(value), plain(value[0]), plain(value[-1]), plain(math.fsum(value))]
+        return [plain(part) for part in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
+    return value if isinstance(value, bool | int | str | None) else str(value)
+
+
+def plans() -> Iterator[tuple[str, Any]]:
+    """Every algorithm on every problem: all public numbers, or why it is infeasible."""
+    for problem, settings in PROBLEMS.items():
+        planned = quoron.plan("quickstart", settings=settings)
+        yield f"{problem}: chosen", planned.plan.algorithm
+        for candidate in planned.candidates:
+            if candidate.plan is None:
+                yield f"{problem}: {candidate.algorithm}", candidate.reason
+                continue
+            found = plan_json(candidate.plan)
+            numbers = {key: part for key, part in found.items() if key not in ("algorithm", "problem", "statement")}
+            yield f"{problem}: {candidate.algorithm}", plain(numbers)
+
+
+def guarantees() -> Iterator[tuple[str, Any]]:
+    """The guarantee sentence of every variant of the contracts, and what its mechanisms cost."""
+    for name in VARIANTS:
+        plan = scenes.make_plan(name)
+        yield (
+            name,
+            {
+                "guarantee": plan_json(plan)["statement"],
+                "releases": plain(plan.releases()),
+                "gaussian": plain(ALGORITHMS[plan.algorithm].gaussian(plan)),
+            },
+        )
+
+
+def runs() -> Iterator[tuple[str, Any]]:
+    """A whole run of every variant of the contracts, one user in fifty absent: rounds, releases and models."""
+    for name in VARIANTS:
+        algorithm, noise, draws = scenes.make(name), SeededNoise(3), np.random.default_rng(3)
+        state, cohorts, released, iterates = algorithm.init(), [], 0, []
+        while (question := algorithm.request(state, noise)) is not None:
+            absent = draws.random(len(question.cohort)) < 0.02
+            engine = scenes.Quadratic(_without(absent))
+            update = algorithm.update(state, engine.ask(question), noise)
+            state, released = update.state, released + len(update.releases)
+            cohorts.append(len(question.cohort))
+            iterates.append(float(np.sum(algorithm.model(state))))
+        yield (
+            name,
+            plain({"cohorts": cohorts, "releases": released, "iterates": iterates, "model": algorithm.model(state)}),
+        )
+
+
+def _without(absent: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+    def tamper(values: np.ndarray, status: np.ndarray) -> None:
+        values[absent], status[absent] = 0.0, 1
+
+    return tamper
+
+
+def tables(folder: Path) -> Iterator[tuple[str, Any]]:
+    """The items of one table by every path of data in: users, and digests of features, labels and weights."""
+    table = pa.table(doors.base())
+    sources: dict[str, Any] = {"DataFrame": pd.DataFrame(doors.base()), "Arrow table": table}
+    for writer in doors.WRITERS:
+        doors.as_csv(doors.base(), writer, folder / f"{writer}.csv")
+        sources[f"CSV by {writer}"] = f"{writer}.csv"
+    for name, separator in (("tab", "\t"), ("semicolon", ";"), ("pipe", "|")):
+        pyarrow.csv.write_csv(table, folder / f"{name}.csv", pyarrow.csv.WriteOptions(delimiter=separator))
+        sources[f"CSV with {name}"] = f"{name}.csv"
+    pq.write_table(table, folder / "t.parquet")
+    pyarrow.feather.write_feather(table, folder / "t.feather")
+    lines = pd.DataFrame(doors.base()).to_json(orient="records", lines=True)
+    (folder / "t.jsonl").write_text(lines, encoding="utf-8")
+    sources |= {"Parquet": "t.parquet", "Feather": "t.feather", "JSON lines": "t.jsonl"}
+    for name, source in sources.items():
+        path = source if isinstance(source, str) else "frame"
+        held = hold(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)
+        items = held.items()
+        assert isinstance(items, ItemBatch)
+        yield name, {"users": held.declared.users, "items": _digest(items.features, items.labels, items.weights)}
+
+
+def _digest(*arrays: Any) -> str:
+    """Of numbers to seven digits, which encoding and processors leave alone."""
+    whole = hashlib.sha256()
+    for array in arrays:
+        whole.update("".join(f"{number:.7g}\n" for number in np.ravel(array)).encode())
+    return whole.hexdigest()
+
+
+def stored(folder: Path) -> Iterator[tuple[str, Any]]:
+    """The files of a run's folder, and the tables of every database in it."""
+    run = quoron.simulate(
+        "quickstart",
+        epsilon=8.0,
+        settings=[
+            "population.users=2_000",
+            "population.dimension=3",
+            'algorithm.name="dp-sgd-wor"',
+            f"run.out={json.dumps(str(folder / 'run'))}",
+        ],
+    )
+    yield "run folder", sorted(path.relative_to(run.directory).as_posix() for path in run.directory.rglob("*"))
+    for path in sorted(run.directory.rglob("*.sqlite")):
+        with closing(sqlite3.connect(path)) as database:
+            rows = database.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
+            yield f"database {path.name}", [" ".join(sql.split()) for (sql,) in rows]
+
+
+RECORDERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
+    "plans": lambda _: plans(),
+    "guarantees": lambda _: guarantees(),
+    "runs": lambda _: runs(),
+    "tables": tables,
+    "stored": stored,
+}
+
+
+def read(name: str) -> dict[str, Any]:
+    """The golden results of one kind, by their titles."""
+    lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return {title: value for line in lines for title, value in json.loads(line).items()}
+
+
+def write(name: str, found: Mapping[str, Any]) -> None:
+    """One JSON object a line, so that a change shows as one line."""
+    text = "".join(json.dumps({title: value}, ensure_ascii=False) + "\n" for title, value in found.items())
+    (FOLDER / f"{name}.jsonl").write_text(text, encoding="utf-8")
+
+
+def differences(golden: Any, found: Any, at: str = "") -> Iterator[str]:
+    """What is not the same, each with its place; numbers may differ by the tolerance."""
+    if isinstance(golden, dict) and isinstance(found, dict):
+        for key in dict.fromkeys((*golden, *found)):
+            if key not in golden or key not in found:
+                yield f"{at}.{key}: {'appeared' if key in found else 'is gone'}"
+            else:
+                yield from differences(golden[key], found[key], f"{at}.{key}")
+    elif isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
+        for place, (one, other) in enumerate(zip(golden, found, strict=True)):
+            yield from differences(one, other, f"{at}[{place}]")
+    elif isinstance(golden, float) or isinstance(found, float):
+        numbers = all(isinstance(number, int | float) for number in (golden, found))
+        if not numbers or not math.isclose(golden, found, rel_tol=TOLERANCE, abs_tol=1e-12):
+            yield f"{at}: {golden!r}, now {found!r}"
+    elif golden != found:
+        yield f"{at}: {golden!r}, now {found!r}"
