@@ -215,8 +215,8 @@ class Files:
             many, wanted = theirs.names.count(name), self.schema.field(self.schema.names.index(name)).type
             if many != 1:
                 said[name] = (
-                    f"Expected one column {name!r} in {part.shown!r}, as in {first!r}, got {many}. Write all files with "
-                    "the same columns."
+                    f"Expected one column {name!r} in {part.shown!r}, as in {first!r}, got {many}. Write all files "
+                    "with the same columns."
                 )
             elif theirs.field(name).type not in (wanted, pa.null()):
                 said[name] = (
@@ -371,7 +371,7 @@ def _reached(what: str) -> Iterator[None]:
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
+        said = f"{type(error).__name__}: {without_values(str(error))}"
         raise DataError(
-            f"Expected to reach {what!r}, but its file system refuses ({type(error).__name__}: {without_values(str(error))}). Check the "
-            "address, and who may read it."
+            f"Expected to reach {what!r}, but its file system refuses ({said}). Check the address, and who may read it."
         ) from None

@@ -179,11 +179,7 @@ def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.i
     whose = {group: Names() for group in piece.groups}
     for group, table in files.batches(part, [user], piece.groups):
         values = column(table, user)
-        if (unnamed := columns.unnamed(values)) > 0:
-            raise DataError(
-                f"Expected a user in every row of column {user!r}, got {unnamed} null or empty in row group {group} "
-                f"of {part.name!r}."
-            )
+        columns.check_users(values, user)
         whose[group].add(values)
         found, counts = runs(values)
         where = np.full(len(found), group, np.int32)

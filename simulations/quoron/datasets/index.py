@@ -223,6 +223,6 @@ def _changed(files: Files, indexed: Sequence[Sequence[Any]]) -> str:
     named = next((name for name in sorted({**before, **now}) if before.get(name) != now.get(name)), files.source)
     what = "is gone" if named not in now else "is new" if named not in before else "has changed"
     return (
-        f"Expected {files.source!r} as it was indexed, but {without_values(named)!r} {what} since. Put it back, or run `quoron index` "
-        "again and begin a new run."
+        f"Expected {files.source!r} as it was indexed, but {without_values(named)!r} {what} since. Put it back, or run "
+        "`quoron index` again and begin a new run."
     )
