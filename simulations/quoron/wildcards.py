@@ -26,10 +26,16 @@ def resolved(
     Nothing but names is looked at. In no pattern are columns that have a role of their own, the user's, the label's and
     the weight's, those that are named themselves, and those that names or patterns in `without` leave out. `*` is what
     no other pattern is. ConfigError for a pattern that stands for no column, or for one that another stands for too,
-    and for what is left out and is no column, or is declared.
+    and for what is left out and is no column, or is declared; also where no column has a role: such a header may be
+    somebody's row.
     """
     if not without and all(WILD not in each for each in declared):
         return [(each,) for each in declared]
+    if roles and {*roles}.isdisjoint(header):
+        raise ConfigError(
+            f"Expected a header with {', '.join(map(repr, sorted(roles)))} to find patterns of columns in, got "
+            "another, which may be somebody's row and is not shown. Write the names of the columns above the rows."
+        )
     columns = _Header(header)
     left_out = {*roles, *_left_out(declared, columns, without)}
     wild = [place for place, each in enumerate(declared) if WILD in each]
@@ -137,10 +143,8 @@ def _matched(pattern: str, header: _Header, left_out: Collection[str]) -> tuple[
     if some == [pattern]:
         return (pattern,)  # a column whose own name it is
     if not some:
-        names = header.names
-        first = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
         raise ConfigError(
-            f"Expected columns that {pattern!r} stands for, got none among the {len(names):,} of the table: {first}. "
+            f"Expected columns that {pattern!r} stands for, got none among the {len(header.names):,} of the table. "
             "Letters count as they are written; '*' is any of them, also none."
         )
     odd = next((name for name in some if WILD in name or is_span(name)), None)

@@ -147,6 +147,6 @@ class TestErrors:
         (tmp_path / "t.csv").write_text("a,a,b\n1,2,3\n")
         held = tables.opened(tmp_path / "t.csv")
         with pytest.raises(DataError, match="Expected column 'c' in the table, got columns a, a, b"):
-            held.batches(["c"])
+            held.batches(["b", "c"])
         with pytest.raises(DataError, match="one column 'a' in the table, got 2"):
             held.empty(["a"])

@@ -6,8 +6,10 @@ whether there is an error.
 """
 
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import dataset
 
 from contracts.doors import (
     CHANGES,
@@ -34,6 +37,7 @@ from contracts.doors import (
     others,
     outcome,
     spread,
+    stored,
     terms_of,
     typed,
 )
@@ -161,17 +165,91 @@ class TestFolder:
             table = alike(number, among) if number % 3 == 0 else changed(draw, base(), among)
             assert self.outcome(tmp_path / f"d{number}", typed(table, number)) == expected[number % kinds], number
 
-    @staticmethod
-    def outcome(folder: Path, table: pa.Table) -> tuple[Any, ...]:
+    @classmethod
+    def outcome(cls, folder: Path, table: pa.Table) -> tuple[Any, ...]:
         """Of a table whose rows are sorted by user."""
         folder.mkdir()
         pq.write_table(table.slice(0, 7), folder / "0.parquet", row_group_size=3)
         pq.write_table(table.slice(7), folder / "1.parquet", row_group_size=5)
+        return cls.of(folder)
+
+    @pytest.mark.parametrize("words", [pa.string(), pa.dictionary(pa.int8(), pa.string())])
+    def test_a_file_without_a_value_is_a_file_of_missing_values(self, words, tmp_path, monkeypatch):
+        """As pandas writes a file of one user, of whom nobody noted anything: its column has no type."""
+        monkeypatch.setenv("QUORON_CACHE", str(tmp_path / "cache"))
+        table, found = pa.table(base()), []
+        table = table.set_column(table.column_names.index("ward"), "ward", table.column("ward").cast(words))
+        for place in (0, 3, USERS - 1):
+            nothing = pa.nulls(ROWS, pa.null()), pa.nulls(ROWS, pa.null())
+            folder = tmp_path / f"d{place}"
+            folder.mkdir()
+            for user in range(USERS):
+                own = table.slice(ROWS * user, ROWS)
+                for name, cells in zip(("ward", "note"), nothing, strict=True) if user == place else ():
+                    own = own.set_column(own.column_names.index(name), name, cells)
+                pq.write_table(own, folder / f"{user}.parquet")
+            held = tables.read(str(folder))
+            assert held.column("ward").null_count == ROWS
+            found.append([each for row, each in enumerate(held.to_pylist()) if row // ROWS not in (0, 3, USERS - 1)])
+            assert self.of(folder)[0] == USERS
+        assert found[0] == found[1] == found[2]
+
+    @staticmethod
+    def of(folder: Path) -> tuple[Any, ...]:
+        """Of a folder that is written; an error with its status."""
         rules = configs.parse(RULES.format(path=str(folder), missing="drop"))
         held = hold(rules, folder)
         crowd = from_dataset(folder, held.encoding, user="who", loss=Logistic(), test_fraction=0.0, items_per_user=3)
         assert index.opened(folder, "who").users == held.declared.users
         return (held.declared.users, *others(crowd.items(np.arange(held.declared.users))))
+
+
+class TestHive:
+    """Of a folder whose paths hold values: whatever a user's are, keys are text to everybody."""
+
+    KEYS = ("age", "ward", "code", "sick", "count", "note", "day")
+    SHORT = tuple(each for each in TEXTS if len(quote(each, safe="")) < 200)  # a step of a path has 255 bytes at most
+
+    @pytest.mark.parametrize("count", spread(CHANGES // 10))
+    @pytest.mark.parametrize("key", KEYS)
+    def test_a_users_keys_are_its_own(self, key, count, tmp_path, monkeypatch):
+        monkeypatch.setenv("QUORON_CACHE", str(tmp_path / "cache"))
+        expected = self.outcome(tmp_path / "base", base(), key)
+        paths = [quote(str(cell), safe="") + "/" for cell in base()[key]]  # a folder's rows are in their order
+        order = sorted(range(len(paths)), key=paths.__getitem__)
+        as_csv({name: [cells[row] for row in order] for name, cells in base().items()}, "minimal", tmp_path / "b.csv")
+        assert expected == outcome("b.csv", tmp_path)
+        among = lambda name: (*self.SHORT, None)  # noqa: E731
+        every = max(1, 2 * CHANGES // count)  # each key's tables are others
+        for number, table in islice(every_change(max(count, 2 * CHANGES), among), self.KEYS.index(key), None, every):
+            assert self.outcome(tmp_path / f"d{number}", table, key) == expected, number
+
+    @pytest.mark.parametrize("stranger", ["x", "007", "7.0", None])
+    def test_users_who_are_keys_are_who_their_text_says(self, stranger, tmp_path, monkeypatch):
+        """Users 7 and 07 are two, and one whose name is no number changes nobody's place but its own."""
+        monkeypatch.setenv("QUORON_CACHE", str(tmp_path / "cache"))
+        names = ["07", "10", "7", "9", *([] if stranger is None else [stranger])]
+        cells = {"who": names, "age": [7.0] * len(names), "sick": ["yes"] * len(names)}
+        table = pa.table(cells)
+        partitioned(table, "who", tmp_path / "d")
+        assert index.opened(tmp_path / "d", "who").users == len(names)
+        assert sorted(tables.read(str(tmp_path / "d"), ["who"]).column("who").to_pylist()) == sorted(names)
+
+    @staticmethod
+    def outcome(folder: Path, table: Table, key: str) -> tuple[Any, ...]:
+        partitioned(pa.table(as_text(table)), key, folder)
+        return TestFolder.of(folder)
+
+
+def as_text(table: Table) -> dict[str, pa.Array]:
+    """What a CSV file has of it."""
+    return {name: stored(pa.string(), cells) for name, cells in table.items()}
+
+
+def partitioned(table: pa.Table, key: str, folder: Path) -> None:
+    """A folder for each value of a column, as Arrow writes them."""
+    parts = dataset.partitioning(pa.schema([(key, pa.string())]), flavor="hive")
+    dataset.write_dataset(table, folder, format="parquet", partitioning=parts, use_threads=False)
 
 
 class TestClient:

@@ -185,8 +185,12 @@ class TestTheEnd:
         ("spoil", "error", "said"),
         [
             (lambda folder: {"data": folder / "none.csv"}, DataError, r"Expected a table at '.*none.csv', found no"),
-            (hospital, DataError, r"column 'patient' of 30 values.* say so with --one-user \(QUORON_ONE_USER=1\)"),
-            (lambda folder: {"items_per_user": 2, "data": diary(folder)}, DataError, "rows, where a person holds 2"),
+            (
+                hospital,
+                DataError,
+                r"several values in column 1, whose name.* say so with --one-user \(QUORON_ONE_USER=1\)",
+            ),
+            (lambda folder: {"items_per_user": 2, "data": diary(folder)}, DataError, "the 2 rows that a person holds"),
             (lambda folder: {"record": folder}, LedgerError, r"Expected a client's record at '.*', cannot open it"),
         ],
     )

@@ -425,7 +425,7 @@ def test_rows_of_nobody_are_an_error_for_the_owner_and_left_out_in_a_run(file: P
     everybody = table()
     everybody.loc[0, "who"] = ""
     file.write_text(everybody.to_csv(index=False))
-    with pytest.raises(DataError, match="1 rows without one"):
+    with pytest.raises(DataError, match="got some that are null or empty"):
         names_in(file, "who")
     with pytest.raises(DataError, match="'whom'"):
         names_in(file, "whom")

@@ -1,6 +1,7 @@
 """Folders of Parquet: the same bits as of the same rows in memory."""
 
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
+from quoron.cli.app import invoke
 from quoron.datasets import _indexing, item_store
+from quoron.datasets.index import renewed
 from quoron.datasets.item_store import ItemStore
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
@@ -190,6 +193,27 @@ def test_keys_of_hive_partitions_are_columns(tmp_path):
     first = crowd.items(np.array([0, crowd.users - 1])).features / crowd.encoding.scale
     np.testing.assert_allclose(first[0, :3], [1, 0, -0.4], atol=1e-6)
     np.testing.assert_allclose(first[-1, :3], [0, 1, -0.2], atol=1e-6)
+
+
+def test_nobodys_partition_key_decides_how_a_dry_run_ends_or_what_it_shows(tmp_path, monkeypatch, capsys):
+    """One user's zip that is no number, missing, or written with another sign, of 40 users."""
+    monkeypatch.chdir(tmp_path)
+    who = pa.array([f"u{user:02}" for user in range(40)])
+    table = pa.table({"who": who, "a": [float(user) for user in range(40)], "sick": [user % 2 for user in range(40)]})
+    shown = []
+    for zip_ in ("10115", "unknown", "1", "__HIVE_DEFAULT_PARTITION__", "%FF"):
+        shutil.rmtree(tmp_path / "d", ignore_errors=True)
+        for key, first, last in (("02139", 0, 20), ("10115", 20, 39), (zip_, 39, 40)):
+            folder = tmp_path / "d" / f"zip={key}"
+            folder.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table.slice(first, last - first), folder / f"{first}.parquet")
+        renewed(tmp_path / "d", "who")
+        rules = "--user who --label sick --numeric a=0:100 --categorical zip=02139,unlisted"
+        given = "--epsilon 8 --delta 1e-3 --set privacy.allow_large_delta=true --dry-run"
+        status = invoke(["train", "d", *rules.split(), *given.split()])
+        shown.append((status, *capsys.readouterr()))
+    assert shown[0][0] == 0, shown[0]
+    assert all(each == shown[0] for each in shown)
 
 
 def test_a_url_is_the_folder_that_it_names(tmp_path):

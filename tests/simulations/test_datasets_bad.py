@@ -66,6 +66,21 @@ class TestBadFiles:
         with pytest.raises(DataError, match=r"one column 'b' in 'part-001.parquet', as in 'part-000.parquet', got 0"):
             self.items(tmp_path / "d")
 
+    def test_a_file_of_a_partition_is_named_without_the_partitions_value(self, tmp_path):
+        """A path may hold a user's cell: what is said is its key, and which of all files it is."""
+        for number, zip_ in enumerate(("02139", "secret%2F7", "secret'8")):
+            folder = tmp_path / "d" / f"zip={zip_}"
+            folder.mkdir(parents=True)
+            pq.write_table(rows(30 * (number + 1)).slice(30 * number), folder / "p.parquet")
+        opened(tmp_path / "d", "who")
+        for path in sorted((tmp_path / "d").glob("zip=s*/*")):
+            path.write_bytes(path.read_bytes()[:-200])
+            for read in (self.items, lambda folder: renewed(folder, "who")):
+                with pytest.raises(DataError, match=r"'zip=\.\.\./p.parquet'? ") as error:
+                    read(tmp_path / "d")
+                assert "secret" not in str(error.value)
+        assert "(file 2)" in str(error.value)
+
     def test_nothing_there_is_said(self, tmp_path):
         (tmp_path / "d").mkdir()
         with pytest.raises(DataError, match="Expected Parquet files in"):

@@ -36,10 +36,7 @@ class TestAPattern:
     @pytest.mark.parametrize(
         ("declared", "message"),
         [
-            (
-                ["z*"],
-                r"columns that 'z\*' stands for, got none among the 7 of the table: 'who', 'x1', 'age', 'x2', 'xx', ",
-            ),
+            (["z*"], r"columns that 'z\*' stands for, got none among the 7 of the table. Letters"),
             (["who*"], r"got none among"),
             (["x*", "*1"], r"declared once, got 'x1' as 'x\*' and as '\*1'. Write patterns"),
             (["x*", "x*"], r"got 'x1' as"),

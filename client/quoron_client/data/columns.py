@@ -74,24 +74,23 @@ def check(table: pa.Table, name: str) -> None:
         raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. {_fix(kind)}")
 
 
-def unnamed(values: pa.Array) -> int:
-    """How many rows of a user column are nobody's: null, an empty text or no number."""
-    count = int(values.null_count)
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        count += pc.sum(pc.equal(values, "")).as_py() or 0  # what a CSV file makes of an empty field
-    elif pa.types.is_floating(values.type):
-        count += pc.sum(pc.is_nan(values)).as_py() or 0
-    return count
-
-
 def somebodys(values: pa.Array) -> pa.Array:
-    """Which rows of a user column are somebody's: the others are those that `unnamed` counts."""
+    """Which rows of a user column are somebody's: not those that are null, an empty text or no number."""
     here = pc.is_valid(values)
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):  # empty: so are a CSV file's fields
         here = pc.and_(here, pc.fill_null(pc.not_equal(values, ""), False))
     elif pa.types.is_floating(values.type):
         here = pc.and_(here, pc.invert(pc.fill_null(pc.is_nan(values), True)))
     return here
+
+
+def check_users(values: pa.Array, name: str) -> None:
+    """DataError for a row of a user column that is nobody's, without how many are: that is private."""
+    if somebodys(values).false_count:
+        raise DataError(
+            f"Expected a user in every row of column {name!r}, got some that are null or empty. Leave these rows out, "
+            "or say whose they are."
+        )
 
 
 def numbers(table: pa.Table, name: str) -> Vector:
@@ -261,13 +260,29 @@ def _place(table: pa.Table, name: str) -> int:
     return int(places[0])
 
 
-def check_name(name: str, names: Collection[str]) -> None:
-    """DataError unless a table with these `names` of columns has this one, once."""
-    if name not in names:
-        raise DataError(f"Expected column {name!r} in the table, got {_names(list(names))}. {_mend(name, names)}")
+def check_name(name: str, names: Sequence[str], wanted: Collection[str] = ()) -> None:
+    """DataError unless a table with these `names` of columns has this one, once.
+
+    The first row of a file without a header is somebody's, so names are shown only where one that is `wanted` is there.
+    """
     repeats = [*names].count(name)
     if repeats > 1:
         raise DataError(f"Expected one column {name!r} in the table, got {repeats}. Rename them.")
+    if repeats == 1:
+        return
+    alike = [each for each in names if each.strip().casefold() == name.strip().casefold()]
+    if {*wanted}.isdisjoint(names):
+        case = f" One differs from {name!r} in upper and lower case or spaces alone." if alike else ""
+        raise DataError(
+            f"Expected column {name!r} in the table, got none of the wanted columns in its header, which may be "
+            "somebody's row and is not shown. Write the names of the columns above the rows: they are compared letter "
+            f"by letter, spaces too.{case}"
+        )
+    near = alike or difflib.get_close_matches(name, names, 1)
+    mend = "The table's first row has to name its columns; a name that is said has to be one of them."
+    if near:
+        mend = f"Did you mean {near[0]!r}? Names are compared letter by letter, spaces too."
+    raise DataError(f"Expected column {name!r} in the table, got {_names(list(names))}. {mend}")
 
 
 def _names(names: list[str]) -> str:
@@ -278,12 +293,3 @@ def _names(names: list[str]) -> str:
     shown = [each if each.isprintable() and len(each) <= LONG else repr(each[:LONG]) for each in first]
     more = f" and {len(names) - MANY:,} more" if len(names) > MANY else ""
     return f"columns {', '.join(shown)}{more}"
-
-
-def _mend(name: str, names: Collection[str]) -> str:
-    """What to do where a column is not there."""
-    alike = [each for each in names if each.strip().casefold() == name.strip().casefold()]
-    near = alike or difflib.get_close_matches(name, names, 1)
-    if near:
-        return f"Did you mean {near[0]!r}? Names are compared letter by letter, spaces too."
-    return "The table's first row has to name its columns; a name that is said has to be one of them."

@@ -4,7 +4,8 @@
     for batch in files.batches(files.parts[0], ["patient", "age"]): ...
 
 Of a folder all `.parquet` files below it are read, but for names that begin with "." or "_"; the keys of hive
-partitions (`year=2024/`) are columns, of integers where all values are. Rows are in the order of the files' paths.
+partitions (`year=2024/`) are columns of text, whatever their values look like: a type that followed from all of them
+would let one user's value change everybody's column. Rows are in the order of the files' paths.
 
 | what is wrong                                   | DataError names                               |
 | ----------------------------------------------- | --------------------------------------------- |
@@ -15,7 +16,7 @@ partitions (`year=2024/`) are columns, of integers where all values are. Rows ar
 | another size or time of change than it had      | file                                          |
 | a store that refuses, or a URL with a password  | the URL, and what the store says; not the URL |
 
-No message holds a value.
+No message holds a value: of a partition's folder it says the key, and which of all files it is by their paths.
 """
 
 import hashlib
@@ -27,13 +28,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from quoron_client.data import cells
 from quoron_privacy.errors import DataError
 
 ROWS = 1 << 16  # of a batch
@@ -45,10 +47,16 @@ class FoundFile:
     """One file, as it was when it was found."""
 
     path: str  # in its file system
-    name: str  # below the folder, for people
+    name: str  # below the folder; private, where its steps have values of a partition
     size: int  # bytes
     modified: int  # nanoseconds since 1970; 0 where a store does not say
-    keys: tuple[tuple[str, Any], ...] = ()  # its hive partition's
+    keys: tuple[tuple[str, str | None], ...] = ()  # its hive partition's
+    number: int = 1  # in the order of the paths
+
+    @property
+    def shown(self) -> str:
+        """Its name for messages, without values."""
+        return f"{without_values(self.name)} (file {self.number})" if self.keys else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +107,15 @@ class Files:
                 "or write all as Parquet."
             )
         start = len(root.rstrip("/")) + 1 if infos[0].path != root else len(root) - len(infos[0].base_name)
-        parts = tuple(_part(info, start) for info in infos)
+        parts = tuple(_part(info, start, number) for number, info in enumerate(infos, 1))
         own = [each for each in _opened(system, parts[0]).schema_arrow if each.name not in dict(parts[0].keys)]
-        return cls(str(source), parts, pa.schema([*own, *_key_fields(parts)]))
+        for part in parts[1:]:  # a file whose cells are all missing says nothing of a column's type
+            if not (untyped := [each.name for each in own if pa.types.is_null(each.type)]):
+                break
+            theirs = {each.name: each for each in _opened(system, part).schema_arrow if each.name in untyped}
+            own = [theirs.get(each.name, each) for each in own]
+        keys = dict.fromkeys(name for part in parts for name, _ in part.keys)
+        return cls(str(source), parts, pa.schema([*own, *(pa.field(name, pa.string()) for name in keys)]))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the file system, which is reached again."""
@@ -135,16 +149,16 @@ class Files:
 
     def opened(self, part: FoundFile) -> pq.ParquetFile:
         """A file's footer. DataError if it has changed since it was found, or is no Parquet."""
-        with _reached(part.name):
+        with _reached(part.shown):
             info = self.system.get_file_info(part.path)
         if info.type == pa.fs.FileType.NotFound:
-            raise DataError(f"Expected {part.name!r} in {self.source!r}, but it has disappeared. {_AGAIN}")
+            raise DataError(f"Expected {part.shown!r} in {self.source!r}, but it has disappeared. {_AGAIN}")
         if (info.size, info.mtime_ns or 0) != (part.size, part.modified):
-            raise DataError(f"Expected {part.name!r} in {self.source!r} as it was, but it has changed. {_AGAIN}")
+            raise DataError(f"Expected {part.shown!r} in {self.source!r} as it was, but it has changed. {_AGAIN}")
         return _opened(self.system, part)
 
     def check_all(self, columns: Sequence[str]) -> None:
-        """DataError unless every file has each of these columns as the first has it: schemas are public."""
+        """DataError unless every file has each of these columns in one type, or null: schemas are public."""
         for name in columns:
             if name in self._otherwise:
                 raise DataError(self._otherwise[name])
@@ -189,22 +203,24 @@ class Files:
         held = {name: table.column(name) for name in table.column_names}
         for name in columns:
             if name in keys:
-                held[name] = pa.repeat(pa.scalar(keys[name]).cast(self.schema.field(name).type), rows)
+                held[name] = pa.repeat(pa.scalar(keys[name], pa.string()), rows)
+            elif pa.types.is_null(held[name].type):
+                held[name] = pa.nulls(rows, self.schema.field(name).type)
         return pa.table({name: held[name] for name in dict.fromkeys(columns)})
 
     def _differing(self, theirs: pa.Schema, part: FoundFile, columns: Sequence[str]) -> dict[str, str]:
         """Those of these columns that a file has otherwise than the first, with what to say."""
-        first, said, keys = self.parts[0].name, {}, dict(part.keys)
+        first, said, keys = self.parts[0].shown, {}, dict(part.keys)
         for name in dict.fromkeys(each for each in columns if each not in keys):
             many, wanted = theirs.names.count(name), self.schema.field(self.schema.names.index(name)).type
             if many != 1:
                 said[name] = (
-                    f"Expected one column {name!r} in {part.name!r}, as in {first!r}, got {many}. Write all files with "
-                    "the same columns."
+                    f"Expected one column {name!r} in {part.shown!r}, as in {first!r}, got {many}. Write all files "
+                    "with the same columns."
                 )
-            elif theirs.field(name).type != wanted:
+            elif theirs.field(name).type not in (wanted, pa.null()):
                 said[name] = (
-                    f"Expected column {name!r} of {part.name!r} to be {wanted}, as in {first!r}, got "
+                    f"Expected column {name!r} of {part.shown!r} to be {wanted}, as in {first!r}, got "
                     f"{theirs.field(name).type}. Write all files with one type."
                 )
         return said
@@ -215,7 +231,7 @@ class Files:
         bad = [name for name in columns if not _readable(self.system, part, group, name)]
         named = f"column{'s' * (len(bad) > 1)} {', '.join(map(repr, bad))}" if bad else "some column"
         return DataError(
-            f"Expected {part.name!r} to be readable, but {named} of its row group {group} is not "
+            f"Expected {part.shown!r} to be readable, but {named} of its row group {group} is not "
             f"({type(error).__name__}). Write the file again."
         )
 
@@ -245,10 +261,10 @@ def _opened(system: pa.fs.FileSystem, part: FoundFile) -> pq.ParquetFile:
     except MemoryError:
         raise
     except PermissionError as error:
-        raise unreadable(part.name, error) from None
+        raise unreadable(part.shown, error) from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"Expected {part.name!r} to be a whole Parquet file, got one that cannot be opened "
+            f"Expected {part.shown!r} to be a whole Parquet file, got one that cannot be opened "
             f"({type(error).__name__}). Write it again."
         ) from None
 
@@ -330,21 +346,21 @@ def _listed(system: pa.fs.FileSystem, root: str) -> list[pa.fs.FileInfo]:
     )
 
 
-def _part(info: pa.fs.FileInfo, start: int) -> FoundFile:
+def _part(info: pa.fs.FileInfo, start: int, number: int) -> FoundFile:
     name = info.path[start:]
     keys = (step.partition("=") for step in name.split("/")[:-1] if "=" in step)
-    named = tuple((unquote(key), None if value == _NULL else unquote(value)) for key, _, value in keys)
-    return FoundFile(info.path, name, info.size, info.mtime_ns or 0, named)
+    named = tuple((_decoded(key), None if value == _NULL else _decoded(value)) for key, _, value in keys)
+    return FoundFile(info.path, name, info.size, info.mtime_ns or 0, named, number)
 
 
-def _key_fields(parts: Sequence[FoundFile]) -> list[pa.Field]:
-    """A partition's key is of integers where all files say so, else of text."""
-    fields = []
-    for name in dict.fromkeys(name for part in parts for name, _ in part.keys):
-        held = [value for part in parts for key, value in part.keys if key == name and value is not None]
-        whole = all(re.fullmatch(r"-?\d{1,18}", value, re.ASCII) for value in held)
-        fields.append(pa.field(name, pa.int64() if whole else pa.string()))
-    return fields
+def _decoded(step: str) -> str:
+    """A key or a value of a partition, as it was before it was written into a path."""
+    return cells.readable(unquote_to_bytes(step)).decode()
+
+
+def without_values(name: str) -> str:
+    """A path, or what is said of it, without the values of hive partitions."""
+    return re.sub("=[^/]*", "=...", name)
 
 
 @contextmanager
@@ -355,7 +371,7 @@ def _reached(what: str) -> Iterator[None]:
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
+        said = f"{type(error).__name__}: {without_values(str(error))}"
         raise DataError(
-            f"Expected to reach {what!r}, but its file system refuses ({type(error).__name__}: {error}). Check the "
-            "address, and who may read it."
+            f"Expected to reach {what!r}, but its file system refuses ({said}). Check the address, and who may read it."
         ) from None

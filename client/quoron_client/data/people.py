@@ -34,11 +34,13 @@ _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ].*)?|\d{1,2}:\d{2}(:.*)
 
 
 def several(table: pa.Table, items_per_user: int | None = None) -> str | None:
-    """Why a table looks like that of several people, without a value of it; None if it does not."""
-    rows = table.num_rows
-    if items_per_user is not None and rows > MANY * items_per_user:
-        return f"{rows:,} rows, where a person holds {items_per_user:,}"
-    for name in dict.fromkeys(table.column_names):
+    """Why a table looks like that of several people, without a value or a number of it; None if it does not.
+
+    A column is told by its place: the first row of a file without a header is somebody's.
+    """
+    if items_per_user is not None and table.num_rows > MANY * items_per_user:
+        return f"more than {MANY} times the {items_per_user:,} rows that a person holds"
+    for place, name in enumerate(table.column_names, 1):
         try:
             found = columns.texts(table, name)
         except DataError:  # dates and the like, or a column that is there twice
@@ -46,9 +48,9 @@ def several(table: pa.Table, items_per_user: int | None = None) -> str | None:
         coded = found.drop_null().dictionary_encode()
         values, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy()
         if len(values) > 1 and _NAMED.fullmatch(re.sub(r"[\W_]", "", name).lower()):
-            return f"a column {name!r} of {len(values):,} values"
+            return f"several values in column {place}, whose name says that it is of people"
         if _repeats(codes, len(values)) and _identifies(values):
-            return f"a column {name!r}, whose {len(values):,} values repeat like an identifier"
+            return f"values in column {place} that repeat like an identifier"
     return None
 
 

@@ -98,7 +98,7 @@ class Opened:
         many, places = Counter(self.names), {name: place for place, name in enumerate(self.names)}
         for name in wanted:
             if many[name] != 1:
-                check_name(name, self.names)
+                check_name(name, self.names, wanted)
         return wanted, [places[name] for name in wanted]
 
     def _told(self, table: pa.Table) -> pa.Table:

@@ -20,7 +20,7 @@ class Numbering:
 
     def __init__(self, user: str) -> None:
         self.waiting = 0  # rows without a number yet
-        self._user, self._unnamed, self._bytes = user, 0, 0
+        self._user, self._bytes = user, 0
         self._known: pa.Array | None = None  # names, in the order in which they were met
         self._values: list[pa.Array] = []
         self._declared: list[pa.Array] = []  # by a categorical column, whether they have rows or not
@@ -38,7 +38,6 @@ class Numbering:
     def add(self, table: pa.Table) -> None:
         """The rows that follow."""
         values = columns.users(table, self._user)
-        self._unnamed += columns.unnamed(values)
         self._values.append(values)
         self.waiting += len(values)
         self._bytes += values.nbytes
@@ -61,16 +60,12 @@ class Numbering:
         Those that a categorical column declares and that have no row (any more) count `without_rows`; else they are a
         DataError, as is a row without a user, which is nobody's.
         """
-        if self._unnamed:
-            raise DataError(
-                f"Expected a user in every row of column {self._user!r}, got {self._unnamed} null or empty. "
-                "Leave these rows out, or say whose they are."
-            )
         known, named = self._named()
-        if (absent := len(named) - len(known)) and not without_rows:
+        columns.check_users(known, self._user)
+        if len(named) > len(known) and not without_rows:
             raise DataError(
-                f"Expected items for every user of column {self._user!r}, got {absent} declared users without any; "
-                "drop unused categories."
+                f"Expected items for every user of column {self._user!r}, got declared users without any; drop unused "
+                "categories."
             )
         ranks = np.empty(len(named), np.int32)
         ranks[columns.stored(pc.sort_indices(named))] = np.arange(len(named))

@@ -8,12 +8,10 @@ wrong with rows is not, and concerns the person alone whose rows they are. Rows 
 column, are left out.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns, tables
@@ -40,19 +38,14 @@ def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]
     """The persons in a file, in the order of their names, whether their rows can be used or not. DataError for a file
     that cannot be read, has no such column, or rows of nobody."""
     try:
-        numbering, nobodys = Numbering(user), 0
-        for batch, without in _named(tables.opened(path, dialect), (user,), user):
-            nobodys += without
+        numbering = Numbering(user)
+        for batch in tables.opened(path, dialect).batches((user,)):
             numbering.add(batch)
             if numbering.is_full:
                 numbering.numbers()
         if numbering.waiting:
             numbering.numbers()
-        if nobodys:
-            raise DataError(
-                f"Expected a person in every row of column {user!r}, got {nobodys:,} rows without one. Leave these "
-                "rows out, or say whose they are."
-            )
+        numbering.ranks(without_rows=True)
         return numbering.names()
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
@@ -77,22 +70,15 @@ def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dia
 
 
 def _gathered(held: tables.Opened, rules: Encoding, user: str, most: int) -> tuple[ItemBatch, list[str], str | None]:
-    gathering, nobodys = Gathering(rules, user, most, rows=held.rows), 0
-    for batch, without in _named(held, tuple(dict.fromkeys((*rules.columns, user))), user):
-        nobodys += without
+    gathering, nobodys = Gathering(rules, user, most, rows=held.rows), False
+    for batch in held.batches(tuple(dict.fromkeys((*rules.columns, user)))):
+        somebodys = columns.somebodys(columns.users(batch, user))
+        if somebodys.false_count:
+            batch, nobodys = batch.filter(somebodys), True
         gathering.add(batch)
     gathered = gathering.end()
     unusable = int(np.count_nonzero(gathered.marks[:, 0] & 1))
     said = [f"{unusable:,} rows that cannot be used"] if unusable else []
-    said += [f"{nobodys:,} rows of nobody"] if nobodys else []
+    said += ["rows of nobody"] if nobodys else []
     notice = f"Expected rows that can be used, got {' and '.join(said)}. They are left out." if said else None
     return gathered.items(gathered.users + 1, zero_rows=False), gathering.names, notice
-
-
-def _named(held: tables.Opened, names: tuple[str, ...], user: str) -> Iterator[tuple[pa.Table, int]]:
-    """Batches without the rows of nobody, and how many these were."""
-    for batch in held.batches(names):
-        without = columns.unnamed(values := columns.users(batch, user))
-        if without:
-            batch = batch.filter(columns.somebodys(values))
-        yield batch, without

@@ -22,7 +22,7 @@ from quoron_client.data.files import Files, Piece
 from quoron_privacy.errors import DataError
 
 PIECE = 1 << 22  # rows
-VERSION = 3
+VERSION = 4
 DONE = "index"
 SEAL = 64  # digits before what they are the digest of
 _SAMPLES = 4096  # names of a piece that say where to cut
@@ -179,11 +179,7 @@ def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.i
     whose = {group: Names() for group in piece.groups}
     for group, table in files.batches(part, [user], piece.groups):
         values = column(table, user)
-        if (unnamed := columns.unnamed(values)) > 0:
-            raise DataError(
-                f"Expected a user in every row of column {user!r}, got {unnamed} null or empty in row group {group} "
-                f"of {part.name!r}."
-            )
+        columns.check_users(values, user)
         whose[group].add(values)
         found, counts = runs(values)
         where = np.full(len(found), group, np.int32)
@@ -203,9 +199,9 @@ def _disorder(files: Files, pieces: Sequence[Piece], tails: Sequence[_Tail]) -> 
     last = None
     for piece, tail in zip(pieces, tails, strict=True):
         if last is not None and tail.first < last:
-            return files.parts[piece.part].name, piece.first
+            return files.parts[piece.part].shown, piece.first
         if tail.broken is not None:
-            return files.parts[piece.part].name, tail.broken
+            return files.parts[piece.part].shown, tail.broken
         last = tail.last
     return None
 
@@ -307,10 +303,12 @@ def _refuse_split(
     again: NDArray[np.bool_],
     disorder: tuple[str, int],
 ) -> None:
-    """DataError for a user in two files; pieces of one file may share it."""
+    """DataError for a user in two files of one partition; pieces of one file may share it."""
     whose = np.repeat(np.arange(len(pieces)), counts)
     parts = np.array([piece.part for piece in pieces])[whose[order]]
-    apart = np.flatnonzero(again & (parts[1:] != parts[:-1]))
+    numbers: dict[Any, int] = {}  # of partitions, which are a matter of users' values
+    within = np.array([numbers.setdefault(part.keys, len(numbers)) for part in files.parts])[parts]
+    apart = np.flatnonzero(again & (parts[1:] != parts[:-1]) & (within[1:] == within[:-1]))
     if not len(apart):
         return
     where, begins = [], np.concatenate([[0], np.cumsum(counts)])
@@ -318,7 +316,7 @@ def _refuse_split(
         piece = pieces[whose[at]]
         groups = kept[piece.number].groups()
         row_group = groups[starts[piece.number] + at - begins[piece.number]]
-        where.append(f"row group {row_group} of {files.parts[piece.part].name!r}")
+        where.append(f"row group {row_group} of {files.parts[piece.part].shown!r}")
     name, group = disorder
     raise DataError(
         f"Expected all rows of a user of column {user!r} in one file, or all files sorted by it, got a user in "

@@ -5,8 +5,9 @@
     ranks, lengths = index.runs(index.pieces[0])  # rows 0 .. lengths[0] - 1 are of user ranks[0], and so on
 
 Rows have to be sorted by user over all files, or every user's rows have to be in one file, in any order within it (a
-bucket of a hash). A user in two files that are not sorted is refused, with both files' names: such a folder is two
-tables, or has been written twice.
+bucket of a hash), of every hive partition in one. A user in two files of one partition that are not sorted is refused,
+with both files' names: such a folder is two tables, or has been written twice. In which partitions a user has rows is a
+matter of its values, and no error.
 
 The index is made in one pass over the user column, piece by piece of a few million rows, and in memory for one piece;
 what is done of it stays after a kill. It keeps no name. It holds how many rows each user has, so its files are private.
@@ -38,7 +39,7 @@ from numpy.typing import NDArray
 
 from quoron.datasets._folder import fingerprint, place, read, turn
 from quoron.datasets._indexing import DONE, VERSION, IndexWatcher, Ranks, make, name_of, told_of, unsealed
-from quoron_client.data.files import Files, Piece
+from quoron_client.data.files import Files, Piece, without_values
 from quoron_privacy.errors import DataError
 
 
@@ -222,6 +223,6 @@ def _changed(files: Files, indexed: Sequence[Sequence[Any]]) -> str:
     named = next((name for name in sorted({**before, **now}) if before.get(name) != now.get(name)), files.source)
     what = "is gone" if named not in now else "is new" if named not in before else "has changed"
     return (
-        f"Expected {files.source!r} as it was indexed, but {named!r} {what} since. Put it back, or run `quoron index` "
-        "again and begin a new run."
+        f"Expected {files.source!r} as it was indexed, but {without_values(named)!r} {what} since. Put it back, or run "
+        "`quoron index` again and begin a new run."
     )

@@ -151,8 +151,8 @@ class Rows:
                 for group, found in whose.items():
                     if found.digest() != index.whose_rows(piece, group):
                         raise DataError(
-                            f"Expected row group {group} of {files.parts[piece.part].name!r} to have the users that it "
-                            "was indexed with, got others, though size and time of the file have not changed. Run "
+                            f"Expected row group {group} of {files.parts[piece.part].shown!r} to have the users that "
+                            "it was indexed with, got others, though size and time of the file have not changed. Run "
                             "`quoron index --anew`, and begin a new run."
                         )
 

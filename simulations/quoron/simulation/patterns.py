@@ -73,11 +73,11 @@ def roles(table: TableSection) -> set[str]:
 def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     """A line that says which of a table's columns nobody spoke of, where there are any, from the section as given.
 
-    None of a table that ships with quoron, nor where all of which nothing is said is bought, nor of JSON lines, whose
-    keys are values of rows.
+    None of a table that ships with quoron, nor where all of which nothing is said is bought, nor of a header without
+    any column that has a role, which may be somebody's row, nor of JSON lines, whose keys are values of rows.
     """
     bought = bought_of(table)
-    if not names or table.path.startswith(PACKAGED) or ALL in bought:
+    if roles(table).isdisjoint(names) or table.path.startswith(PACKAGED) or ALL in bought:
         return ()
     spoken = {name for kind in KINDS for name in getattr(table, kind)} | {*bought, *table.exclude}
     said = roles(table) | left_out((), names, sorted(spoken))

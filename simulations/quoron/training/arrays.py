@@ -99,7 +99,7 @@ def _by_name(bounds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
         raise InputError(f"Expected bounds by the names of the features. {error}") from None
     pairs = [(name, ends) for ends, some in zip(bounds.values(), found, strict=True) for name in some]
     declared, known = Counter(name for name, _ in pairs), set(names)
-    wrong = next((name for name in (*names, *declared) if declared[name] != 1 or name not in known), None)
+    wrong = next((name for name in (*declared, *names) if declared[name] != 1 or name not in known), None)
     if wrong is not None:
         how = f"{declared[wrong]} for feature" if wrong in known else "some for"
         raise InputError(

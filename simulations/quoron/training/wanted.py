@@ -51,8 +51,8 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
             "Expected declared columns of a table without a header, got none: what keys its rows have is private. "
             "Declare numeric or categorical."
         )
-    for name in (section.user, *([label_of(section)] if section.label else [])):
-        columns.check_name(name, header)
+    for name in (named := (section.user, *([label_of(section)] if section.label else []))):
+        columns.check_name(name, header, named)
     features: list[Want] = []
     known: dict[str, tuple[float, float]] = {}
     left: list[str] = []
@@ -113,7 +113,7 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     found = meant(named, header, roles=own | said)
     kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
-        columns.check_name(name, header)
+        columns.check_name(name, header, own)
         if name in section.numeric or name in section.hashed or name in section.dates:
             raise ConfigError(f"Expected {name!r} to be declared or bought, got both. Leave it out of one.")
         if name in own:
