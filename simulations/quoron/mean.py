@@ -15,12 +15,12 @@
 | `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do | all but the curator |
 | `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the curator as well |
 | `auto`      | `robust` where outliers are declared, else `learnt` where users are enough to | all but the curator |
-|             | learn from, else the least noisy of `clip`, `two-stage` and `range`           |                     |
+|             | learn from, else, with `spread`, the least noisy of the other three           |                     |
 
-`learnt` takes `bound` as far too large as it may be, and no `spread`; what it finds, `centre` and `radius`, is released
-with the value. Only where `bound` is more than 10¹¹ times as large as users are apart, which float64 does not hold, the
-place is lost, and `noise_scale` says so. A few users at a far corner move
-all but `robust`, which leaves them out:
+`learnt` needs no `spread` and takes a `bound` a thousand times too large, a million times with the users that `auto`
+asks for; what it finds, `centre` and `radius`, is released with the value. Only where `bound` is more than 10¹¹ times
+as large as users are apart, which float64 does not hold, the place is lost, and `noise_scale` says so. A few users at
+a far corner move all but `robust`, which leaves them out:
 
     >>> visits[:100] = 11.0
     >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, outliers=0.01, simulation_seed=1)
@@ -49,11 +49,12 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingRel
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import truncated_mean
 from quoron_privacy.means.clipping import clip_rows
-from quoron_privacy.means.learnt_mean import LearntMean, gaussians
+from quoron_privacy.means.learnt_mean import LearntMean, enough_users, gaussians
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_server.algorithms.search import least_users
 from quoron_server.plan import Guarantee, Privacy
 from quoron_server.wording import sentence
 
@@ -123,7 +124,8 @@ def private_mean(
         DataError: no users, users of different dimensions.
         ConfigError: a parameter out of range.
         Infeasible: too few users for the method asked for, or for the outliers declared, or so few that the noise is as
-            long as `bound`, when zero would be as good; names how many would do.
+            long as `bound`, when zero would be as good, or, of `auto`, as `spread`, or that no scale is learnt where
+            `spread` is not declared; names how many would do. Public numbers decide, before anything is released.
         NothingReleased: `robust` found privately that too few users agree. (ε, δ) is spent all the same.
     """
     values = _user_means(users)
@@ -231,15 +233,26 @@ def _robust(
 
 
 def _learns(values: Matrix, privacy: Privacy, bound: float, spread: float | None, *, must: bool) -> LearntMean | None:
-    """What learns, if public numbers let it; Infeasible, with the users that it takes, where it `must`."""
+    """What learns, or None where `auto` has another method that is worth its noise; else Infeasible, with the users."""
     users, dimension = values.shape
-    try:
-        mu = gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=gaussians(dimension))
+    mu = gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=gaussians(dimension))
+    enough = enough_users(dimension, mu, far=not must and (spread is None or bound > 1000 * spread))
+    if must or users >= enough:
         return LearntMean(users, dimension, bound, mu, spread)
-    except Infeasible:
-        if must:
-            raise
+    other = _central_mu(privacy, dimension)
+
+    def worth(number: int) -> bool:
+        noise = _choose(number, dimension, bound, spread, other, "auto")[1].noise
+        return number >= enough or (spread is not None and noise.scale * math.sqrt(dimension) <= min(spread, bound))
+
+    if worth(users):
         return None
+    needed = least_users(worth, users, within=1.0, most=2 * enough)
+    asked = f"{users:,} users in dimension {dimension} at epsilon={privacy.epsilon:g}, delta={privacy.delta:g}"
+    wanted = f"for noise below spread={spread:g}" if spread else f"to learn their scale within bound={bound:g}"
+    noise = _choose(users, dimension, bound, None, other, "clip")[1].noise
+    needs = f"users >= {needed:,}, or a larger epsilon; method='clip' has noise of {noise.scale:.3g} in each column"
+    raise Infeasible("private mean", f"{asked} are too few {wanted}", needs, users=needed)
 
 
 def _learnt(values: Matrix, privacy: Privacy, mean: LearntMean, noise: NoiseSource) -> PrivateMean:
@@ -253,10 +266,7 @@ def _central(
     values: Matrix, privacy: Privacy, bound: float, spread: float | None, method: str, noise: NoiseSource
 ) -> PrivateMean:
     users, dimension = values.shape
-    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=2 * dimension)
-    if slack >= privacy.delta:
-        raise Infeasible("private mean", f"delta={privacy.delta:g} is below the resolution of the noise", "more delta")
-    mu = gdp.mu_for(privacy.epsilon, privacy.delta - slack)
+    mu = _central_mu(privacy, dimension)
     chosen, mean = _choose(users, dimension, bound, spread, mu, method)
     _require_worth(mean.noise.scale, users, dimension, bound)
     answered = _finite(values)
@@ -265,6 +275,11 @@ def _central(
         privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), "docs/privacy/private-mean.md"
     )
     return PrivateMean(value, guarantee, mean.noise.scale, mean.radius, chosen)
+
+
+def _central_mu(privacy: Privacy, dimension: int) -> float:
+    """What the other three spend, which draw two Gaussian samples a column at most."""
+    return gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=2 * dimension)
 
 
 def _choose(

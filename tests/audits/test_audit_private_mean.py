@@ -159,7 +159,6 @@ class TestLearntMean:
     @pytest.fixture(autouse=True)
     def few(self, monkeypatch):
         monkeypatch.setattr(learnt_mean, "LEAST", 0.0)
-        monkeypatch.setattr(learnt_mean, "LEAST_A_ROOT", 0.0)
         monkeypatch.setattr(learnt_interval, "MOST_PLACES", 64)  # public, and quicker
 
     @staticmethod

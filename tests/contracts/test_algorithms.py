@@ -243,6 +243,25 @@ def test_states_survive_storage_unchanged(name):
     assert len(summed) == 1  # so the first question tells whether a run keeps answers
 
 
+@pytest.mark.parametrize("name", SCENES)
+def test_a_new_object_goes_on_from_a_stored_state_as_the_one_that_asked(name):
+    """An algorithm is pure: whatever a round needs of those before it is in its state."""
+    algorithm, noise, engine = make(name), SeededNoise(3), Quadratic()
+    initial = state = algorithm.init()
+    while (question := algorithm.request(state, noise)) is not None:
+        answers, stored = asking(name, engine).ask(question), serial.encode(state)
+        update = algorithm.update(state, answers, noise)
+        again = make(name).update(serial.decode(initial, stored), answers, noise)  # which has asked nothing
+        assert serial.encode(again.state) == serial.encode(update.state)
+        assert again.releases == update.releases
+        assert again.present == update.present
+        assert serial.encode(state) == stored  # nor is what was given changed
+        state = update.state
+        asked = [each.request(state, noise) for each in (make(name), algorithm)]
+        assert asked == [None, None] or digest(asked[0]) == digest(asked[1])
+        np.testing.assert_array_equal(make(name).model(state), algorithm.model(state))
+
+
 @every_algorithm
 def test_a_plan_is_plain_json_and_states_its_promise(name):
     plan = make_plan(name)

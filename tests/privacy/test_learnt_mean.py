@@ -66,7 +66,7 @@ def test_the_examples_run(module):
 @given(
     users=st.integers(40, 400),
     dimension=st.integers(1, 20),
-    mu=st.floats(2.0, 8.0),
+    mu=st.floats(3.0, 8.0),
     bound=st.sampled_from([1e-90, 1e-3, 1.0, 1e9, 1e90]),
     shape=st.sampled_from(list(SHAPES)),
     scale=st.sampled_from([1e-30, 1e-6, 0.1, 1.0]),
@@ -102,7 +102,7 @@ def test_two_worlds_that_have_released_the_same_are_mu_apart_at_most_all_release
     rng, used = np.random.default_rng(5), []
     odd = [0.0, 1e-320, 1.0, 1e100, 1e308, -1e308, np.inf, np.nan]
     for trial in range(90):
-        users, dimension, mu = int(rng.choice([30, 31, 60])), int(rng.choice([1, 2, 5])), float(rng.choice([2.5, 20.0]))
+        users, dimension, mu = int(rng.choice([30, 31, 60])), int(rng.choice([1, 2, 5])), float(rng.choice([3.0, 20.0]))
         mean = LearntMean(users, dimension, 1.0, mu, spread=rng.choice([None, 1e-3, 1e9]))
         one = rng.normal(size=(users, dimension)) * 10.0 ** rng.uniform(-9, 1)
         here, who = rng.random(users) < rng.choice([0.5, 1.0]), int(rng.integers(users))
@@ -156,7 +156,7 @@ def test_noise_hardly_ever_makes_users_and_the_less_the_farther_away():
     assert np.mean(seen[:, 40:].any(axis=1)) < 0.01
 
 
-@pytest.mark.parametrize("strength", [LEAST, 124.0, 300.0])
+@pytest.mark.parametrize("strength", [4.5 * LEAST, 124.0, 300.0])
 def test_noise_hardly_ever_hides_which_octave_pairs_are_in(strength):
     """A place that is looked for in the wrong octave is lost. Users in four octaves; 2,000 fixed draws."""
     share, rng = learnt_mean.first_share(strength), np.random.default_rng(8)
@@ -383,7 +383,7 @@ def test_a_spread_that_is_known_is_used_and_a_wrong_one_costs_only_accuracy():
 def test_too_few_users_are_told_how_many_it_takes():
     with pytest.raises(Infeasible, match=r"too few to learn a radius; needs users >= \d+") as raised:
         LearntMean(100, 10, 1.0, MU)
-    enough = int(raised.value.needs.split()[-1])
+    enough = int(raised.value.needs.split()[-1].replace(",", ""))
     LearntMean(enough, 10, 1.0, MU)
     with pytest.raises(Infeasible):
         LearntMean(enough - 1, 10, 1.0, MU)

@@ -68,10 +68,9 @@ def test_a_clipped_mean_has_the_least_noise_that_keeps_the_promise():
 
 
 def test_auto_learns_where_users_are_enough_and_else_takes_the_least_noise():
-    few = USERS[:50]
-    scales = {method: found(few, method=method).noise_scale for method in ("clip", "two-stage")}
-    assert found(few, method="auto").noise_scale == min(scales.values())
-    assert found(few, method="auto", spread=None).method == "clip"
+    few = USERS[:90]
+    scales = {method: found(few, method=method, spread=9.0).noise_scale for method in ("clip", "two-stage")}
+    assert found(few, method="auto", spread=9.0).noise_scale == min(scales.values())
     assert found(method="auto").method == found(method="auto", spread=None).method == "learnt"
     assert found(method="auto", outliers=0.01).method == "robust"
 
@@ -228,11 +227,35 @@ class TestWhatUsersMayBe:
             found(users)
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+@pytest.mark.parametrize(
+    ("columns", "given"),
+    [
+        *[(columns, {"bound": 1e6 * math.sqrt(columns)}) for columns in (1, 3, 10, 30)],
+        *[(columns, {"bound": 1000.0, "spread": 3.0 * math.sqrt(columns)}) for columns in (1, 3, 10)],
+    ],
+)
+def test_a_mean_is_refused_or_nearer_than_the_scale_of_users_and_never_refused_to_more_of_them(columns, given, epsilon):
+    """Users of scale 1 far from zero, in bounds up to a million times as large; fixed seeds. Public numbers decide."""
+    rng, centre = np.random.default_rng(1), 0.5 * given["bound"] / math.sqrt(columns)
+    with pytest.raises(Infeasible, match=f"10 users in dimension {columns} at epsilon={epsilon:g}, delta=1e-06") as few:
+        private_mean(rng.normal(centre, 1.0, (10, columns)), epsilon, 1e-6, **given, simulation_seed=1)
+    told = few.value
+    assert f"users >= {told.users:,}" in str(told)
+    for users in (told.users, told.users + 1, 2 * told.users, 9 * told.users):
+        rows = rng.normal(centre, 1.0, (users, columns))
+        error = np.linalg.norm(private_mean(rows, epsilon, 1e-6, **given, simulation_seed=2).value - rows.mean(axis=0))
+        assert error < 4 * given.get("spread", math.sqrt(columns))
+    with pytest.raises(Infeasible):
+        private_mean(rows[: told.users - 1], epsilon, 1e-6, **given, simulation_seed=1)
+
+
 @pytest.mark.parametrize("method", ["auto", "clip", "local"])
 def test_so_few_users_that_the_noise_is_longer_than_the_bound_are_refused_with_the_number_that_would_do(method):
     """By public numbers, before anything is released: zero would be as good, and nobody would be told."""
     few = USERS[:20]
-    with pytest.raises(Infeasible, match=r"times as long as bound=10, so zero is as near.*users >= ") as refused:
+    said = "to learn their scale within" if method == "auto" else "times as long as"
+    with pytest.raises(Infeasible, match=rf"{said} bound=10.*users >= ") as refused:
         private_mean(few, 0.5, 1e-6, bound=10.0, method=method, simulation_seed=1)
     assert refused.value.users is not None
     rows = np.resize(few, (refused.value.users, 5))

@@ -36,6 +36,7 @@ from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensi
 from quoron_privacy.means import learnt_interval, learnt_radii
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.means.learnt_radii import (
+    BELOW,
     BINS,
     COUNTED,
     INNER,
@@ -52,7 +53,8 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Rows = Callable[[Matrix], Matrix]  # of a mean, from users' vectors (k, d)
 
-LEAST, LEAST_A_ROOT = 60.0, 25.0  # n μ and n μ / √d, below which shares of users, or the centre, drown in their noise
+# n μ / (√d + BELOW) from which on steps find users in a bound 10³, or 10⁶, times as far as they are apart: measured.
+LEAST, LEAST_FAR = 15.0, 25.0
 _FIRST, _MOST_FIRST = 0.02, 0.4  # of μ² for the first release
 _CLEAR = 42.0  # n μ times the root of that share, from which on it tells enough
 _WHOLE = 1 - 1e-9  # of μ², so that rounded shares add to no more than all of it
@@ -100,9 +102,14 @@ class LearntMean:
     def __post_init__(self) -> None:
         count(users=self.users, dimension=self.dimension)
         positive(bound=self.bound, mu=self.mu, spread=self.bound if self.spread is None else self.spread)
-        enough = math.ceil(max(LEAST, LEAST_A_ROOT * math.sqrt(self.dimension)) / self.mu)
+        enough = enough_users(self.dimension, self.mu)
         if self.users < enough:
-            raise Infeasible("private mean", f"{self.users} users are too few to learn a radius", f"users >= {enough}")
+            raise Infeasible(
+                "private mean",
+                f"{self.users} users are too few to learn a radius",
+                f"users >= {enough:,}",
+                users=enough,
+            )
 
     def release(self, values: Matrix, answered: Mask, stream: RandomStream, public: RandomStream) -> Learnt:
         """From users' vectors (n, d), answered (n,); `public` pairs the users. ConfigError for another shape."""
@@ -273,6 +280,11 @@ class _Told:
         noise = _noise(users, size, mu)
         self.noises.append((noise, size))
         return noise.release(mean, self.stream), noise.scale
+
+
+def enough_users(dimension: int, mu: float, *, far: bool = False) -> int:
+    """Users from which on the scale is found in a bound a thousand times as large as that; `far`: a million times."""
+    return math.ceil((LEAST_FAR if far else LEAST) * (math.sqrt(dimension) + BELOW) / mu)
 
 
 def first_share(strength: float) -> float:

@@ -49,7 +49,7 @@ _FIRST, _FAR_OFTEN = 8.0, 0.001  # end of the first shell, in wide radii; how of
 MOST_SHELLS, _SHELL_NUMBERS = 64, 6400  # beyond the wide radius; means of them that are released, or eight shells
 _STEP, _STEEPEST = 1.3, 0.5  # of tails that nothing shows: see `unseen`
 _STEPS_ON, _SHARP, _GROUP, _HARDLY = 6, 0.75, 0.05, 0.3
-_ABOVE, _BELOW = 1.5, 3.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
+_ABOVE, BELOW = 1.5, 3.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def scale_of(pairs: Vector, deviation: float, top: float, bound: float, unit: fl
 
 def reach(typical: float, radius: float, deviation: float, dimension: int) -> float:
     """Radius in which users are around a centre with that noise a coordinate; at most `radius`."""
-    return min(radius, _ABOVE * typical + deviation * (math.sqrt(dimension) + _BELOW))
+    return min(radius, _ABOVE * typical + deviation * (math.sqrt(dimension) + BELOW))
 
 
 def joined(deviation: float, other: float) -> tuple[float, float]:

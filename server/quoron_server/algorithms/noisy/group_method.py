@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import NoiseSource
@@ -86,7 +85,6 @@ class GroupSGD:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(GroupSGDParameters)
-        self._last: tuple[int, NDArray[np.int64]] | None = None  # the round last asked about, and how many places each
 
     def init(self) -> NoisyState:
         """Start at zero."""
@@ -99,16 +97,14 @@ class GroupSGD:
         if state.round == p.rounds:
             return None
         cohort, places = self._chosen(state.round, noise)
-        self._last = state.round, np.sum(places >= 0, axis=1)
         task = PlacedGradient(state.iterate[None, :], places, 1.0, p.clip_norm, p.expected)
         return Question(state.round, cohort, task, planned=p.cohort_size, drawn=True)
 
     def update(self, state: NoisyState, answers: Answers, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step. A user's sum is clipped to what its chosen places may add, whatever it sends."""
         p = self.parameters
-        if self._last is None or self._last[0] != state.round:
-            raise RunError(f"Expected answers of a cohort that was asked in round {state.round}, got none. Ask first.")
-        chosen, total, clipped = self._last[1], np.zeros_like(state.iterate), 0
+        chosen = np.sum(self._chosen(state.round, noise)[1] >= 0, axis=1)  # by the same coins as those asked
+        total, clipped = np.zeros_like(state.iterate), 0
         for many in range(1, p.width + 1):
             alike = answers.answered & (chosen == many)
             mean, cut = clipped_mean(answers.values, alike, many * p.clip_norm, p.cohort_size)
