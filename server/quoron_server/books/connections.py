@@ -9,6 +9,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 
 LOCK = 0x71756F726F6E  # "quoron": whoever holds this advisory lock owns the PostgreSQL database
 PATIENCE = "3s"  # for the lock of a process that has just been killed
+SQLITE_PATIENCE = 1.0  # seconds, for another program that has the file open
 OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to whoever asks over a network
 _SQLITE = (
     "locking_mode=EXCLUSIVE",
@@ -30,7 +31,7 @@ _POSTGRES = {
     " -c tcp_keepalives_count=3 -c client_min_messages=warning",
 }
 _MACHINE = {  # what SQLite says about the machine, not about the file
-    "database is locked": "Another process holds this run or database: wait for it or end it.",
+    "database is locked": "Another process holds this run or database, or reads the file: wait for it or end it.",
     "database or disk is full": "Free some space, then `quoron resume` this run or start the coordinator again.",
     "disk I/O error": "Look at the disk, then try again.",
 }
@@ -53,13 +54,13 @@ def parse(url: str) -> sa.URL:
     raise ConfigError(f"Expected a database sqlite:///FILE or postgresql://USER@HOST/NAME, got {shown}.")
 
 
-def make_engine(url: sa.URL) -> sa.Engine:
-    """An engine without a pool. ConfigError if the driver is not installed."""
+def make_engine(url: sa.URL, patience: float = SQLITE_PATIENCE) -> sa.Engine:
+    """An engine without a pool, which waits `patience` seconds for a SQLite file. ConfigError without a driver."""
     common: dict[str, Any] = {"hide_parameters": True}  # they can be noise keys
     if url.get_backend_name() == "sqlite":
         dialect, compiled = _sqlite()
         path, settings = dialect.create_connect_args(url)
-        settings.update(timeout=1.0, check_same_thread=False)
+        settings.update(timeout=patience, check_same_thread=False)
         pool = sa.pool.NullPool(lambda: dialect.connect(*path, **settings), dialect=dialect)
         engine = sa.Engine(pool, dialect, url, execution_options={"compiled_cache": compiled}, **common)
         sa.event.listen(engine, "connect", _durable_sqlite)
