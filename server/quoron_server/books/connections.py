@@ -11,6 +11,7 @@ LOCK = 0x71756F726F6E  # "quoron": whoever holds this advisory lock owns the Pos
 PATIENCE = "3s"  # for the lock of a process that has just been killed
 SQLITE_PATIENCE = 1.0  # seconds, for another program that has the file open
 OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to whoever asks over a network
+FULL = "The disk of the coordinator's ledger is full."  # in place of that
 _SQLITE = (
     "locking_mode=EXCLUSIVE",
     "journal_mode=WAL",
@@ -30,9 +31,10 @@ _POSTGRES = {
     "options": "-c search_path=quoron -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5"
     " -c tcp_keepalives_count=3 -c client_min_messages=warning",
 }
+_FULL = "database or disk is full"
 _MACHINE = {  # what SQLite says about the machine, not about the file
     "database is locked": "Another process holds this run or database, or reads the file: wait for it or end it.",
-    "database or disk is full": "Free some space, then `quoron resume` this run or start the coordinator again.",
+    _FULL: "Free some space. A coordinator goes on by itself then; others by `quoron resume`.",
     "disk I/O error": "Look at the disk, then try again.",
 }
 
@@ -111,7 +113,7 @@ def as_ledger_error(error: sa.exc.SQLAlchemyError, name: str, *, sqlite: bool) -
     message = f"Cannot use the ledger {name}: {cause.rstrip('.')}. "
     if sqlite:
         if cause in _MACHINE:
-            return LedgerUnavailable(message + _MACHINE[cause], outside=OUTSIDE)
+            return LedgerUnavailable(message + _MACHINE[cause], outside=FULL if cause == _FULL else OUTSIDE)
         return LedgerError(message + "The file may be damaged or not a quoron ledger.", outside=OUTSIDE)
     if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
         return LedgerError(message + "It may be damaged or not a quoron ledger.", outside=OUTSIDE)

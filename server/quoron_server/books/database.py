@@ -10,6 +10,7 @@ new one, takes the lock again and checks that nobody else has owned the database
 What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
 """
 
+import errno
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.books.connections import LOCK, OUTSIDE, SQLITE_PATIENCE, as_ledger_error, make_engine, own, parse
+from quoron_server.books.connections import (
+    FULL,
+    LOCK,
+    OUTSIDE,
+    SQLITE_PATIENCE,
+    as_ledger_error,
+    make_engine,
+    own,
+    parse,
+)
 from quoron_server.books.durable import Tally, sync_folder
 
 FORMAT = 6
@@ -77,6 +87,7 @@ class Database:
         self._joined: sa.Connection | None = None
         self._over = False
         self._engine = make_engine(self._url, patience)
+        self.failing = ""  # since the last write failed: why, as is said over a network
         self._tally = Tally(Path(self._url.database)) if self.sqlite and self._url.database else None
         self._head, self._next_head = "", ""  # of the audit log: what is kept beside the count, and will be
         try:
@@ -125,10 +136,13 @@ class Database:
             except (sa.exc.DBAPIError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
                 if not isinstance(error, sa.exc.IntegrityError):
                     self._drop()
-                raise as_ledger_error(error, self.name, sqlite=self.sqlite) from error
+                found = as_ledger_error(error, self.name, sqlite=self.sqlite)
+                self.failing = found.outside if isinstance(found, LedgerUnavailable) else self.failing
+                raise found from error
             if count is not None:
                 self._head = self._next_head
                 self._keep(count)
+                self.failing = ""
 
     @property
     def head(self) -> str:
@@ -177,9 +191,13 @@ class Database:
         connection.execute(_meta.update().values(incarnation=words))
 
     def probe(self) -> None:
-        """Raises what any use would raise now."""
+        """Raises what any use would raise now; after a write that failed, what a write would."""
         with self.writing() as connection:
-            connection.execute(sa.select(_meta.c.format)).all()
+            if self.failing:
+                connection.execute(_meta.update().values(format=FORMAT))
+            else:
+                connection.execute(sa.select(_meta.c.format)).all()
+        self.failing = ""
 
     def serialise(self, connection: sa.Connection) -> None:
         """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
@@ -258,8 +276,9 @@ class Database:
             try:
                 self._tally.write(count, self._head)
             except OSError as error:
+                self.failing = FULL if error.errno == errno.ENOSPC else OUTSIDE
                 raise LedgerUnavailable(
-                    f"Cannot write {self._tally.path}: {error.strerror}.", outside=OUTSIDE
+                    f"Cannot write {self._tally.path}: {error.strerror}.", outside=self.failing
                 ) from error
 
     def _drop(self) -> None:
