@@ -59,29 +59,29 @@ def erase(path: Path, *, secret: bool) -> None:
 
 
 class Tally:
-    """How many transactions a SQLite file has acknowledged, kept beside it.
+    """How many transactions a SQLite file has acknowledged, kept beside it, with the head of its audit log if any.
 
     SQLite reads a journal up to the first page whose checksum is wrong and takes what follows for never written: one
     flipped byte undoes everything since the journal was last folded, without a word. The file's own count is then
-    below this one.
+    below this one. An audit log cannot tell that its last rows are gone: the head that is kept is then not in it.
     """
 
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + "-acknowledged")
 
-    def read(self) -> int | None:
-        """The count; None where none is kept yet. OSError, or ValueError for a file that is no count."""
+    def read(self) -> tuple[int, str] | None:
+        """The count and the head, "" without; None if no count is kept. OSError, or ValueError for another file."""
         if not self.path.exists():
             return None
-        text = self.path.read_bytes()
-        if re.fullmatch(rb"[0-9]{20}\n", text) is None:
+        found = re.fullmatch(rb"([0-9]{20})(?: ([0-9a-f]{64}))?\n", self.path.read_bytes())
+        if found is None:
             raise ValueError("not a count")
-        return int(text)
+        return int(found[1]), (found[2] or b"").decode()
 
-    def write(self, count: int) -> None:
-        """Keep it, durably. Twenty digits of one sector: whole, as they are or as they were."""
-        kept = f"{count:020d}\n".encode()
-        if not self.path.exists():  # its name may be durable before what it holds
+    def write(self, count: int, head: str = "") -> None:
+        """Keep both, durably. They lie in one sector: whole, as they are or as they were."""
+        kept = f"{count:020d}{head and ' ' + head}\n".encode()
+        if not self.path.exists() or self.path.stat().st_size != len(kept):  # its length may be durable before the rest
             for draft in self.path.parent.glob(f".{self.path.name}.*.new"):  # of a process that was killed just then
                 draft.unlink()
             replace_whole(self.path, kept, mode=PRIVATE)

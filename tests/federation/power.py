@@ -216,8 +216,8 @@ def _store(folder: str) -> None:
 
     write = Tally.write
 
-    def write_and_say(tally: Tally, count: int) -> None:
-        write(tally, count)
+    def write_and_say(tally: Tally, count: int, head: str = "") -> None:
+        write(tally, count, head)
         os.write(1, f"{count}\n".encode())
 
     Tally.write = write_and_say

@@ -84,9 +84,9 @@ def lived(runs: int) -> Life:
             instants.append({each.name: each.read_bytes() for each in place.iterdir() if each.name in NAMES})
             return instants[-1]
 
-        def written(tally: Tally, count: int) -> None:
+        def written(tally: Tally, count: int, head: str = "") -> None:
             look()
-            write(tally, count)
+            write(tally, count, head)
             look()
 
         with pytest.MonkeyPatch.context() as patch:

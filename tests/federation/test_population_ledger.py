@@ -125,8 +125,10 @@ class TestChain:
         filled(ledger)
         alter(database, "DELETE FROM population WHERE sequence >= 7")
         for use in (lambda: ledger.charge("winter", "everyone", **PROMISE), lambda: ledger.spent("everyone")):
-            with pytest.raises(LedgerError, match="row 9 is gone, or was written anew"):
+            with pytest.raises(LedgerError, match=r"row 9 is gone, or was written anew|rows at its end are gone"):
                 use()
+        if database.sqlite:
+            return  # `test_a_last_row_that_was_deleted_...`
         PopulationLedger(database).charge("winter", "everyone", **PROMISE)  # which nothing inside the database can tell
         with pytest.raises(LedgerError, match="since this process read it"):
             ledger.charge("winter", "everyone", **PROMISE)
@@ -168,12 +170,17 @@ class TestChain:
         ledger.charge("winter", "everyone", **PROMISE)
         head = ledger.verify(earlier)
         alter(database, "DELETE FROM population WHERE sequence >= 9")
+        if database.sqlite:
+            with pytest.raises(LedgerError, match=f"-acknowledged keeps the hash of its last row, {head}"):
+                ledger.verify()
+            with database.writing():
+                database.keep_head("")  # as somebody may who writes there, too
         assert ledger.verify() != head  # nothing inside the database can tell
         for known in (earlier, head):
             with pytest.raises(LedgerError, match="rows at the end are gone or were written anew"):
                 ledger.verify(known)
         alter(database, "DELETE FROM population")
-        with pytest.raises(LedgerError, match="no row has the hash"):
+        with pytest.raises(LedgerError, match=r"no row has the hash|no row of .* has it"):
             ledger.verify(earlier)
 
     def test_a_chain_written_anew_with_fitting_hashes_is_found_by_who_kept_a_head(self, ledger):

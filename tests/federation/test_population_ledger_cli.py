@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 
 import click
 import pytest
+import sqlalchemy as sa
 
 from federation.crowd import carried_out, coordinator
 from quoron.cli.ledger import app
+from quoron.training import lifetime
 from quoron_privacy.errors import (
     BudgetExceeded,
     ConfigError,
@@ -141,6 +145,53 @@ def test_an_export_is_verified_with_and_without_its_database(filled, capsys, tmp
     for where in (("--database", filled), ("--export", str(out))):
         with pytest.raises(LedgerError, match="no row has the hash"):
             invoke("verify", *where, "--head", "f" * 64)
+
+
+def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_the_ledger_is_used(tmp_path, capsys):
+    """Also when whoever did it lowered the file's own count again, or did it before the ledger was first read anew."""
+    path = tmp_path / "l.sqlite"
+    charge = ("--epsilon", "0.5", "--create", "--database", f"sqlite:///{path}")
+    for run in ("spring", "summer"):
+        invoke("charge", run, *charge)
+    kept = path.read_bytes()
+    for attack in (
+        "DELETE FROM population WHERE sequence = 1",
+        "DELETE FROM population WHERE sequence = 1; UPDATE meta SET acknowledged = acknowledged + 1",
+        "DELETE FROM population",
+    ):
+        path.write_bytes(kept)
+        with closing(sqlite3.connect(path)) as shell:
+            shell.executescript(attack)
+        for use in (
+            ("verify",),
+            ("show",),
+            ("limit", "--epsilon", "1", "--delta", "1e-5"),
+            ("charge", "summer", *charge),
+        ):
+            with pytest.raises(LedgerError, match=r"rows at its end are gone.*l\.sqlite-acknowledged keeps the hash"):
+                invoke(*use, "--database", f"sqlite:///{path}")
+    path.write_bytes(kept)
+    capsys.readouterr()
+    invoke("verify", "--database", f"sqlite:///{path}")
+    head = capsys.readouterr().out.strip()
+    count, beside = (tmp_path / "l.sqlite-acknowledged").read_text().split()
+    assert beside == head
+    (tmp_path / "l.sqlite-acknowledged").write_text(f"{count}\n")  # as versions of before wrote it
+    invoke("verify", "--database", f"sqlite:///{path}")
+    assert (tmp_path / "l.sqlite-acknowledged").read_text().split()[1] == head
+
+
+def test_a_charge_waits_for_a_program_that_reads_the_ledger_and_then_names_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "l.sqlite"
+    with lifetime.opened_database(path) as database:
+        assert [tuple(row) for row in database.all(sa.text("PRAGMA busy_timeout"))] == [(10_000,)]
+    monkeypatch.setenv(lifetime.VARIABLE, str(path))
+    monkeypatch.setattr(lifetime, "READERS", 0.01)
+    with closing(sqlite3.connect(path)) as browser:
+        browser.execute("SELECT * FROM meta").fetchall()
+        with pytest.raises(LedgerUnavailable, match=r"l\.sqlite: database is locked. Another .* or reads the file"):
+            invoke("charge", "spring", "--epsilon", "0.5", "--own", "--create")
+    invoke("charge", "spring", "--epsilon", "0.5", "--own")
 
 
 def test_wrong_requests_are_named(filled, tmp_path):

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -20,9 +22,11 @@ from federation.crowd import (
     everybody,
     inline_model,
     specification,
+    until,
 )
 from postgres_server import PostgresServer
 from quoron.cli import health as cli_health
+from quoron.operate import watching
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -192,6 +196,65 @@ def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or
     assert "no such table: runs" in our_logs.text
 
 
+def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_books_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `runs`, `watch`, /healthz, health and metrics; the run then goes on by itself, to the same bits."""
+    monkeypatch.setattr(sys.modules[Coordinator.__module__], "LOOK", 0.01)
+    full = "The disk of the coordinator's ledger is full. Nothing is lost, and it goes on by itself once it can be"
+
+    def no_room(*_: object) -> None:
+        raise sa.exc.OperationalError("", None, sqlite3.OperationalError("database or disk is full"))
+
+    async def told(running: Coordinator) -> tuple[bytes, str]:
+        where = running.metrics_address
+        return await asyncio.to_thread(http, where, "/healthz"), (await running.metrics.text())
+
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path, metrics="0") as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(specification(NAME).as_text())
+            with monkeypatch.context() as disk:
+                disk.setattr(Database, "_counted", no_room)
+                joining = asyncio.create_task(everybody(running, stack))  # an enrolment is the write that fails
+                await until(lambda: running.manager.records.away)
+                assert [(each["state"], each["error"]) for each in await running.manager.runs()] == [
+                    ("paused", f"{full} written.")
+                ]
+                awaited = await running.manager.awaited("trial")
+                assert watching.words(awaited) == f"paused: {full} written."
+                health, metrics = await told(running)
+                assert health.startswith(b"HTTP/1.1 503")
+                assert "\nquoron_database_up 0\n" in metrics
+                assert '\nquoron_runs{state="paused"} 1\n' in metrics
+                for where in (running.listen, running.control):
+                    await becomes("NOT_SERVING", where)
+            for where in (running.listen, running.control):
+                await becomes("SERVING", where)
+            health, metrics = await told(running)
+            assert health.startswith(b"HTTP/1.1 200")
+            assert "\nquoron_database_up 1\n" in metrics
+            await joining
+            return await complete(running)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))
+
+
+def http(where: str, path: str) -> bytes:
+    host, _, port = where.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=HANGS) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+async def becomes(status: str, where: str) -> None:
+    found = None
+    while found != status:
+        with contextlib.suppress(RunError):
+            found = await asyncio.to_thread(cli_health.check, where, None, timeout=HANGS)
+            continue
+        found = "NOT_SERVING"
+
+
 @pytest.mark.parametrize("error", [LedgerUnavailable("away"), LedgerError("another's")], ids=str)
 def test_health_says_whether_there_is_a_database_and_still_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: LedgerError
@@ -203,20 +266,14 @@ def test_health_says_whether_there_is_a_database_and_still_ours(
 
     async def scene() -> None:
         async with coordinator(tmp_path) as running:
-
-            async def becomes(status: str) -> None:
-                for where in (running.listen, running.control):
-                    found = None
-                    while found != status:
-                        with contextlib.suppress(RunError):
-                            found = await asyncio.to_thread(cli_health.check, where, None, timeout=HANGS)
-                            continue
-                        found = "NOT_SERVING"
-
-            await becomes("SERVING")
+            planes = running.listen, running.control
+            for where in planes:
+                await becomes("SERVING", where)
             with monkeypatch.context() as away:
                 away.setattr(Database, "probe", gone)
-                await becomes("NOT_SERVING")
-            await becomes("SERVING")
+                for where in planes:
+                    await becomes("NOT_SERVING", where)
+            for where in planes:
+                await becomes("SERVING", where)
 
     carried_out(scene())

@@ -129,7 +129,7 @@ class RecordFile:
             self._keep_count(found)
             return
         try:
-            kept = self._tally.read()
+            kept = None if (read := self._tally.read()) is None else read[0]
         except (OSError, ValueError):
             kept = -1
         if kept == -1 or (kept is None and found):

@@ -9,7 +9,9 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 
 LOCK = 0x71756F726F6E  # "quoron": whoever holds this advisory lock owns the PostgreSQL database
 PATIENCE = "3s"  # for the lock of a process that has just been killed
+SQLITE_PATIENCE = 1.0  # seconds, for another program that has the file open
 OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to whoever asks over a network
+FULL = "The disk of the coordinator's ledger is full."  # in place of that
 _SQLITE = (
     "locking_mode=EXCLUSIVE",
     "journal_mode=WAL",
@@ -29,9 +31,10 @@ _POSTGRES = {
     "options": "-c search_path=quoron -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5"
     " -c tcp_keepalives_count=3 -c client_min_messages=warning",
 }
+_FULL = "database or disk is full"
 _MACHINE = {  # what SQLite says about the machine, not about the file
-    "database is locked": "Another process holds this run or database: wait for it or end it.",
-    "database or disk is full": "Free some space, then `quoron resume` this run or start the coordinator again.",
+    "database is locked": "Another process holds this run or database, or reads the file: wait for it or end it.",
+    _FULL: "Free some space. A coordinator goes on by itself then; others by `quoron resume`.",
     "disk I/O error": "Look at the disk, then try again.",
 }
 
@@ -53,13 +56,13 @@ def parse(url: str) -> sa.URL:
     raise ConfigError(f"Expected a database sqlite:///FILE or postgresql://USER@HOST/NAME, got {shown}.")
 
 
-def make_engine(url: sa.URL) -> sa.Engine:
-    """An engine without a pool. ConfigError if the driver is not installed."""
+def make_engine(url: sa.URL, patience: float = SQLITE_PATIENCE) -> sa.Engine:
+    """An engine without a pool, which waits `patience` seconds for a SQLite file. ConfigError without a driver."""
     common: dict[str, Any] = {"hide_parameters": True}  # they can be noise keys
     if url.get_backend_name() == "sqlite":
         dialect, compiled = _sqlite()
         path, settings = dialect.create_connect_args(url)
-        settings.update(timeout=1.0, check_same_thread=False)
+        settings.update(timeout=patience, check_same_thread=False)
         pool = sa.pool.NullPool(lambda: dialect.connect(*path, **settings), dialect=dialect)
         engine = sa.Engine(pool, dialect, url, execution_options={"compiled_cache": compiled}, **common)
         sa.event.listen(engine, "connect", _durable_sqlite)
@@ -110,7 +113,7 @@ def as_ledger_error(error: sa.exc.SQLAlchemyError, name: str, *, sqlite: bool) -
     message = f"Cannot use the ledger {name}: {cause.rstrip('.')}. "
     if sqlite:
         if cause in _MACHINE:
-            return LedgerUnavailable(message + _MACHINE[cause], outside=OUTSIDE)
+            return LedgerUnavailable(message + _MACHINE[cause], outside=FULL if cause == _FULL else OUTSIDE)
         return LedgerError(message + "The file may be damaged or not a quoron ledger.", outside=OUTSIDE)
     if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
         return LedgerError(message + "It may be damaged or not a quoron ledger.", outside=OUTSIDE)

@@ -10,6 +10,7 @@ new one, takes the lock again and checks that nobody else has owned the database
 What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
 """
 
+import errno
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.books.connections import LOCK, OUTSIDE, as_ledger_error, make_engine, own, parse
+from quoron_server.books.connections import (
+    FULL,
+    LOCK,
+    OUTSIDE,
+    SQLITE_PATIENCE,
+    as_ledger_error,
+    make_engine,
+    own,
+    parse,
+)
 from quoron_server.books.durable import Tally, sync_folder
 
 FORMAT = 6
@@ -51,11 +61,20 @@ class Database:
     | a URL that names no such database              | ConfigError                                    |
     """
 
-    def __init__(self, url: str, *, create: bool = True, sole: bool = True, as_it_is: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        create: bool = True,
+        sole: bool = True,
+        as_it_is: bool = False,
+        patience: float = SQLITE_PATIENCE,
+    ) -> None:
         """Open the database at `url`; `create` makes what is missing, `sole=False` works beside a running coordinator.
 
-        `sole=False` makes a difference for PostgreSQL only: a SQLite file has one process at a time. `as_it_is` is for
-        `restoring` alone: whatever a SQLite file holds is all that there is, and its count begins there.
+        `sole=False` makes a difference for PostgreSQL only: a SQLite file has one process at a time, for which others
+        wait `patience` seconds. `as_it_is` is for `restoring` alone: whatever a SQLite file holds is all that there is,
+        and its count begins there.
         """
         self._url = parse(url)
         self.name = self._url.render_as_string(hide_password=True)
@@ -67,8 +86,10 @@ class Database:
         self._connection: sa.Connection | None = None
         self._joined: sa.Connection | None = None
         self._over = False
-        self._engine = make_engine(self._url)
+        self._engine = make_engine(self._url, patience)
+        self.failing = ""  # since the last write failed: why, as is said over a network
         self._tally = Tally(Path(self._url.database)) if self.sqlite and self._url.database else None
+        self._head, self._next_head = "", ""  # of the audit log: what is kept beside the count, and will be
         try:
             self._prepare(create)
         except BaseException:
@@ -108,15 +129,30 @@ class Database:
             try:
                 connection = self._connected()
                 with connection.begin():
-                    before = _changes(connection)
+                    before, self._next_head = _changes(connection), self._head
                     yield connection
-                    count = self._counted(connection) if _changes(connection) != before else None
+                    wrote = _changes(connection) != before or self._next_head != self._head
+                    count = self._counted(connection) if wrote else None
             except (sa.exc.DBAPIError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
                 if not isinstance(error, sa.exc.IntegrityError):
                     self._drop()
-                raise as_ledger_error(error, self.name, sqlite=self.sqlite) from error
+                found = as_ledger_error(error, self.name, sqlite=self.sqlite)
+                self.failing = found.outside if isinstance(found, LedgerUnavailable) else self.failing
+                raise found from error
             if count is not None:
+                self._head = self._next_head
                 self._keep(count)
+                self.failing = ""
+
+    @property
+    def head(self) -> str:
+        """The head of the audit log that is kept beside a SQLite file; "" if none is."""
+        return self._head
+
+    def keep_head(self, head: str) -> None:
+        """Keep this head, that of the audit log within this transaction, once the transaction is durable."""
+        if self._tally is not None:
+            self._next_head = head
 
     @contextmanager
     def together(self) -> Iterator[sa.Connection]:
@@ -155,9 +191,13 @@ class Database:
         connection.execute(_meta.update().values(incarnation=words))
 
     def probe(self) -> None:
-        """Raises what any use would raise now."""
+        """Raises what any use would raise now; after a write that failed, what a write would."""
         with self.writing() as connection:
-            connection.execute(sa.select(_meta.c.format)).all()
+            if self.failing:
+                connection.execute(_meta.update().values(format=FORMAT))
+            else:
+                connection.execute(sa.select(_meta.c.format)).all()
+        self.failing = ""
 
     def serialise(self, connection: sa.Connection) -> None:
         """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
@@ -204,7 +244,7 @@ class Database:
         if self._tally is None:
             return
         try:
-            kept = self._tally.read()
+            kept, self._head = self._tally.read() or (None, "")
         except (OSError, ValueError):
             raise LedgerError(
                 f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. "
@@ -212,7 +252,7 @@ class Database:
                 outside=OUTSIDE,
             ) from None
         if self._as_it_is:
-            kept = None
+            kept, self._head = None, ""
         elif kept is None and found:
             raise LedgerError(
                 f"Expected the number of acknowledged transactions beside {self.name}, in {self._tally.path.name}, "
@@ -234,10 +274,11 @@ class Database:
     def _keep(self, count: int) -> None:
         if self._tally is not None:
             try:
-                self._tally.write(count)
+                self._tally.write(count, self._head)
             except OSError as error:
+                self.failing = FULL if error.errno == errno.ENOSPC else OUTSIDE
                 raise LedgerUnavailable(
-                    f"Cannot write {self._tally.path}: {error.strerror}.", outside=OUTSIDE
+                    f"Cannot write {self._tally.path}: {error.strerror}.", outside=self.failing
                 ) from error
 
     def _drop(self) -> None:

@@ -46,7 +46,7 @@ def require_no_rest(path: Path) -> None:
     """LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
     journal, tally = path.with_name(path.name + "-wal"), Tally(path)
     try:
-        empty = not (journal.exists() and journal.stat().st_size) and not tally.read()
+        empty = not (journal.exists() and journal.stat().st_size) and (tally.read() or (0, ""))[0] == 0
     except (OSError, ValueError):
         empty = False
     if not empty:

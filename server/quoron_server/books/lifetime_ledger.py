@@ -7,7 +7,8 @@
 
 A row is (sequence, time, kind, payload, hash) with hash = SHA-256(previous hash, the rest as canonical JSON): changing,
 deleting or swapping rows breaks the chain. That the *last* rows are gone can only be seen by someone who knows the hash
-of one of them: keep exports elsewhere, and give the head of the last one to `verify`.
+of one of them: beside a SQLite file that of the last row is kept, with the count of its transactions. Against somebody
+who writes there too, and for PostgreSQL, keep exports elsewhere, and give the head of the last one to `verify`.
 
 Source: docs/privacy/lifetime.md#lt1 to lifetime#lt4. How rows are written: docs/durability.md.
 """
@@ -33,6 +34,7 @@ from quoron_server.books.chain import (
     verify_rows,
     verify_stored,
 )
+from quoron_server.books.connections import OUTSIDE
 from quoron_server.books.database import Database, now
 
 _schema = sa.MetaData()
@@ -245,7 +247,7 @@ class PopulationLedger:
     def rows(self) -> list[Row]:
         """The chain in order, all of it verified; LedgerError names the first row that is wrong."""
         with self._database.writing() as connection:
-            return _read(connection)
+            return self._read(connection)
 
     def verify(self, expected_head: str | None = None) -> str:
         """The hash of the last row, after checking every row; LedgerError names the first row that is wrong.
@@ -269,15 +271,37 @@ class PopulationLedger:
         if known.count:
             last = rows.pop(0) if rows else {"sequence": None, "hash": None}
             if (last["sequence"], last["hash"]) != (known.count - 1, known.head):
-                _read(connection)  # which names the row
+                self._read(connection)  # which names the row
                 raise LedgerError(
                     f"Population ledger: row {known.count - 1} is gone, or was written anew with those before it, "
                     "since this process read it. Compare with your last export.",
                 )
         verify_stored(rows, known.head, known.count)
+        if not known.count:
+            self._require_head(rows)
         for row in rows:
             known.take(row, row["payload"])
         return known
+
+    def _read(self, connection: sa.Connection) -> list[Row]:
+        """The whole chain, verified."""
+        rows = _stored(connection, since=0)
+        verify_stored(rows, START, 0)
+        self._require_head(rows)
+        return [row | {"payload": json.loads(row["payload"])} for row in rows]
+
+    def _require_head(self, rows: Sequence[Row]) -> None:
+        """LedgerError unless all rows of a chain run through the head beside the count; begun where none is kept."""
+        kept, path = self._database.head, self._database.path
+        if path is not None and kept and all(row["hash"] != kept for row in rows):
+            raise LedgerError(
+                f"Population ledger: rows at its end are gone or were written anew. {path.name}-acknowledged keeps the "
+                f"hash of its last row, {kept}, and no row of {path} has it. Put back the newest copy of both files. "
+                "If there is nothing else, `quoron restore` takes the file for what it is.",
+                outside=OUTSIDE,
+            )
+        if rows and not kept:
+            self._database.keep_head(rows[-1]["hash"])
 
     def _note(self, kind: str, payload: Row) -> None:
         with self._adding() as (known, append):
@@ -297,6 +321,7 @@ class PopulationLedger:
                     row = {"sequence": known.count, "time": self._clock(), "kind": kind, "payload": payload}
                     row["hash"] = row_hash(known.head, row)
                     connection.execute(_chain.insert(), row | {"payload": canonical(payload)})
+                    self._database.keep_head(row["hash"])
                     written.append(row)
 
                 yield known, append
@@ -338,13 +363,6 @@ def _stored(connection: sa.Connection, *, since: int) -> list[Row]:
     query = sa.select(_chain).order_by(_chain.c.sequence)
     query = query.where(_chain.c.sequence >= since) if since else query
     return [dict(each) for each in connection.execute(query).mappings()]
-
-
-def _read(connection: sa.Connection) -> list[Row]:
-    """The whole chain, verified."""
-    rows = _stored(connection, since=0)
-    verify_stored(rows, START, 0)
-    return [row | {"payload": json.loads(row["payload"])} for row in rows]
 
 
 def _promise(

@@ -62,7 +62,8 @@ class HelperMetrics:
         yield family("build_info", "The code that runs here.", [({"version": software()}, 1)])
         yield family("start_time_seconds", "When this process started, as Unix time.", self._started)
         yield family("clock_seconds", "This machine's clock, as Unix time: keys end by it.", self._clock())
-        yield family("database_up", "Whether the database answers.", int(up))
+        up = up and not self._database.failing
+        yield family("database_up", "Whether the database answers, and can be written.", int(up))
         yield family(
             "helper_keys_end", "Whether keys of runs that are over could be destroyed, at the last look.", self.on_time
         )

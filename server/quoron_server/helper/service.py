@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +23,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError
 from quoron_privacy.two_servers.chain import Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_protos.v1 import helper_pb2_grpc
@@ -123,7 +123,9 @@ class HelperProcess:
             self.metrics = HelperMetrics(self.helped, self._database, lambda: _days_left(trust))
             self._open.enter_context(Desk(self.helped, self._database))
             if config.metrics is not None:
-                watched = Watched(config.metrics, self.metrics, lambda: self.metrics.on_time)
+                watched = Watched(
+                    config.metrics, self.metrics, lambda: self.metrics.on_time and not self._database.failing
+                )
                 self.metrics_address = self._open.enter_context(watched).address
             self._server = grpc.server(ThreadPoolExecutor(_CALLS, thread_name_prefix="calls"), options=_OPTIONS)
             helper_pb2_grpc.add_HelperServicer_to_server(
@@ -167,7 +169,10 @@ class HelperProcess:
             try:
                 self.helped.expire()
                 self.metrics.on_time = True
-                self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+                with suppress(LedgerError):
+                    self._database.probe()  # to which it writes, if it could not
+                up, down = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+                self._health.set("", down if self._database.failing else up)
             except Exception as error:  # keys that cannot be removed are tried again: no error ends this thread
                 _log.error("runs whose time is over could not be ended: %s", error)
                 self.metrics.on_time = False

@@ -211,7 +211,7 @@ class Coordinator:
         self.metrics = Metrics(self.manager, self._database, transport, self.days_left)
         if config.metrics is not None:
             self._metrics_server = await metrics_port.listen(
-                config.metrics, self.metrics, serving=lambda: self._serving
+                config.metrics, self.metrics, serving=lambda: self._serving and not self._database.failing
             )
             self._watching.append(asyncio.create_task(self.metrics.watch_chain()))
         journal.started(software(), self.listen, self.control, len(self.manager.standing()))
@@ -230,7 +230,8 @@ class Coordinator:
         return None if self._metrics_server is None else metrics_port.address_of(self._metrics_server)
 
     async def _watch_database(self) -> None:
-        """For ever, every few seconds: whoever asks after health hears whether there is a database, and still ours."""
+        """For ever, every few seconds: whoever asks after health hears whether there is a database, still ours, to be
+        written."""
         while True:
             asked = asyncio.ensure_future(asyncio.to_thread(self._database.probe))
             done, _ = await asyncio.wait({asked}, timeout=PATIENCE)

@@ -271,6 +271,8 @@ class Manager:
     async def awaited(self, run: str) -> dict[str, Any] | None:
         """What a run waits for now, all of it public, nothing of who has answered; None between two rounds."""
         waiting, active, session = self._waiting.get(run), self._active.get(run), self.sessions.runs.get(run)
+        if why := self.records.away:
+            return {"kind": "awaits", "what": "ledger", "error": why}
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):

@@ -129,11 +129,12 @@ class Metrics:
     async def families(self) -> list[Family]:
         """Every metric, now. What the database says is left out while it does not answer."""
         stored = await self._stored()
+        up = stored is not None and not self._database.failing
         return [
             family("build_info", "The code that runs here.", [({"version": software()}, 1)]),
             family("start_time_seconds", "When this process started, as Unix time.", self._started),
             family("clock_seconds", "This machine's clock, as Unix time.", self._clock()),
-            family("database_up", "Whether the database answers.", int(stored is not None)),
+            family("database_up", "Whether the database answers, and can be written.", int(up)),
             family("chain_whole", "Whether the lifetime ledger held together when it was last verified.", self.whole),
             *self._of_books(stored),
             *self._of_room(),
@@ -200,11 +201,13 @@ class Metrics:
         yield family("submissions_refused_total", "Runs that were not taken on, since the start.", refused, "counter")
         if stored is None:
             return
-        paused = len(self._manager.records.paused)
+        open_runs = sum(stored.states.get(state, 0) for state in OPEN)
+        all_wait = bool(self._manager.records.away)
+        paused = open_runs if all_wait else len(self._manager.records.paused)
         ended = [({"how": how}, stored.states.get(how, 0)) for how in get_args(State) if how not in OPEN]
         yield family("runs_ended", "Runs that have ended, by how.", ended)
-        waiting = len([each for each in self._manager.standing() if each.state == "waiting"])
-        going = sum(stored.states.get(state, 0) for state in OPEN) - paused - waiting
+        waiting = 0 if all_wait else len([each for each in self._manager.standing() if each.state == "waiting"])
+        going = open_runs - paused - waiting
         open_ = {"waiting": waiting, "running": max(0, going), "paused": paused}
         yield family("runs", "Runs that have not ended, by state.", [({"state": s}, n) for s, n in open_.items()])
         users = [({"group": group, "state": state}, n) for group, by in stored.users.items() for state, n in by.items()]

@@ -89,7 +89,11 @@ async def _answered(head: bytes, metrics: Told, alarms: Path, *, serving: bool) 
     elif path == "/alarms.yml":
         code, body = 200, alarms.read_text(encoding="utf-8")
     elif path == "/healthz":
-        code, body = (200, "serving\n") if serving else (503, "not serving: the database does not answer\n")
+        code, body = (
+            (200, "serving\n")
+            if serving
+            else (503, "not serving: the database does not answer, or cannot be written\n")
+        )
     else:
         code, body = 404, _PATHS
     data = body.encode()

@@ -50,6 +50,12 @@ class Records:
         self._closed = False
         self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
 
+    @property
+    def away(self) -> str:
+        """Why nothing can be written now, and that runs wait for it; "" while it can."""
+        why = self._database.failing
+        return f"{why} Nothing is lost, and it goes on by itself once it can be written." if why else ""
+
     async def status(self, run: str) -> dict[str, Any]:
         """State of one run; an error says why it failed, or why it is paused."""
         return self._told(await self.row(run))
@@ -159,11 +165,12 @@ class Records:
         return state | {"charged": charged}
 
     def _told(self, row: RunRow) -> dict[str, Any]:
-        state = "paused" if row.state in OPEN and (row.held or row.run in self.paused) else row.state
+        paused = row.held or row.run in self.paused or self.away
+        state = "paused" if row.state in OPEN and paused else row.state
         return {"run": row.run, "state": state, "created": row.created, "error": self._error(row)}
 
     def _error(self, row: RunRow) -> str | None:
-        return self.paused.get(row.run) if row.state in OPEN else row.error
+        return (self.paused.get(row.run) or self.away or None) if row.state in OPEN else row.error
 
     def _spent(self, row: RunRow) -> dict[str, Any]:
         if not Ledger.begun(self._database, row.run):

@@ -173,7 +173,10 @@ def verify(
     head: Head = None,
     exported: Annotated[Path | None, typer.Option("--export", help="Verify this export, and ask nobody.")] = None,
 ) -> None:
-    """Check every row; without --head, rows missing at the end cannot be noticed. Prints the head."""
+    """Check every row, and that the last is the one kept beside a SQLite file. Prints the head.
+
+    With --head, that of an earlier export, also against somebody who writes beside the file, too.
+    """
     typer.echo(source.verified(exported, head)[1])
 
 

@@ -90,6 +90,8 @@ def _words(event: dict[str, Any]) -> str:
 
 def _awaited(event: dict[str, Any]) -> str:
     """What a run waits for."""
+    if event["what"] == "ledger":
+        return f"paused: {event['error']}"
     if event["what"] == "clients":
         words = f"awaits clients, who have until {event['ends']} to come back after the coordinator's start"
         return words + _connected(event)

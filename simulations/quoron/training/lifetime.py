@@ -29,6 +29,7 @@ from quoron_server.runs import Account
 
 VARIABLE = "QUORON_LEDGER"
 PATIENCE = 60.0  # seconds that a run waits for others, which hold the file for a few milliseconds each
+READERS = 10.0  # seconds that a run waits for a program that takes no turn, such as a database browser
 _PAUSE = 0.005
 
 
@@ -132,7 +133,7 @@ def _ready(path: Path, *, create: bool) -> Iterator[None]:
 
 
 def _database(path: Path, *, create: bool) -> Database:
-    return Database(f"sqlite:///{path.resolve()}", create=create)
+    return Database(f"sqlite:///{path.resolve()}", create=create, patience=READERS)
 
 
 @contextmanager
