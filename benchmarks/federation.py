@@ -1,14 +1,19 @@
-"""Answers a second of a coordinator with many clients, its memory, and that no answer is lost.
+"""Answers a second of a coordinator with many clients, against a bare echo; its memory; that no answer is lost.
 
-    python benchmarks/federation.py [--clients 1000] [--rounds 20] [--dimension 100] [--insecure]
+    python benchmarks/federation.py [--clients 1000] [--rounds 20] [--dimension 100 ...] [--repeats 3] [--insecure]
 
 The coordinator is `quoron serve`, one process. The clients are coroutines of another process, each with a connection,
 a certificate and a conversation of its own; they answer at once with a fixed vector, so that the protocol alone is
 measured. Every client is asked in every round. The model must have the bits of the same run in one process.
+
+The echo is a server of gRPC and nothing else: to each of the same clients it writes the bytes of a question, and when
+those of an answer have come it writes the next. Echo and coordinator take turns, as other work on the machine slows
+both; the medians over the turns, and of the ratio, are printed.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -19,6 +24,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import grpc
 import numpy as np
@@ -27,6 +34,7 @@ from quoron.operate.control import Address, Control
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
@@ -38,7 +46,7 @@ from quoron_server.rounds import run
 from quoron_server.service import RunSpecification, certificates, tokens
 from quoron_server.specification import make_plan
 
-TARGET_RATE, TARGET_MEMORY = 2000, 500
+TARGET_RATE, TARGET_SHARE, TARGET_MEMORY = 2000, 0.6, 500
 
 
 def specification(clients: int, rounds: int, dimension: int) -> RunSpecification:
@@ -142,9 +150,9 @@ async def answering(
     return taken
 
 
-def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+def measured(options: argparse.Namespace, dimension: int, folder: Path) -> dict[str, float]:
     """Everything that one run shows."""
-    wanted = specification(options.clients, options.rounds, options.dimension)
+    wanted = specification(options.clients, options.rounds, dimension)
     token = tokens.add(folder / "tokens.json", name="benchmark", role="operator")
     secure: list[object] = ["--insecure"]
     if not options.insecure:
@@ -161,7 +169,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     try:
         where, control = re.findall(r"127\.0\.0\.1:\d+", coordinator.stdout.readline())
         began = time.perf_counter()
-        crowd = spawn(__file__, "--as-clients", where, "--folder", folder, *sys.argv[1:])
+        crowd = spawn(__file__, "--as-clients", where, "--folder", folder, *sizes(options, dimension))
         assert crowd.stdout.readline() == "enrolled\n"
         enrolled = time.perf_counter() - began
         address = Address(control, token, None if options.insecure else folder / "authority.pem", options.insecure)
@@ -187,6 +195,65 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     return figures
 
 
+async def echo(number: int, rounds: int, dimension: int, certificates: Path | None) -> None:
+    """Serve so many questions of the same bytes to each client, and print answers a second after everybody's first."""
+    task = AverageGradient(np.zeros((1, dimension)), (1.0,))
+    asked = wire.question_to_wire(Question(0, np.zeros(1, np.int64), task), 0, run="load", user=0, seconds=600)
+    question = pb.ServerMessage(question=asked).SerializeToString()
+    ended = pb.ServerMessage(ended=pb.Ended(run="load")).SerializeToString()
+    users, heard = itertools.count(), []
+
+    async def enrol(request: bytes, context: Any) -> bytes:
+        return pb.EnrolReply(user=next(users)).SerializeToString()
+
+    async def work(requests: Any, context: Any) -> None:
+        await context.read()
+        for _ in range(rounds):
+            await context.write(question)
+            assert len(await context.read()) > 8 * dimension
+            heard.append(time.perf_counter())
+        await context.write(ended)
+        if len(heard) == number * rounds:
+            print((len(heard) - number) / (heard[-1] - heard[number - 1]), flush=True)
+
+    server = grpc.aio.server(options=wire.STEADY)
+    handlers = {
+        "Enrol": grpc.unary_unary_rpc_method_handler(enrol),
+        "Work": grpc.stream_stream_rpc_method_handler(work),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("quoron.v1.ClientPlane", handlers),))
+    if certificates is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        own = [(certificates / f"coordinator.{end}").read_bytes() for end in ("key", "pem")]
+        authority = (certificates / "authority.pem").read_bytes()
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([own], authority, True))
+    print(f"127.0.0.1:{port}", flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+def echoed(options: argparse.Namespace, dimension: int, folder: Path) -> float:
+    """Answers a second of the echo, to clients with the same certificates."""
+    given = "--folder", folder, *sizes(options, dimension)
+    server = spawn(__file__, "--as-echo", *given)
+    try:
+        where = server.stdout.readline().strip()
+        crowd = spawn(__file__, "--as-clients", where, *given)
+        assert crowd.stdout.readline() == "enrolled\n"
+        rate = float(server.stdout.readline())
+        crowd.communicate()
+    finally:
+        server.terminate()
+        server.wait()
+    return rate
+
+
+def sizes(options: argparse.Namespace, dimension: int) -> tuple[object, ...]:
+    plain = ("--insecure",) if options.insecure else ()
+    return "--clients", options.clients, "--rounds", options.rounds, "--dimension", dimension, *plain
+
+
 def spawn(*arguments: object) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
 
@@ -205,22 +272,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--dimension", type=int, default=100)
+    parser.add_argument("--dimension", type=int, nargs="+", default=[100])
+    parser.add_argument("--repeats", type=int, default=1, help="turns of coordinator and echo")
     parser.add_argument("--insecure", action="store_true", help="plaintext instead of mutual TLS")
     parser.add_argument("--as-clients", metavar="HOST:PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--as-echo", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if options.as_clients:
-        asyncio.run(clients(options.as_clients, options.folder, options.clients, options.dimension, options.insecure))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        figures = measured(options, Path(folder))
-    for name, value in figures.items():
-        print(f"{name:28s} {value:12,.1f}")
-    lost = figures["answers_asked"] - figures["answers_taken"]
-    print(f"targets: {TARGET_RATE:,} answers a second, below {TARGET_MEMORY} MiB, none lost (lost: {lost:.0f})")
+        (dimension,) = options.dimension
+        asyncio.run(clients(options.as_clients, options.folder, options.clients, dimension, options.insecure))
+    elif options.as_echo:
+        folder = None if options.insecure else options.folder
+        asyncio.run(echo(options.clients, options.rounds, *options.dimension, folder))
+    else:
+        for dimension in options.dimension:
+            show(options, dimension)
+
+
+def show(options: argparse.Namespace, dimension: int) -> None:
+    """Print the medians of the turns at one dimension."""
+    turns = []
+    for _ in range(options.repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            figures = measured(options, dimension, Path(folder))
+            figures["echoes_per_second"] = echoed(options, dimension, Path(folder))
+        figures["share_of_echo"] = figures["answers_per_second"] / figures["echoes_per_second"]
+        turns.append(figures)
+    print(f"dimension {dimension:,}")
+    for name in turns[0]:
+        print(f"{name:28s} {median(turn[name] for turn in turns):12,.{2 if name == 'share_of_echo' else 1}f}")
+    lost = sum(turn["answers_asked"] - turn["answers_taken"] for turn in turns)
+    print(
+        f"targets: {TARGET_RATE:,} answers a second and {TARGET_SHARE} of the echo, below {TARGET_MEMORY} MiB, "
+        f"none lost (lost: {lost:.0f})"
+    )
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missi
 ) -> None:
     """Below some 500 users a private count is refused: exact ones decide at any size, for nothing."""
     silent = range(users - stopped, users)
+    shown: list[str] = []
 
     async def scene() -> list[dict[str, Any]]:
         async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
@@ -82,6 +83,8 @@ def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missi
                 await asyncio.sleep(0.001)
             while (session := running.sessions.runs.get("trial")) is not None:
                 if session.open is None or session.open.left == stopped:
+                    if session.open is not None and (awaited := await running.manager.awaited("trial")) is not None:
+                        shown.append(words(awaited))
                     put_clock_forward(SECONDS)
                 await asyncio.sleep(0.01)
             return await events_of(running)
@@ -95,6 +98,7 @@ def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missi
     assert f"{users - stopped} answered; missing: client-{silent[0]}, " in events[1]["error"]
     assert f"missing: client-{silent[0]}" in words(events[0])
     assert (" and others" in words(events[0])) == (stopped > 20)
+    assert f"{users} users asked, {users - stopped} answered, quorum " in shown[0]
     assert charged(tmp_path) == ["trial"]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,16 +127,17 @@ def test_watch_says_what_is_awaited_and_what_came_of_it(tmp_path: Path, capsys: 
             honest = Honest.of(USERS, range(USERS))
             for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
                 stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-            while "awaits answers" not in said:
+            while "s left" not in said:
                 said += capsys.readouterr().out
                 await asyncio.sleep(0.01)
-            assert f"awaits answers in round 1 of at most {ROUNDS}: {USERS // ROUNDS} users asked, until 20" in said
+            asked = f"round 1 of at most {ROUNDS}: {USERS // ROUNDS} users asked, quorum 0.5 of those asked, "
+            assert re.search(rf"^{asked}\d+ s left; \d+ connected now$", said, re.MULTILINE)
             put_clock_forward(60.0)
             return await watching
 
     assert carried_out(scene()) == 3
     said = capsys.readouterr()
-    assert "quorum=not met" in said.out
+    assert f"round 1 of at most {ROUNDS}: {USERS // ROUNDS} users asked, quorum not met" in said.out
     assert "without-quorum: Round 1 of at most 2 was without a quorum" in said.out
     assert "has ended without a quorum" in said.err
 
@@ -153,7 +155,7 @@ def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> Non
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.05)
             awaited = await running.manager.awaited("trial")
-            return {key: value for key, value in awaited.items() if key != "ends"}
+            return {key: value for key, value in awaited.items() if key not in ("ends", "left")}
 
     one = carried_out(seen(range(0), tmp_path / "one"))
     assert one == carried_out(seen(range(USERS), tmp_path / "other"))
@@ -193,6 +195,14 @@ def test_a_specification_has_the_quorum_of_its_configuration_at_a_twentieth_of_e
         assert plan.guarantee.quorum is None
     with pytest.raises(Infeasible, match="users in every round"):
         specify(config, run="summer", users=20, seconds=60.0)
+
+
+def test_a_round_is_told_without_internals() -> None:
+    event = {"kind": "round", "round": 2, "rounds": 9, "messages": 20}
+    public = {"phase": 3, "radius": 0.25, "absent": [4], "answered": 19, "missing": ["ada"], "quorum": "met"}
+    said = "round 3 of at most 9: 20 users asked, 19 answered, quorum met; missing: ada"
+    assert words(event | {"public": public}) == said
+    assert words(event | {"public": {"halted": True}}) == "round 3 of at most 9: 20 users asked, halted"
 
 
 def test_events_are_told_in_words() -> None:

@@ -7,12 +7,16 @@ All of it is a function of connections, terms and owners' limits, never of an an
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
+
+from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import WithoutQuorum
 from quoron_server.round_clock import PAUSE
 from quoron_server.service.engine import RunStopped
@@ -89,16 +93,19 @@ def awaited(
     """What a run waits for whose members are known: that they agree, come back, or answer. None between two rounds."""
     now, here = asyncio.get_running_loop().time(), {"connected": connected}
     if gathering is not None and not gathering.over:
-        return {"kind": "awaits", "what": "willing", **gathering.figures(), **here, "ends": _in(gathering.until - now)}
+        return {"kind": "awaits", "what": "willing", **gathering.figures(), **here, **_ends(gathering.until - now)}
     if session.open is None:
         left = session.gathered - now
-        return {"kind": "awaits", "what": "clients", **here, "ends": _in(left)} if left > 0 else None
+        return {"kind": "awaits", "what": "clients", **here, **_ends(left)} if left > 0 else None
     question = session.open.question
     figures = {"round": question.round, "rounds": rounds, "asked": question.messages, **here}
-    ends = _in(session.open.closes - now)
-    return {"kind": "awaits", "what": "answers", **figures, "ends": ends, "quorum": wanted.quorum}
+    if question.attended:  # who answers, and when, is public: docs/privacy/public-attendance.md
+        figures["answered"] = int(np.count_nonzero(session.open.status != Status.MISSING))
+    ends = _ends(session.open.closes - now)
+    return {"kind": "awaits", "what": "answers", **figures, **ends, "quorum": wanted.quorum}
 
 
-def _in(seconds: float) -> str:
-    """The time of day so far from now."""
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+def _ends(seconds: float) -> dict[str, Any]:
+    """The time of day so far from now, and the seconds until then, for whoever has another clock."""
+    ends = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+    return {"ends": ends, "left": max(0, math.ceil(seconds))}

@@ -231,7 +231,7 @@ def _refusal(found: tokens.Token | None) -> str | None:
 
 def _named(awaited: dict[str, Any]) -> dict[str, Any]:
     """What makes it another thing to await: not the time to which it is rounded, nor who comes and goes."""
-    return {key: value for key, value in awaited.items() if key not in ("ends", "connected")}
+    return {key: value for key, value in awaited.items() if key not in ("ends", "left", "connected")}
 
 
 async def _told(call: Awaitable[T], context: Context) -> T:

@@ -258,14 +258,14 @@ def watch(
     connection: Connection,
     run: Name,
     patience: Annotated[
-        float, typer.Option(min=0, help="Seconds for a coordinator that was there to come back.")
+        float, typer.Option(min=0, help="Seconds for a coordinator to be there, from the start on.")
     ] = 300.0,
     as_json: Json = False,
 ) -> None:
     """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
 
     Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends without a quorum, 4 if it is
-    paused, and 5 if nobody answers: at once at the beginning, later for longer than --patience.
+    paused, and 5 if nobody answers for longer than --patience, at the start or later.
     """
     from quoron.operate import watching
 

@@ -18,7 +18,7 @@ class Paused(RunError):
 
 
 class Gone(Unreachable):
-    """Nobody answers, for longer than there was patience."""
+    """Nobody answers, for longer than was to be waited."""
 
     exit_code = 5
 
@@ -34,25 +34,25 @@ def followed(
 ) -> Iterator[dict[str, Any]]:
     """The events of `run` to the one of kind "ended" or "paused", as `Control.watch` but through every absence.
 
-    A coordinator that was there has `patience` seconds to come back, of which `told` hears; Gone afterwards, or
-    at once if nobody was there at the beginning.
+    A coordinator has `patience` seconds to be there, at the beginning as after it has left, of which `told` hears;
+    Gone afterwards.
     """
     last, gone = -1, -1.0  # round, and since when nobody answers
     shown: dict[str, Any] = {}  # what was awaited
-    pause, here = 1.0, False
+    pause = 1.0
     while True:
         try:
             for event in control.watch(run):
-                pause, here, gone = 1.0, True, -1.0
+                pause, gone = 1.0, -1.0
                 kind = event.get("kind")
                 if kind == "round":
                     if event["round"] <= last:
                         continue
                     last = event["round"]
                 elif kind == "awaits":
-                    if event == shown:
+                    if (told_before := event | {"left": None}) == shown:
                         continue
-                    shown = event
+                    shown = told_before
                 yield event
                 if kind in ("ended", "paused"):
                     return
@@ -61,9 +61,9 @@ def followed(
             now = clock()
             if gone < 0:
                 gone = now
-                if here:
+                if patience:
                     told(f"the coordinator does not answer, trying again for {patience:g} s: {error}")
-            if not here or now - gone + pause > patience:
+            if now - gone + pause > patience:
                 raise Gone(str(error)) from None
         sleep(pause)
         pause = min(2 * pause, LONGEST)
@@ -81,11 +81,21 @@ def _words(event: dict[str, Any]) -> str:
         return f"{event['how']}" + (f": {event['error']}" if event.get("error") else "")
     if event["kind"] == "awaits":
         return _awaited(event)
-    public = " ".join(f"{key}={value}" for key, value in event["public"].items() if not isinstance(value, list))
-    missing = event["public"].get("missing")
-    if missing:
-        public += f"; missing: {', '.join(missing[:_SHOWN])}" + (" and others" if len(missing) > _SHOWN else "")
-    return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()
+    public = event["public"]
+    line = _round(event | public, event["messages"])
+    if "quorum" in public:
+        line += f", quorum {public['quorum']}"
+    if public.get("halted"):
+        line += ", halted"
+    if missing := public.get("missing"):
+        line += f"; missing: {', '.join(missing[:_SHOWN])}" + (" and others" if len(missing) > _SHOWN else "")
+    return line
+
+
+def _round(event: dict[str, Any], asked: int) -> str:
+    """Which round, whom it asks, and how many have answered where that is public."""
+    line = f"round {event['round'] + 1} of at most {event['rounds']}: {asked} users asked"
+    return line + (f", {event['answered']} answered" if "answered" in event else "")
 
 
 def _awaited(event: dict[str, Any]) -> str:
@@ -93,18 +103,19 @@ def _awaited(event: dict[str, Any]) -> str:
     if event["what"] == "ledger":
         return f"paused: {event['error']}"
     if event["what"] == "clients":
-        words = f"awaits clients, who have until {event['ends']} to come back after the coordinator's start"
-        return words + _connected(event)
+        return f"awaits clients that come back after the coordinator's start, {_left(event)}{_connected(event)}"
     if event["what"] == "willing":
         counts = f"{event['willing']} of {event['members']} members have agreed, {event['needed']} are needed"
-        return f"awaits clients that agree to take part, until {event['ends']}: {counts}{_connected(event)}"
+        return f"awaits clients that agree to take part, {_left(event)}: {counts}{_connected(event)}"
     if event["what"] == "users":
         there = f"awaits users: {event['active']} of {event['needed']} are active in group {event['group']}"
         return f"{there} ({event['away']} away, {event['retired']} retired); {_quorum(event['quorum'])}"
-    return (
-        f"awaits answers in round {event['round'] + 1} of at most {event['rounds']}: {event['asked']} users asked, "
-        f"until {event['ends']}; {_quorum(event['quorum'])}{_connected(event)}"
-    )
+    return f"{_round(event, event['asked'])}, {_quorum(event['quorum'])}, {_left(event)}{_connected(event)}"
+
+
+def _left(event: dict[str, Any]) -> str:
+    """Until when, by the coordinator's clock alone where it says so."""
+    return f"{event['left']} s left" if "left" in event else f"until {event['ends']}"
 
 
 def _connected(event: dict[str, Any]) -> str:
