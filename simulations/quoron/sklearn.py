@@ -32,6 +32,7 @@ from quoron.run_folder import RunFolder
 from quoron.sections import Setting, overlay, plain
 from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
+from quoron.training.trained import DoubtfulModel
 from quoron.tuning import fitting
 from quoron.tuning.effort import Effort
 from quoron_privacy.errors import RunError
@@ -75,10 +76,6 @@ class DataDependentBounds(UserWarning):
 
 class UnfitRows(UserWarning):
     """Many rows do not fit what was declared, by the private look at the table that a fit has paid for."""
-
-
-class DoubtfulModel(UserWarning):
-    """By what the fit itself released the model is no better than none, or mostly noise."""
 
 
 class NoiseFromSeed(UserWarning):
@@ -174,7 +171,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         for amiss in () if trained.health is None else trained.health.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
         for doubt in trained.summary.doubts:
-            warnings.warn(doubt[:1].upper() + doubt[1:], DoubtfulModel, stacklevel=3)
+            if trained.health is None or doubt not in trained.health.warnings:
+                warnings.warn(doubt[:1].upper() + doubt[1:], DoubtfulModel, stacklevel=3)
         for amiss in (each for each in remarks if each.startswith("class_weight")):
             warnings.warn(amiss, UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds

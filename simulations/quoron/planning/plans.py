@@ -13,7 +13,7 @@ from quoron.planning import bounds
 from quoron.planning.choosing import LIKELY, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates
-from quoron.planning.meaning import Meaning, meaning
+from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
 from quoron_privacy.counts.quorum import spent_on
@@ -100,6 +100,11 @@ class Planned:
         """What the predicted excess risk means for the label; None where nobody has measured a bound."""
         return meaning(self.plan.problem, self.plan.predicted_excess_risk)
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is said before all else: that the plan's bound is no better than not training. () where it is better."""
+        return unsure(self.plan)
+
     def as_json(self) -> dict[str, Any]:
         """The plan, and one entry for each algorithm considered."""
         considered = [
@@ -116,7 +121,7 @@ class Planned:
         network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
         read = self.forecast
         said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
-        said |= {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
+        said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
         if (paid := self.plan.guarantee.bought) is not None:
             said["purchases"] = [asdict(each) for each in paid.costs()]
         return plan_json(self.plan) | said | curve | network
