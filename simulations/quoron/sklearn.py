@@ -99,6 +99,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     missing: str = "middle"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
     algorithm: str = "auto"  # a name from `quoron algorithms`
     rounds: int | None = None  # exactly so many; None: as many as the plan finds best
+    max_rounds: int | None = None  # of these at most so many; not with rounds
     evaluate: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody
     health: float | None = None  # share of μ² for a look at how well the rows fit; None: by the plan; 0: nobody looks
     vary: fitting.Vary | None = None  # settings to try in secret, by dotted key; epsilon is of the whole search
@@ -227,7 +228,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             "problem": {"items_per_user": 1 if by_row else self.items_per_user},
             "privacy": {"epsilon": self.epsilon, "delta": self.delta},
             "algorithm": {"name": self.algorithm},
-            "budget": {"rounds": self.rounds},
+            "budget": {"rounds": self.rounds, "max_rounds": self.max_rounds},
             "train": {
                 "group": self.group or ("rows" if by_row else EVERYONE),
                 "ledger": None if self.ledger is None else str(self.ledger),
