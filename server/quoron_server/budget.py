@@ -19,14 +19,20 @@ EVERYONE = "everyone"  # whose lifetime account is charged, and as whom users ar
 class Budget:
     """Upper limits; None means no limit."""
 
-    rounds: int | None = None  # adaptive interactions
+    rounds: int | None = None  # adaptive interactions: exactly so many are planned for
+    max_rounds: int | None = None  # and of these at most so many
     gradient_evaluations: int | None = None  # item gradients at the nominal items per user
     epsilon: float | None = None
     answers_per_user: int | None = None  # questions that one user is asked
     bytes_per_user: int | None = None  # float64 payload that one who is asked as often as anybody sends and receives
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "gradient_evaluations", "answers_per_user", "bytes_per_user"):
+        if self.rounds is not None and self.max_rounds is not None:
+            raise ConfigError(
+                f"Expected budget.rounds (exactly so many) or budget.max_rounds (at most), got both: "
+                f"{self.rounds:,} and {self.max_rounds:,}. Leave out one."
+            )
+        for name in ("rounds", "max_rounds", "gradient_evaluations", "answers_per_user", "bytes_per_user"):
             if getattr(self, name) is not None:
                 count(**{name: getattr(self, name)})
         if self.epsilon is not None:
@@ -34,7 +40,9 @@ class Budget:
 
     def check(self, *, rounds: int, gradient_evaluations: int, epsilon: float) -> None:
         """Raises BudgetExceeded if any of these totals is over its limit."""
-        self._check({"rounds": rounds, "gradient_evaluations": gradient_evaluations, "epsilon": epsilon})
+        self._check(
+            {"rounds": rounds, "max_rounds": rounds, "gradient_evaluations": gradient_evaluations, "epsilon": epsilon}
+        )
 
     def check_plan(self, plan: Plan) -> None:
         """Raises BudgetExceeded if the whole plan could exceed the budget."""
@@ -59,6 +67,7 @@ def used(plan: Plan) -> dict[str, float]:
     cost, asked = plan.cost, plan.parameters.participations()
     return {
         "rounds": cost.rounds,
+        "max_rounds": cost.rounds,
         "gradient_evaluations": cost.gradient_evaluations,
         "epsilon": plan.guarantee.epsilon,
         "answers_per_user": asked,

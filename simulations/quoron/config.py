@@ -249,6 +249,11 @@ class BudgetSection(Section):
     rounds: Count | None = Field(
         default=None, description="rounds of adaptive interaction; the plan takes exactly so many"
     )
+    max_rounds: Count | None = Field(
+        default=None,
+        description="the most rounds that the plan may take, of which it takes as many as leave the least predicted "
+        "error; not with rounds",
+    )
     gradient_evaluations: Count | None = Field(default=None, description="item gradients")
     epsilon: Positive | None = Field(default=None, description="ε spent")
     answers_per_user: Count | None = Field(default=None, description="questions that one user is asked")

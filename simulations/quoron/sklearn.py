@@ -32,6 +32,7 @@ from quoron.run_folder import RunFolder
 from quoron.sections import Setting, overlay, plain
 from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
+from quoron.training.trained import DoubtfulModel
 from quoron.tuning import fitting
 from quoron.tuning.effort import Effort
 from quoron_privacy.errors import RunError
@@ -77,10 +78,6 @@ class UnfitRows(UserWarning):
     """Many rows do not fit what was declared, by the private look at the table that a fit has paid for."""
 
 
-class DoubtfulModel(UserWarning):
-    """By what the fit itself released the model is no better than none, or mostly noise."""
-
-
 class NoiseFromSeed(UserWarning):
     """The noise comes from a seed, which protects nobody: there is no promise, and nothing is charged."""
 
@@ -102,6 +99,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     missing: str = "middle"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
     algorithm: str = "auto"  # a name from `quoron algorithms`
     rounds: int | None = None  # exactly so many; None: as many as the plan finds best
+    max_rounds: int | None = None  # of these at most so many; not with rounds
     evaluate: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody
     health: float | None = None  # share of μ² for a look at how well the rows fit; None: by the plan; 0: nobody looks
     vary: fitting.Vary | None = None  # settings to try in secret, by dotted key; epsilon is of the whole search
@@ -174,7 +172,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         for amiss in () if trained.health is None else trained.health.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
         for doubt in trained.summary.doubts:
-            warnings.warn(doubt[:1].upper() + doubt[1:], DoubtfulModel, stacklevel=3)
+            if trained.health is None or doubt not in trained.health.warnings:
+                warnings.warn(doubt[:1].upper() + doubt[1:], DoubtfulModel, stacklevel=3)
         for amiss in (each for each in remarks if each.startswith("class_weight")):
             warnings.warn(amiss, UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
@@ -229,7 +228,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             "problem": {"items_per_user": 1 if by_row else self.items_per_user},
             "privacy": {"epsilon": self.epsilon, "delta": self.delta},
             "algorithm": {"name": self.algorithm},
-            "budget": {"rounds": self.rounds},
+            "budget": {"rounds": self.rounds, "max_rounds": self.max_rounds},
             "train": {
                 "group": self.group or ("rows" if by_row else EVERYONE),
                 "ledger": None if self.ledger is None else str(self.ledger),

@@ -373,6 +373,7 @@ def test_estimators_weigh_by_class_and_by_row(people):
         estimator(most_weight=9).fit(X, y, users, sample_weight=weights[:5])
 
 
+@pytest.mark.filterwarnings("ignore:The model predicts 'no' for every row")
 def test_an_estimator_that_cannot_balance_says_so(people):
     few = people[people.who < 40]
     asked = estimator(class_weight="balanced", random_state=None, epsilon=1.0, delta=1e-3)

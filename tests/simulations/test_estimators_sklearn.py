@@ -52,7 +52,9 @@ def spent(ledger: Path) -> list[float]:
         return [charge.epsilon for charge in kept.charges("everyone")]
 
 
-@pytest.mark.filterwarnings("ignore::quoron.sklearn.DataDependentBounds", "ignore::quoron.sklearn.NoiseFromSeed")
+@pytest.mark.filterwarnings(
+    *(f"ignore::quoron.sklearn.{name}" for name in ("DataDependentBounds", "DoubtfulModel", "NoiseFromSeed"))
+)
 @pytest.mark.parametrize(
     "kind",
     [

@@ -3,6 +3,8 @@
 import io
 import json
 import re
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ import quoron
 from quoron import Keep, Method, Privacy
 from quoron.cli import one_screen, showing
 from quoron.cli.app import invoke
+from quoron.errors import ConfigError
 from quoron.reports.terminal import Terminal
+from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression
+from quoron.training import lifetime
 
 USERS = 600
 WORDS = ["--user", "who", "--label", "ill", "--epsilon", "2", "--items-per-user", "2"]
@@ -173,3 +178,81 @@ def test_what_would_do_is_asked_of_everybody(place: Path) -> None:
 def test_long_names_and_values_are_told_by_how_they_begin() -> None:
     assert one_screen.feature("ward=" + 500 * "a") == "ward=" + 40 * "a" + "..."
     assert one_screen.feature(48 * "a") == 48 * "a"
+
+
+def test_doubts_come_first_and_are_never_cut_and_no_warning_is_hidden(place: Path) -> None:
+    trained = quoron.train("people.csv", **SAID, keep=Keep("trained"))
+    doubts = tuple(f"doubt {each}: {'it may be worthless ' * 20}" for each in range(9))
+    lesser = tuple(f"lesser remark {each}: {'of no weight ' * 20}" for each in range(9))
+    summary = replace(trained.summary, warnings=(*doubts, *lesser), doubts=doubts)
+    shown = one_screen.warnings(summary, 80)
+    assert shown[:9] == [f"Warning: {each}" for each in doubts]
+    for each, line in zip(lesser, shown[9:18], strict=True):
+        assert line.startswith(f"Warning: {each[:20]}")
+        assert len(line) <= 80
+    assert shown[18:] == ["What ends in ... is whole in report.html."]
+
+
+def test_columns_lost_to_decimal_commas_and_a_worthless_model_are_said_first(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = pd.read_csv("people.csv")[["who", "x0", "x1", "x2", "x3", "x4", "x5", "x6", "ill"]]
+    for name in ("x1", "x2", "x3", "x4"):
+        people[name] = people[name].map(lambda value: f"{value:.2f}".replace(".", ","))
+    people.to_csv("commas.csv", index=False)
+    said = ["--numeric", "x0=0:100,x1=0:100,x2=0:100,x3=0:100,x4=0:100,x5=0:100", "--out", "run", "--quiet"]
+    lines = screen(["train", "commas.csv", *WORDS, *said], monkeypatch, 80)
+    text = " ".join(" ".join(lines).split())
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["doubts"] == summary["warnings"][: len(summary["doubts"])]
+    assert any("have no row that can be used" in each for each in summary["doubts"])
+    for doubt in summary["doubts"]:
+        assert doubt in text
+    assert text.index("Warning: Not read, as nothing is said of them: x6") > text.index(summary["doubts"][-1])
+
+
+def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pd.read_csv("people.csv").iloc[:1320]  # of 440 users
+    table.to_csv("few.csv", index=False)
+    said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x*": (0, 100)}, "epsilon": 1.0}
+    sentence = "No better than not training, as far as the bound says: with 440 users for 31 coefficients at ε = 1 "
+    for planned in (quoron.plan("few.csv", **said), quoron.plan_training("few.csv", **said)):
+        (doubt,) = planned.doubts
+        assert doubt.startswith(sentence)
+        assert planned.as_json()["remarks"][0] == doubt
+    assert quoron.plan("few.csv", **said | {"epsilon": 8.0, "numeric": {"x0": (0, 100)}}).doubts == ()
+    words = ["few.csv", "--user", "who", "--label", "ill", "--epsilon", "1", "--numeric", "x*=0:100"]
+    for command in (["plan", *words], ["train", *words, "--dry-run"], ["train", *words, "--dry-run", "--details"]):
+        assert " ".join(screen(command, monkeypatch, 80)).startswith(f"Warning: {sentence[:50]}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DoubtfulModel)
+        with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
+            quoron.train("few.csv", **said, keep=Keep("stopped"))
+        rows, ill, who = table.filter(like="x"), table["ill"], table["who"]
+        with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
+            PrivateLogisticRegression(epsilon=1.0, bounds=(0, 100), classes=[False, True]).fit(rows, ill, groups=who)
+    with lifetime.opened(Path("ledger.sqlite")) as kept:
+        assert list(kept.charges("everyone")) == []
+    capsys.readouterr()
+    assert invoke(["train", *words, "--quiet"]) == 0
+    assert f"Warning: {sentence}" in capsys.readouterr().err
+
+
+def test_columns_named_as_identifiers_are_features_only_where_they_are_declared(place: Path) -> None:
+    people = pd.read_csv("people.csv")[["who", "x0", "ill"]]
+    for name in ("id", "visit_id", "patientID", "case id", "covid", "paid"):
+        people[name] = 1.0 * np.arange(len(people))
+    people.to_parquet("ids.parquet")
+    said: dict[str, Any] = {"user": "who", "label": "ill", "epsilon": 6.0}
+
+    def left_out(**more: Any) -> list[str]:
+        remarks = quoron.plan_training("ids.parquet", **said, **more).remarks
+        return [each.split("'")[1] for each in remarks if "its name is an identifier's. To use it declare it" in each]
+
+    assert left_out() == ["id", "visit_id", "patientID", "case id"]
+    assert left_out(numeric={"visit_id": (0, 1800)}, buy={"id": "any", "*": "any"}) == ["patientID", "case id"]
+    people[["who", "visit_id", "ill"]].to_parquet("only.parquet")
+    with pytest.raises(ConfigError, match=r"Expected features, got none. Column 'visit_id' is left out"):
+        quoron.train("only.parquet", **said)

@@ -242,6 +242,11 @@ def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_s
     assert (plan.algorithm, plan.cost.rounds) == ("whitened-tracking", 6)
     assert wanted.options["attendance"] == 0.5
     assert make_plan(wanted) == plan
+    for most in (5, 100):
+        config = configs.parse(SUBMITTED + f"max_rounds = {most}\n")
+        wanted, plan = specify(config, run="trial", users=9_000, seconds=60.0)
+        assert plan.cost.rounds == min(most, 6)
+        assert make_plan(wanted) == plan
 
 
 def test_a_method_for_which_nothing_is_predicted_is_chosen_without_a_figure_beside_others_that_have_one() -> None:

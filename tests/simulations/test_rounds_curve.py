@@ -1,10 +1,14 @@
 """Rounds as the budget: exactly T of them for every algorithm, the curve's two marks, and its pictures."""
 
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +21,11 @@ from quoron.reports import curve as curve_plot
 from quoron.sections import Keep, Method
 from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron.sklearn import PrivateLogisticRegression
+from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.search import within_rounds
+from quoron_server.plan import Cost
 
 pytestmark = pytest.mark.usefixtures("planned_once")
 
@@ -241,3 +248,92 @@ def test_a_picture_of_several_algorithms_has_one_line_for_each() -> None:
     drawn = curve_plot.rounds_svg(curves, chosen=chosen)
     assert drawn.count(b"<polyline") == len(curves) == 2
     assert all(f">{name}<".encode() in drawn for name in curves)
+
+
+@given(
+    risks=st.lists(st.one_of(st.none(), positive), min_size=1, max_size=40), limits=st.tuples(*[st.integers(1, 50)] * 2)
+)
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_a_larger_limit_on_rounds_never_leaves_more_and_what_is_infeasible_names_the_fewest_that_do(
+    risks: list[float | None], limits: tuple[int, int]
+) -> None:
+    def exactly(rounds: int) -> Any:  # None: so many are infeasible
+        if risks[rounds - 1] is None:
+            raise Infeasible("made-up", "so many", "others")
+        return SimpleNamespace(
+            algorithm="made-up", cost=Cost(rounds, 1, 1, 1, 1), guessed_excess_risk=risks[rounds - 1]
+        )
+
+    usual = SimpleNamespace(
+        algorithm="made-up", cost=Cost(len(risks), 1, 1, 1, 1), guessed_excess_risk=risks[-1] or 1e-12
+    )
+    found = []
+    for most in sorted(limits):
+        try:
+            plan = within_rounds(most, usual, exactly)
+        except Infeasible as error:
+            fewest = int(error.needs.split(">= ")[1])
+            assert fewest == next((place for place, risk in enumerate(risks, 1) if risk), len(risks)) > most
+            assert within_rounds(fewest, usual, exactly).cost.rounds == fewest
+        else:
+            assert plan.cost.rounds <= most
+            found.append(plan.guessed_excess_risk)
+    assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("name", [name for name in taking_rounds() if not ALGORITHMS[name].choosing.named_only])
+def test_every_algorithm_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more(name: str) -> None:
+    chosen = [*MANY, f"algorithm.name={name}"]
+    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
+        chosen.append("privacy.adjacency=zero-out")
+    if name == "median-sgd":
+        chosen += ["domain.kind=box", "loss.ridge=0.3"]
+    last = math.inf
+    for most in (2, 3, 4, 11):
+        config, _ = sources.resolve("quickstart", [*chosen, f"budget.max_rounds={most}"])
+        try:
+            plan = runs.prepare(config, Path.cwd()).planned.plan
+        except Infeasible as error:
+            fewest = int(error.needs.removeprefix("budget.max_rounds >= "))
+            assert fewest > most
+            assert last == math.inf
+            assert planned_rounds(chosen, fewest) == fewest
+        else:
+            assert plan.cost.rounds <= most
+            assert (plan.guessed_excess_risk or 0.0) <= last
+            last = plan.guessed_excess_risk or math.inf
+
+
+def planned_rounds(chosen: list[str], most: int) -> int:
+    config, _ = sources.resolve("quickstart", [*chosen, f"budget.max_rounds={most}"])
+    return runs.prepare(config, Path.cwd()).planned.plan.cost.rounds
+
+
+def test_automatic_choice_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more() -> None:
+    bounds = []
+    for most in (2, 4, 6, 13, 24):
+        chosen = quoron.plan("quickstart", settings=[*MANY, f"budget.max_rounds={most}"])
+        assert chosen.plan.cost.rounds <= most
+        assert all(each.plan.cost.rounds <= most for each in chosen.candidates if each.plan)
+        bounds.append(chosen.plan.predicted_excess_risk)
+    assert bounds == sorted(bounds, reverse=True)
+
+
+def test_a_limit_on_rounds_beside_exactly_so_many_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"Expected budget.rounds \(exactly so many\) or budget.max_rounds \(at most\)"
+    ):
+        planned("budget.rounds=9", "budget.max_rounds=24")
+    with pytest.raises(BudgetExceeded, match=r"Expected max_rounds <= 4 \(budget.max_rounds\), got 5"):
+        planned("budget.max_rounds=4", "algorithm.options={ rounds = 5 }")
+
+
+def test_a_limit_on_rounds_is_kept_by_a_run_and_by_an_estimator() -> None:
+    run = quoron.simulate("tiny.toml", keep=Keep("run"), settings=["budget.max_rounds=5"])
+    assert run.summary.rounds <= 5
+    draw = np.random.default_rng(3)
+    rows = draw.uniform(size=(4000, 2))
+    model = PrivateLogisticRegression(
+        max_rounds=5, epsilon=8.0, bounds=(0, 1), classes=[0, 1], ledger="ledger.sqlite", unit="row"
+    )
+    assert model.fit(rows, (rows[:, 0] > 0.5).astype(int)).n_rounds_ <= 5

@@ -12,18 +12,20 @@ All of it is about public numbers: a plan is as private as its calibration says,
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, QuoronError
+from quoron_server.plan import Plan
 
 C = TypeVar("C")
 P = TypeVar("P")
 
 NEAR = 1.05  # times the least predicted risk counts as about as good
+SINGLY = 16  # rounds up to which a limit on them tries every number
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,35 @@ def exactly(tried: Iterable[C], calibrate: Callable[[C], P | None], *, most: int
             if (made := calibrate(each)) is not None:
                 return made
     return None
+
+
+def within_rounds(most: int, usual: Plan, exactly: Callable[[int], Plan]) -> Plan:
+    """The plan of the least expected error of at most `most` rounds; `exactly` plans for a number of rounds.
+
+    Tried are the rounds of the `usual` plan, chosen without a limit, and below it all up to SINGLY and `round_grid`.
+    What is tried for one limit is tried for every larger one, so a larger limit never leaves more. Where none of these
+    is feasible the fewest rounds that are will do, and Infeasible names them if they are more than `most`.
+    """
+
+    def planned(numbers: Iterable[int]) -> Iterator[Plan]:
+        for rounds in numbers:
+            with suppress(QuoronError):
+                yield exactly(rounds)
+
+    def price(plan: Plan) -> tuple[float, int]:
+        known = plan.guessed_excess_risk
+        return math.inf if known is None else known, -plan.cost.rounds
+
+    longest = usual.cost.rounds
+    grid = {*round_grid(longest), *range(1, min(longest, SINGLY) + 1)}
+    found = min(planned(rounds for rounds in sorted(grid) if rounds <= most), key=price, default=None)
+    if found is not None or longest <= most:
+        return usual if found is None else found
+    fewest = next(planned(range(1, longest)), usual)
+    if fewest.cost.rounds <= most:
+        return fewest
+    limit = "1 round" if most == 1 else f"{most:,} rounds"
+    raise Infeasible(usual.algorithm, f"{limit} will not do", f"budget.max_rounds >= {fewest.cost.rounds:,}")
 
 
 def too_few(

@@ -1,6 +1,7 @@
 """What commands share: arguments, the display, what prints their results, and how an interruption is told."""
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -169,6 +170,19 @@ def progress(*, as_json: bool, quiet: bool) -> "Display":
     from quoron.reports.progress import display
 
     return display(quiet=quiet or (as_json and not sys.stderr.isatty()))
+
+
+@contextmanager
+def doubts() -> Iterator[None]:
+    """Show what quoron warns of, such as a plan that is no better than not training, as lines on standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+
+        def shown(message: Warning | str, *_: object, **__: object) -> None:
+            err().print(f"Warning: {message}", soft_wrap=True, highlight=False, markup=False, style="yellow")
+
+        warnings.showwarning = shown
+        yield
 
 
 @contextmanager

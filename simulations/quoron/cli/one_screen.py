@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 LINES = 24
 COEFFICIENTS, BOUGHT = 4, 3  # that are shown
 CLASS, NAME = 24, 48  # letters of a class's name, and of a feature's
-WARNINGS = 3  # of a plan
 RELEASED = "by what the run released"  # label of a row of summaries
 FIXED = 17  # lines of a complete run without its warnings and what was bought, at most
 DRY = "Dry run: nothing is charged, and of the table only its users are counted."
@@ -130,24 +129,34 @@ def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
     return [("method", summary.algorithm), *others[:at], *bought[:BOUGHT], *more, *others[at:]]
 
 
-def fitting(summary: "TrainingSummary", width: int) -> tuple[str, ...]:
-    """The first warnings, as many as fit; one in any case."""
+def warnings(summary: "TrainingSummary", width: int) -> list[str]:
+    """Every warning of a complete run: doubts whole, and of the others those that do not fit by how they begin."""
     left = LINES - FIXED - min(len(summary.bought), BOUGHT + 1) - (0 if summary.health is not None else 3)
-    return summary.warnings[: _first([f"Warning: {each}" for each in summary.warnings], left, width)]
+    return _named(
+        [f"Warning: {each}" for each in summary.warnings],
+        len(summary.doubts),
+        left,
+        width,
+        "What ends in ... is whole in report.html.",
+    )
 
 
-def remarks(planned: Planned, used: int, width: int) -> tuple[str, ...]:
-    """The first remarks of a dry run, as many as fit beside so many lines; one in any case."""
-    return planned.remarks[: min(WARNINGS, _first(planned.remarks, LINES - used, width))]
+def remarks(planned: Planned, used: int, width: int) -> list[str]:
+    """Every remark of a dry run, beside so many lines; those that do not fit by how they begin."""
+    return _named(planned.remarks, 0, LINES - used, width, "")  # the next line says where all of it is
 
 
-def _first(texts: Sequence[str], left: int, width: int) -> int:
-    """How many texts fit into so many lines, with one that says that there are more; one in any case."""
-    for shown, text in enumerate(texts):
-        left -= len(textwrap.wrap(text, width))
-        if shown and left < (shown + 1 < len(texts)):
-            return shown
-    return len(texts)
+def _named(texts: Sequence[str], whole: int, left: int, width: int, end: str) -> list[str]:
+    """All texts: so many whole, or more where all fit into so many lines, and of each of the others a line's worth."""
+    lines = [len(textwrap.wrap(text, width)) for text in texts]
+
+    def needed(shown: int) -> int:
+        return sum(lines[:shown]) + len(texts) - shown + (bool(end) and shown < len(texts))
+
+    shown = next((many for many in range(len(texts), whole, -1) if needed(many) <= left), whole)
+    short = [textwrap.shorten(text, width, placeholder=" ...") for text in texts[shown:]]
+    cut = any(text.endswith(" ...") for text in short)
+    return [*texts[:shown], *short, *([end] if end and cut else [])]
 
 
 def pairs(told: Iterable[tuple[str, str]], *, around: Box | None = None) -> Table:

@@ -105,11 +105,9 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
         _say(out, f"Coefficients have {trained.model.no_interval}.", style="dim")
     if len(coefficients) > shown:
         _say(out, f"and {len(coefficients) - shown:,} more in the model's file.", style="dim")
-    warnings = summary.warnings if details else one_screen.fitting(summary, out.width)
-    for warning in warnings:
-        _say(out, f"Warning: {warning}", style="yellow")
-    if left := len(summary.warnings) - len(warnings):
-        _say(out, f"and {left:,} more {'warning' if left == 1 else 'warnings'}, in report.html.", style="yellow")
+    whole = [f"Warning: {each}" for each in summary.warnings]
+    for warning in whole if details else one_screen.warnings(summary, out.width):
+        _say(out, warning, style="yellow")
     if details or summary.health is None:
         _say(out, summary.unseen, style="dim")
     model = trained.directory / "model.json"
@@ -143,17 +141,17 @@ def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> N
         show_plan(planned, as_json=as_json)
         return
     out, promised = console(), planned.plan.guarantee
+    _say_doubts(out, planned)
     said = [one_screen.DRY, one_screen.promise(promised.epsilon, promised.delta, promised.adjacency)]
     said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
     for text in said:
         _say(out, text)
     out.print(rows := one_screen.pairs(one_screen.rows(planned)))
-    used = len(out.render_lines(rows)) + sum(len(textwrap.wrap(each, out.width)) for each in (*said, one_screen.NEXT))
-    shown = one_screen.remarks(planned, used, out.width)
-    for remark in shown:
+    used = len(out.render_lines(rows)) + sum(
+        len(textwrap.wrap(each, out.width)) for each in (*planned.doubts, *said, one_screen.NEXT)
+    )
+    for remark in one_screen.remarks(planned, used, out.width):
         _say(out, remark, style="yellow")
-    if left := len(planned.remarks) - len(shown):
-        _say(out, f"and {left:,} {'remark' if left == 1 else 'remarks'} more with --details.", style="yellow")
     _say(out, one_screen.NEXT, style="dim")
 
 
@@ -211,6 +209,7 @@ def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool)
         print(dumps(planned.as_json() | answers.as_json()))
         return
     out, chosen = console(), planned.plan
+    _say_doubts(out, planned)
     _say(out, sentence(chosen.guarantee))
     _show_choice(out, planned)
     out.print(_rows(plan_rows(planned)))
@@ -385,6 +384,12 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
         rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
         rows += time_rows(planned.network.as_json())
     return rows
+
+
+def _say_doubts(out: Console, planned: Planned) -> None:
+    """In the first line: that a plan is no better than not training."""
+    for doubt in planned.doubts:
+        _say(out, f"Warning: {doubt}", style="yellow")
 
 
 def _show_choice(out: Console, planned: Planned) -> None:

@@ -20,6 +20,7 @@ from quoron.cli.common import (
     Settings,
     Text,
     Workers,
+    doubts,
     interruptible,
     progress,
     showing,
@@ -88,7 +89,7 @@ def train(
         planned = quoron.plan_training(source, compare=details or as_json, **asked, **columns)
         showing.show_dry_run(planned, as_json=as_json, details=details)
         return
-    with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
+    with progress(as_json=as_json, quiet=quiet) as observer, interruptible(), doubts():
         trained = quoron.train(
             source,
             evaluate=evaluate,

@@ -101,7 +101,7 @@ def specification_of(
     """What a coordinator is given to make this very plan of a configuration, which was made for real."""
     options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
     silos = silos_of(config, plan.problem.users)
-    if config.algorithm.name == "auto" and info.choosing.fewer_rounds:  # as many as the budget allows
+    if config.budget.max_rounds is not None or (config.algorithm.name == "auto" and info.choosing.fewer_rounds):
         rounds = plan.cost.rounds
     if rounds is not None and info.takes_rounds:
         options.setdefault("rounds", rounds)

@@ -8,9 +8,9 @@ The rule, in order, over the plans that are feasible and predicted to be better 
    (docs/few-users.md, "Hostile users"): up to one in twenty change nothing but the sentence; of more, the recommended
    method, which asks and clips each once, and removal where that is infeasible;
 3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`): everybody may be asked
-   in every round, or a budget of one round. Such rules were fixed on some tables and tested on others
-   (docs/choosing.md). Where each user has a machine of its own, and users are publicly known to be alike in every
-   direction, the recommended method comes first if its bound is no larger;
+   in every round, or a budget of one round; with budget.max_rounds that of the least bound. Such rules were fixed on
+   some tables and tested on others (docs/choosing.md). Where each user has a machine of its own, and users are publicly
+   known to be alike in every direction, the recommended method comes first if its bound is no larger;
 4. the recommended method, unless many passes predict less than half its risk;
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.
@@ -162,7 +162,8 @@ def _rule(
         if wary is not None:
             return wary, because, ()
     beside: tuple[str, ...] = ()
-    for each in feasible:
+    limited = allowed.budget.max_rounds is not None  # of all that their rules take the least, so that more never harms
+    for each in sorted(feasible, key=_bound) if limited else feasible:
         verdict = _verdict(algorithms[each.algorithm], each, allowed)
         if verdict.taken and recommended is not None and _once_will_do(recommended, each, problem, allowed):
             return recommended, because, (ALIKE,)
@@ -309,6 +310,10 @@ def _times(larger: float, smaller: float) -> str:
 
 def _least(candidates: Iterable[Candidate]) -> Candidate:
     return min(candidates, key=_risk)
+
+
+def _bound(candidate: Candidate) -> float:
+    return float("inf") if candidate.predicted is None else candidate.predicted
 
 
 def _risk(candidate: Candidate) -> float:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quoron_server.algorithms.forecast import constant_risk, start_risk
+from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
 # Times the root of the excess log loss, in nine of ten runs (benchmarks/forecasts.py): accuracy that is lost; and area
@@ -95,6 +96,24 @@ def meaning(problem: Problem, risk: float | None) -> Meaning | None:
         area = None if rate is None else min(AREA * math.sqrt(risk / (4 * rate * (1 - rate))), 0.5)
         return replace(found, chance=math.exp(-risk), accuracy=min(ACCURACY * math.sqrt(risk), 0.5), area=area)
     return found
+
+
+def unsure(plan: Plan, left: float | None = None) -> tuple[str, ...]:
+    """Say that a plan's bound, or that of what its run released (`left`), is no less than what not training leaves.
+
+    One sentence, from public numbers, wherever a plan or a model is shown; () where the bound is smaller. Where nobody
+    has measured a bound the planner's guess is taken.
+    """
+    known = (left, plan.predicted_excess_risk, plan.guessed_excess_risk)
+    bound, start = next((each for each in known if each is not None), None), start_risk(plan.problem)
+    if bound is None or bound < start:
+        return ()
+    return (
+        f"No better than not training, as far as the bound says: with {plan.problem.users:,} users for "
+        f"{plan.problem.dimension:,} coefficients at ε = {plan.guarantee.epsilon:g} the excess risk is bounded by "
+        f"{min(bound, start):.2g}, and not training leaves {start:.2g} at most. It takes more users, fewer columns, or "
+        "a larger epsilon.",
+    )
 
 
 def number(value: float) -> str:

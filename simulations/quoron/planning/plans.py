@@ -13,7 +13,7 @@ from quoron.planning import bounds
 from quoron.planning.choosing import LIKELY, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates
-from quoron.planning.meaning import Meaning, meaning
+from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
 from quoron_privacy.counts.quorum import spent_on
@@ -24,7 +24,7 @@ from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
-from quoron_server.algorithms.search import round_grid
+from quoron_server.algorithms.search import round_grid, within_rounds
 from quoron_server.budget import Budget
 from quoron_server.plan import MOST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
@@ -100,6 +100,11 @@ class Planned:
         """What the predicted excess risk means for the label; None where nobody has measured a bound."""
         return meaning(self.plan.problem, self.plan.predicted_excess_risk)
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is said before all else: that the plan's bound is no better than not training. () where it is better."""
+        return unsure(self.plan)
+
     def as_json(self) -> dict[str, Any]:
         """The plan, and one entry for each algorithm considered."""
         considered = [
@@ -116,7 +121,7 @@ class Planned:
         network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
         read = self.forecast
         said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
-        said |= {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
+        said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
         if (paid := self.plan.guarantee.bought) is not None:
             said["purchases"] = [asdict(each) for each in paid.costs()]
         return plan_json(self.plan) | said | curve | network
@@ -136,10 +141,11 @@ def choose(
     That plan is verified by a second route; those that stand beside it are not. With a table everybody may be asked in
     every round, for the machine that holds it answers, unless the run is `federated` and each user has one of its own.
 
-    With budget.rounds every algorithm is planned for exactly that many rounds, unless algorithm.options.rounds says
-    otherwise. The others are planned for `auto`, with `compare`, and when the named one is infeasible; `compare` also
-    gives the plan's rounds curve. Without `alternatives` they are not planned where that changes no plan: a refusal of
-    the named one does not look for others, and `auto` not beyond a method whose own rule takes the problem.
+    With budget.rounds every algorithm is planned for exactly that many rounds, with budget.max_rounds for as many up to
+    that as leave the least predicted error, unless algorithm.options.rounds says otherwise. The others are planned for
+    `auto`, with `compare`, and when the named one is infeasible; `compare` also gives the plan's rounds curve. Without
+    `alternatives` they are not planned where that changes no plan: a refusal of the named one does not look for others,
+    and `auto` not beyond a method whose own rule takes the problem.
     Raises ConfigError for an unknown algorithm or option, Infeasible naming the condition, what would satisfy it and
     what is feasible instead, and BudgetExceeded when the plan could exceed the budget.
     """
@@ -224,16 +230,16 @@ def _automatic(
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
     trusted = config.privacy.trust_server and config.privacy.exposure is None
     if not (alternatives or alike) and trusted and problem.beliefs.hostile_share == 0:
-        for info in algorithms.values():  # the first whose rule takes its plan is taken, whatever the others are
-            if info.choosing.rule is None:
-                continue
-            alone = _within_budget(info, config, problem)  # its bound may be loose; those without one are not better
-            if ruled(alone, algorithms, allowed):
+        rules = [info for info in algorithms.values() if info.choosing.rule is not None]
+        # The first whose rule takes its plan is taken, whatever the others are; with a limit on rounds the least.
+        for some in [[info] for info in rules] if budget.max_rounds is None else [rules]:
+            alone = tuple(_within_budget(info, config, problem) for info in some)
+            if any(ruled(each, algorithms, allowed) for each in alone):  # bounds may be loose; others are not better
                 with suppress(VerificationError):  # never seen; another algorithm will do
-                    dearer = _dearer(config, problem, (info,), allowed)
-                    plan, choice = automatic((alone,), algorithms, problem, allowed=allowed, dearer=dearer)
-                    info.verify(plan)
-                    return Planned(plan, (alone,), choice=choice)
+                    dearer = _dearer(config, problem, some, allowed)
+                    plan, choice = automatic(alone, algorithms, problem, allowed=allowed, dearer=dearer)
+                    algorithms[plan.algorithm].verify(plan)
+                    return Planned(plan, alone, choice=choice)
                 break
     private = [info for info in algorithms.values() if info.exposure != "none"]
     candidates = tuple(_worthwhile(_within_budget(info, config, problem), problem) for info in private)
@@ -419,8 +425,12 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
 def _plan(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> Plan:
-    """The best plan; of exactly `rounds` rounds, or budget.rounds. Infeasible if there is none."""
-    section = config.algorithm
+    """The best plan; of exactly `rounds` rounds, or budget.rounds, or at most budget.max_rounds. Infeasible if none."""
+    section, most = config.algorithm, config.budget.max_rounds
+    if rounds is None and given.get("rounds") is None and most is not None:
+        limited = config.model_copy(update={"budget": config.budget.model_copy(update={"max_rounds": None})})
+        exactly = partial(_plan, info, limited, problem, given)
+        return within_rounds(most, exactly(), exactly)
     if rounds is None and given.get("rounds") is None and info.takes_rounds:
         rounds = config.budget.rounds
     if section.constants not in info.constants:
@@ -428,8 +438,8 @@ def _plan(
             f"Expected algorithm.constants to be one of {', '.join(info.constants)} for {info.name}, "
             f"got algorithm.constants={section.constants!r}."
         )
-    exactly = {} if rounds is None else {"rounds": rounds}
-    options = options_of(info, {**given, **exactly}, called="algorithm.options")
+    asked = {} if rounds is None else {"rounds": rounds}
+    options = options_of(info, {**given, **asked}, called="algorithm.options")
     if info.either_adjacency and "adjacency" not in given:
         options = replace(options, adjacency=config.privacy.adjacency)
     if info.takes_attendance and "attendance" not in given and config.problem.attendance is not None:

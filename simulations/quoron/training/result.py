@@ -12,7 +12,7 @@ from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
 from quoron.planning.choosing import LIKELY, risk_sentence
-from quoron.planning.meaning import Meaning, meaning
+from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.prepared import Prepared
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
@@ -24,7 +24,6 @@ from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.algorithms.forecast import start_risk
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
@@ -74,7 +73,7 @@ class TrainingSummary:
     version: str = ""  # of quoron
     evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
     overtaken: bool = False  # what the run released says that the plan's forecast may not hold
-    doubts: tuple[str, ...] = ()  # of the warnings: that the model is no better than none, or mostly noise
+    doubts: tuple[str, ...] = ()  # of the warnings, which they begin: what casts doubt on the result; never cut
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
@@ -212,7 +211,14 @@ def _summary(
     known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
     health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
     problem, left = _with_rate(plan.problem, model), _last(events).get("left")
-    doubts = *no_better(events), *unheard(events), *unsettled(plan, events)
+    found = *no_better(events), *unheard(events), *unsettled(plan, events)
+    doubts = (
+        *(found or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
+        *(measured.remarks if measured else ()),
+        *(health.warnings if health else ()),
+        *(scene.bought.left_out if scene.bought else ()),
+        *one_answer(model),
+    )
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
@@ -236,15 +242,11 @@ def _summary(
         group_delta=spent.delta,
         group_limit="none" if account is None else _limit_words(account),
         warnings=(
-            *(health.warnings if health else ()),
+            *doubts,
             *scene.held.warnings,
-            *(scene.bought.left_out if scene.bought else ()),
-            *one_answer(model),
-            *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
             *uneven(events),
-            *(doubts or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
             *unseen_directions(events),
             *growing(events),
         ),
@@ -351,17 +353,6 @@ def outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
     left, planned = last.get("left"), plan.predicted_excess_risk
     larger = left is not None and planned is not None and left > OUTGROWN * planned
     return larger or not last.get("accepted", True)
-
-
-def unsure(plan: Plan, left: float | None) -> tuple[str, ...]:
-    """That the bound of the plan, or of what its run released, is no less than what not training leaves."""
-    bound, start = plan.predicted_excess_risk if left is None else left, start_risk(plan.problem)
-    if bound is None or bound < start:
-        return ()
-    return (
-        f"nothing says that the model has learnt anything: its excess risk is bounded by {bound:.2g}, and not training "
-        f"leaves {start:.2g} at most. It takes more users, fewer columns, or a larger epsilon.",
-    )
 
 
 def no_better(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

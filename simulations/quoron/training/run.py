@@ -17,6 +17,7 @@ fit into memory is refused before the charge, and that a table has changed, or t
 """
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -42,6 +43,7 @@ from quoron.training.result import TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, check_section, hold
+from quoron.training.trained import DoubtfulModel
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import AnyLabel, Signs
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
@@ -201,7 +203,7 @@ def _planned(
         planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
-    remarks = (*_taken_for_granted(held.encoding.label), *planned.remarks) if bought is None else planned.remarks
+    remarks = (*planned.remarks, *_taken_for_granted(held.encoding.label)) if bought is None else planned.remarks
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
         unbalanced = look.unbalanced(held.encoding, unlooked)
@@ -301,13 +303,16 @@ def carry_out(
 ) -> TrainedTable:
     """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
 
-    With `sharing` other processes answer for the users, to the same bits.
+    With `sharing` other processes answer for the users, to the same bits. Warns with DoubtfulModel before the charge
+    where the plan's bound is no better than not training.
     """
     if _released(folder) is not None:  # of which table, nothing here may tell
         raise _complete(folder)
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
+    for doubt in () if begun else prepared.planned.doubts:
+        warnings.warn(doubt, DoubtfulModel, stacklevel=2)
     if not isinstance(prepared.scene, Curated):  # which is charged, and so has begun, before it can be planned
         prepared, begun = _with_bought(prepared, folder), True
     run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity

@@ -13,6 +13,10 @@ from quoron_server.plan import Guarantee, Plan
 M = TypeVar("M")
 
 
+class DoubtfulModel(UserWarning):
+    """By its plan, before anything is charged, or by what its run released, a model is no better than none."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained(Generic[M]):
     """A complete run: the model that it released, what was promised for it, and where it is kept."""

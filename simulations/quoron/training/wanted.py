@@ -58,6 +58,12 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     left: list[str] = []
     for name, kind, named in _resolved(section, declared, header):
         type_ = source.schema.get(name)
+        if not named and is_identifier(name):
+            left.append(
+                f"Column {name!r} is left out: its name is an identifier's. To use it declare it, or buy it by name "
+                f"(--buy '{name}=any')."
+            )
+            continue
         if not named and (WILD in name or is_span(name)):
             left.append(f"Column {name!r} is left out: its name reads as a pattern of columns. Rename it.")
             continue
@@ -80,11 +86,33 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
             features.append(Want(name, "any" if columns.is_text(type_) else "number"))  # text may say numbers and dates
         else:
             features.append(Want(name, kind))
+    said = (
+        section.numeric,
+        section.hashed,
+        section.dates,
+        [name for name, some in section.categorical.items() if some],
+    )
+    if left and not (features or known or any(said)):
+        raise ConfigError(f"Expected features, got none. {' '.join(left)}")
     items = Want("items per user", "items") if config.problem.items_per_user is None else None
     label = _label(section, source.schema)
     if label is not None:
         columns.check(source.empty([label.column]), label.column)
     return Wanted(tuple(features), known, label, items, tuple(left))
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a column's name ends in a word `id`: after a sign, a digit or nothing, or told apart by its capital.
+
+    `userid` is not one, as nothing in its letters tells it from `covid`; exclude such a column.
+
+    >>> [name for name in ("id", "visit_id", "patientID", "UserId", "paid", "COVID", "userid") if is_identifier(name)]
+    ['id', 'visit_id', 'patientID', 'UserId']
+    """
+    stem, end = name.strip()[:-2], name.strip()[-2:]
+    before = stem[-1:]
+    apart = before.lower() == before.upper()  # no letter, or of a script without capitals
+    return end.lower() == "id" and (apart or end == "Id" or (end == "ID" and before.islower()))
 
 
 def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:

@@ -14,6 +14,8 @@ ONE = "three rounds or fewer are allowed, and it needs one"
 
 
 def _rule(_plan: Plan, allowed: Allowance) -> Verdict:
+    if allowed.budget.max_rounds is not None:
+        return Verdict(True, "no more of the rounds that are allowed would leave less, and it needs one")
     taken = (allowed.budget.rounds or math.inf) <= MOST_ROUNDS
     return Verdict(taken, ONE if taken else "")
 
