@@ -11,7 +11,7 @@ docs/config-reference.md, is generated from these classes.
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -182,7 +182,9 @@ class ProblemSection(Section):
 class PrivacySection(Section):
     """The promise wanted for one whole user."""
 
-    epsilon: Positive = Field(default=1.0, description="ε")
+    epsilon: Positive = Field(
+        default=1.0, description="ε; of simulations 1 without. Where noise is secret there is no default: give one"
+    )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
     allow_large_delta: bool = Field(default=False, description="accept a δ above 1/n of a table's or a federation's n")
     adjacency: Literal["replace-one", "zero-out"] = Field(
@@ -375,6 +377,15 @@ def read(path: Path) -> toml_text.Tree:
         raise ConfigError(f"Expected a readable configuration file, got {path} ({error.strerror}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"Expected {path} to be UTF-8 text, got other bytes.") from None
+
+
+def require_epsilon(given: Container[str], door: str, how: str = "epsilon=, --epsilon, ") -> None:
+    """ConfigError where noise is secret and ε is not among `given`, keys of privacy: simulations have a default."""
+    if "epsilon" not in given:
+        raise ConfigError(
+            f"Expected epsilon for {door}, which spends it, got none. Give {how}--set privacy.epsilon=, or "
+            "privacy.epsilon in a configuration file."
+        )
 
 
 def is_wanted(config: Config, *, simulated: bool = False) -> bool:

@@ -54,8 +54,8 @@ class Privacy:
         delta = next((each for each in (delta, self.delta, usual) if each is not None), None)
         if epsilon is None or delta is None:
             raise ConfigError(
-                f"Expected privacy=Privacy(epsilon, delta) for {door}, got epsilon={epsilon} and delta={delta}. Say "
-                "both."
+                f"Expected epsilon and delta for {door}, which spends them, got epsilon={epsilon} and delta={delta}. "
+                "Give privacy=Privacy(epsilon, delta), or --epsilon and --delta."
             )
         return epsilon, delta
 

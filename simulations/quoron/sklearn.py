@@ -89,7 +89,7 @@ class NoiseFromSeed(UserWarning):
 class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no types
     """What all of them share: from arrays to a run, and from its model to scikit-learn's attributes."""
 
-    epsilon: float = 1.0  # ε of one fit, for all rows of one user at once
+    epsilon: float | None = None  # ε of one fit, for all rows of one user at once; needed unless noise has a seed
     delta: float = 1e-6  # δ
     bounds: Bounds | None = None  # public (low, high), numbers or (p,), or by name {"x*": (0, 1)}; held within
     unit: str = "user"  # whom the promise is for: a user, all of a group's rows; or "row", each a user of its own
@@ -123,6 +123,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
                 the group's limit.
         """
         seed = arrays.seed_of(self.random_state)
+        if seed is None and self.epsilon is None:
+            configs.require_epsilon(overlay({}, self.settings).get("privacy", {}), f"{type(self).__name__}.fit")
         features = self._features(X, reset=True)
         labels = self._checked_labels(y, len(features))
         users = self._users(groups, len(features))

@@ -81,7 +81,9 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
             "the path of a file."
         )
     if isinstance(source, Config):
-        return source.model_dump(mode="json", exclude_none=True), path.stem, Path.cwd(), None
+        unset = {"epsilon"} - source.privacy.model_fields_set  # nobody gave it
+        tree = source.model_dump(mode="json", exclude_none=True, exclude={"privacy": unset})
+        return tree, path.stem, Path.cwd(), None
     if path.suffix == ".toml":
         return configs.read(path), path.stem, path.parent, None
     chosen = preset(str(source))
