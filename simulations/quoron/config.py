@@ -359,9 +359,22 @@ class Config(Section):
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of nested tables; raises ConfigError naming each wrong key, its value and the fix."""
     try:
-        return Config.model_validate_json(json.dumps(_with_loss(_with_columns(_with_kind(tree))), default=str))
+        config = Config.model_validate_json(json.dumps(_with_loss(_with_columns(_with_kind(tree))), default=str))
     except ValidationError as error:
         raise ConfigError(explain(error, Config)) from None
+    adjacency = config.privacy.adjacency  # by default an option decides
+    for section, key, value in (
+        ("budget", "rounds", config.budget.rounds),
+        ("privacy", "adjacency", None if adjacency == "replace-one" else adjacency),
+        ("problem", "attendance", config.problem.attendance),
+    ):
+        option = config.algorithm.options.get(key)
+        if None not in (value, option) and value != option:
+            raise ConfigError(
+                f"Expected one value of {key}, got {section}.{key}={value} and algorithm.options.{key}={option}. Leave "
+                "one out."
+            )
+    return config
 
 
 def parse(text: str, source: str = "the configuration", settings: Sequence[Setting] = ()) -> Config:

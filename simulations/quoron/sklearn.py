@@ -29,7 +29,7 @@ from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
-from quoron.sections import Setting, overlay, plain
+from quoron.sections import Setting, layers_of, one_value, overlay, plain
 from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron.tuning import fitting
@@ -223,6 +223,16 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return [f"x{i}" for i in range(self.n_features_in_)] if found is None else [str(name) for name in found]
 
     def _config(self, section: dict[str, Any]) -> configs.Config:
+        tree, usual = self._tree(section), type(self)()._tree(section)
+        given = {
+            name: {key: value for key, value in table.items() if usual[name].get(key) != value}
+            for name, table in tree.items()
+        }
+        one_value(("constructor", given), *layers_of(self.settings))
+        return configs.from_tree(overlay(tree, self.settings))
+
+    def _tree(self, section: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """The sections of a configuration that the constructor's arguments stand for."""
         by_row = self.unit == "row"
         asked: dict[str, dict[str, Any]] = {
             "population": section,
@@ -239,8 +249,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
                 "evaluate": self.evaluate,
             },
         }
-        tree = {name: {k: plain(v, k) for k, v in table.items() if v is not None} for name, table in asked.items()}
-        return configs.from_tree(overlay(tree, self.settings))
+        return {name: {k: plain(v, k) for k, v in table.items() if v is not None} for name, table in asked.items()}
 
     @abstractmethod
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,12 +92,10 @@ CALLS: dict[str, Callable[[], Any]] = {
     "plan_tuning": lambda: quoron.plan_tuning(Unread(), **TABLE, **VARIED),
     "evaluate": lambda: quoron.evaluate(model(), Unread(), user="who"),
     "statistics": lambda: quoron.statistics(Unread(), "mean of age", user="who"),
-    "declare": lambda: declare.declare(Unread(), user="who", privacy=quoron.Privacy(), items=True),
-    "train_rows": lambda: quoron.train_rows(unasked, users=9, dimension=2, privacy=quoron.Privacy(), method=METHOD),
-    "select": lambda: quoron.select([1, 2], unasked, privacy=quoron.Privacy(), dimensions=1, users=99),
-    "train_privately": lambda: train_privately(
-        None, users=9, dimension=2, privacy=quoron.Privacy(), method=METHOD, keep=quoron.Keep("books")
-    ),
+    "declare": lambda: declare.declare(Unread(), user="who", items=True),
+    "train_rows": lambda: quoron.train_rows(unasked, users=9, dimension=2, method=METHOD),
+    "select": lambda: quoron.select([1, 2], unasked, dimensions=1, users=99),
+    "train_privately": lambda: train_privately(None, users=9, dimension=2, method=METHOD, keep=quoron.Keep("books")),
     "private_mean": lambda: quoron.private_mean(np.zeros((9, 2)), bound=1.0),  # type: ignore[call-arg]
     "PrivateRidge": lambda: fit(PrivateRidge()),
     "PrivateLogisticRegression": lambda: fit(PrivateLogisticRegression(settings=["privacy.delta=1e-6"])),

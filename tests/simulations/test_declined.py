@@ -56,13 +56,19 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def declared(folder: Path) -> Any:
     return quoron.train(
-        people(), user="who", label="ill", numeric=RANGES, keep=Keep(folder), settings=["privacy.delta=1e-4"], epsilon=1.0
+        people(),
+        user="who",
+        label="ill",
+        numeric=RANGES,
+        keep=Keep(folder),
+        settings=["privacy.delta=1e-4"],
+        epsilon=1.0,
     )
 
 
 def undeclared(folder: Path) -> Any:
     """Here it is declarations that so few users could not tell from noise."""
-    return quoron.train(people(), user="who", label="ill", keep=Keep(folder), settings=["privacy.delta=1e-4"], epsilon=1.0)
+    return quoron.train(people(), user="who", label="ill", keep=Keep(folder), epsilon=1.0, delta=1e-4)
 
 
 def estimator(folder: Path) -> Any:

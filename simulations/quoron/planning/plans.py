@@ -136,10 +136,10 @@ def choose(
     That plan is verified by a second route; those that stand beside it are not. With a table everybody may be asked in
     every round, for the machine that holds it answers, unless the run is `federated` and each user has one of its own.
 
-    With budget.rounds every algorithm is planned for exactly that many rounds, unless algorithm.options.rounds says
-    otherwise. The others are planned for `auto`, with `compare`, and when the named one is infeasible; `compare` also
-    gives the plan's rounds curve. Without `alternatives` they are not planned where that changes no plan: a refusal of
-    the named one does not look for others, and `auto` not beyond a method whose own rule takes the problem.
+    With budget.rounds every algorithm is planned for exactly that many rounds. The others are planned for `auto`, with
+    `compare`, and when the named one is infeasible; `compare` also gives the plan's rounds curve. Without
+    `alternatives` they are not planned where that changes no plan: a refusal of the named one does not look for others,
+    and `auto` not beyond a method whose own rule takes the problem.
     Raises ConfigError for an unknown algorithm or option, Infeasible naming the condition, what would satisfy it and
     what is feasible instead, and BudgetExceeded when the plan could exceed the budget.
     """
