@@ -11,7 +11,7 @@ docs/config-reference.md, is generated from these classes.
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -182,7 +182,9 @@ class ProblemSection(Section):
 class PrivacySection(Section):
     """The promise wanted for one whole user."""
 
-    epsilon: Positive = Field(default=1.0, description="ε")
+    epsilon: Positive = Field(
+        default=1.0, description="ε; of simulations 1 without. Where noise is secret there is no default: give one"
+    )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
     allow_large_delta: bool = Field(default=False, description="accept a δ above 1/n of a table's or a federation's n")
     adjacency: Literal["replace-one", "zero-out"] = Field(
@@ -362,9 +364,22 @@ class Config(Section):
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of nested tables; raises ConfigError naming each wrong key, its value and the fix."""
     try:
-        return Config.model_validate_json(json.dumps(_with_loss(_with_columns(_with_kind(tree))), default=str))
+        config = Config.model_validate_json(json.dumps(_with_loss(_with_columns(_with_kind(tree))), default=str))
     except ValidationError as error:
         raise ConfigError(explain(error, Config)) from None
+    adjacency = config.privacy.adjacency  # by default an option decides
+    for section, key, value in (
+        ("budget", "rounds", config.budget.rounds),
+        ("privacy", "adjacency", None if adjacency == "replace-one" else adjacency),
+        ("problem", "attendance", config.problem.attendance),
+    ):
+        option = config.algorithm.options.get(key)
+        if None not in (value, option) and value != option:
+            raise ConfigError(
+                f"Expected one value of {key}, got {section}.{key}={value} and algorithm.options.{key}={option}. Leave "
+                "one out."
+            )
+    return config
 
 
 def parse(text: str, source: str = "the configuration", settings: Sequence[Setting] = ()) -> Config:
@@ -380,6 +395,15 @@ def read(path: Path) -> toml_text.Tree:
         raise ConfigError(f"Expected a readable configuration file, got {path} ({error.strerror}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"Expected {path} to be UTF-8 text, got other bytes.") from None
+
+
+def require_epsilon(given: Container[str], door: str, how: str = "epsilon=, --epsilon, ") -> None:
+    """ConfigError where noise is secret and ε is not among `given`, keys of privacy: simulations have a default."""
+    if "epsilon" not in given:
+        raise ConfigError(
+            f"Expected epsilon for {door}, which spends it, got none. Give {how}--set privacy.epsilon=, or "
+            "privacy.epsilon in a configuration file."
+        )
 
 
 def is_wanted(config: Config, *, simulated: bool = False) -> bool:

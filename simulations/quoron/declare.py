@@ -32,7 +32,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import toml_text, wildcards
-from quoron.sections import DELTA, Keep, Privacy, door, only, shortened
+from quoron.sections import DELTA, Keep, Privacy, door, only, shortened, with_keywords
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, tables
@@ -125,7 +125,9 @@ def declare(
     source: Any,
     *,
     user: str,
-    privacy: Privacy,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
     items: bool = False,
     numeric: Sequence[str] = (),
     dates: Sequence[str] = (),
@@ -139,8 +141,9 @@ def declare(
     Args:
         source: the table; of a file, only the columns that are named are read.
         user: column that says whose item a row is. How many users there are is public.
-        privacy: `epsilon`: the cost of all of it together, shared equally; `delta`: that of all ranges and
-            categories together, 1e-6 unless told; without any, nothing is spent of it. `simulation_seed`: SIMULATED:
+        epsilon: the cost of all of it together, shared equally.
+        delta: that of all ranges and categories together, 1e-6 unless given; without any, nothing is spent of it.
+        privacy: the same, and `simulation_seed`: SIMULATED:
             the noise comes from it, comes again, and protects nobody, as the declaration then begins; charged to a
             given ledger only. A `delta` above 1/n is refused without `allow_large_delta`.
         items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
@@ -158,6 +161,7 @@ def declare(
         Infeasible: too few users for an ε, told before anything is released, with what would do.
         BudgetExceeded: the group's limit leaves no room; nothing is released.
     """
+    privacy = with_keywords(privacy, "declare", epsilon=epsilon, delta=delta)
     only("declare", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
     only("declare", ("group", "ledger"), keep)
     epsilon, delta = privacy.needed("declare", usual=DELTA)

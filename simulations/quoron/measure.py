@@ -11,7 +11,7 @@ from typing import Any
 
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model, load
-from quoron.sections import DELTA, Keep, Privacy, door, only
+from quoron.sections import DELTA, Keep, Privacy, door, only, with_keywords
 from quoron.training import measured
 from quoron_server.plan import Privacy as PlanPrivacy
 
@@ -71,9 +71,9 @@ def _prepared(
     items_per_user: int = 1,
     users: int | None = None,
 ) -> measured.Prepared:
-    said = privacy or Privacy()
+    said = with_keywords(privacy or Privacy(), "evaluate", epsilon=epsilon, delta=delta)
     only("evaluate", _MEANT, said)
-    asked = said.needed("evaluate", epsilon=epsilon, delta=delta, usual=DELTA)
+    asked = said.needed("evaluate", usual=DELTA)
     if isinstance(model, str | Path):
         model = load(model)
     return measured.prepare(

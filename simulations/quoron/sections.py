@@ -11,7 +11,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import date, time
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -43,21 +43,15 @@ class Privacy:
     allow_large_delta: bool = False  # accept a δ above 1/n
     simulation_seed: int | None = None  # of made-up data: noise that comes again, and protects nobody
 
-    def needed(
-        self, door: str, *, epsilon: float | None = None, delta: float | None = None, usual: float | None = None
-    ) -> tuple[float, float]:
-        """(ε, δ) where no configuration has any; short words win, and `usual` is δ where nobody says any.
-
-        ConfigError without.
-        """
-        epsilon = self.epsilon if epsilon is None else epsilon
-        delta = next((each for each in (delta, self.delta, usual) if each is not None), None)
-        if epsilon is None or delta is None:
+    def needed(self, door: str, *, usual: float | None = None) -> tuple[float, float]:
+        """(ε, δ) where no configuration has any; `usual` is δ where nobody gives one. ConfigError without."""
+        delta = usual if self.delta is None else self.delta
+        if self.epsilon is None or delta is None:
             raise ConfigError(
-                f"Expected privacy=Privacy(epsilon, delta) for {door}, got epsilon={epsilon} and delta={delta}. Say "
-                "both."
+                f"Expected epsilon and delta for {door}, which spends them, got epsilon={self.epsilon} and "
+                f"delta={delta}. Give epsilon= and delta=, or --epsilon and --delta."
             )
-        return epsilon, delta
+        return self.epsilon, delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +83,7 @@ class Keep:
 
 
 Section = Privacy | Method | Keep
+S = TypeVar("S", bound=Privacy | Method | Keep)
 KEYS = {  # of the configuration
     "epsilon": ("privacy", "epsilon"),
     "delta": ("privacy", "delta"),
@@ -123,13 +118,15 @@ _ELSEWHERE = {
 def sections(
     *parts: Section | None, door: str, without: tuple[str, ...] = (), **short: Any
 ) -> dict[str, dict[str, Any]]:
-    """The sections of a configuration that are given, `short` keywords last; a ledger's path is from where we are.
+    """The sections of a configuration that are given, `short` keywords too; a ledger's path is from where we are.
 
-    ConfigError for what means nothing to a `door`: rows of one's own, and what stands in `without`.
+    ConfigError for what means nothing to a `door`: rows of one's own, and what stands in `without`; and for a keyword
+    that differs from what a part has.
     """
-    pairs = [pair for part in parts if part is not None for pair in given(part).items()]
+    whole = [with_keywords(part, door, **short) for part in parts if part is not None]
+    pairs = dict(pair for part in whole for pair in given(part).items())
     tree: dict[str, dict[str, Any]] = {}
-    for name, value in [*pairs, *((name, value) for name, value in short.items() if value is not None)]:
+    for name, value in (pairs | {name: value for name, value in short.items() if value is not None}).items():
         if name not in KEYS or name in without:
             raise _useless(name, value, door)
         section, key = KEYS[name]
@@ -138,15 +135,63 @@ def sections(
     return tree
 
 
-def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
-    """`tree` with settings laid over it, the last of them on top; another algorithm starts without the tree's options.
+def with_keywords(part: S, door: str, **short: Any) -> S:
+    """The part with those of the `short` keywords that it has; ConfigError where it has another value of one."""
+    has = {each.name for each in fields(part)}
+    new = {name: value for name, value in short.items() if value is not None and name in has}
+    for name, value in new.items():
+        if (own := getattr(part, name)) is not None and own != value:
+            raise ConfigError(
+                f"Expected one {name} for {door}, got {name}={value!r} and {type(part).__name__}({name}={own!r}). "
+                "Leave one out."
+            )
+    return replace(part, **new)
 
-    Names of algorithms are laid first, so options given beside a name count wherever they stand.
-    """
-    merged = dict(tree)
-    layers = [
-        toml_text.assignment(each) if isinstance(each, str) else dict(plain(each, "settings")) for each in settings
+
+def one_value(*layers: tuple[str, Mapping[str, Any]]) -> None:
+    """ConfigError where two layers, each with where it was given, have different values of a key; it names both."""
+    sections = [(where, {name: of for name, of in tree.items() if isinstance(of, Mapping)}) for where, tree in layers]
+    for place, (here, above) in enumerate(sections):
+        for there, below in sections[:place]:
+            if (found := _difference(below, above)) is not None:
+                key, one, two = found
+                raise ConfigError(
+                    f"Expected one value of {key}, got {shortened(one)} ({there}) and {shortened(two)} ({here}). Leave "
+                    "one out."
+                )
+
+
+def _difference(below: Mapping[str, Any], above: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first dotted key of which both have a value, and these differ; with both."""
+    for key in below.keys() & above.keys():
+        one, two = below[key], above[key]
+        if isinstance(one, Mapping) and isinstance(two, Mapping):
+            if (found := _difference(one, two)) is not None:
+                return f"{key}.{found[0]}", *found[1:]
+        elif one != two:
+            return key, one, two
+    return None
+
+
+def layers_of(settings: Sequence[Setting]) -> list[tuple[str, dict[str, Any]]]:
+    """Each setting as sections, and where it was given."""
+    return [
+        ("settings, --set", toml_text.assignment(each))
+        if isinstance(each, str)
+        else ("arguments, options", dict(plain(each, "settings")))
+        for each in settings
     ]
+
+
+def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
+    """`tree` with settings laid over it; another algorithm starts without the tree's options.
+
+    Names of algorithms are laid first, so options given beside a name count wherever they stand. ConfigError for
+    settings that differ.
+    """
+    merged, named = dict(tree), layers_of(settings)
+    one_value(*named)
+    layers = [each for _, each in named]
     for above in layers:
         own = above.get("algorithm")
         if not (isinstance(own, Mapping) and "name" in own):

@@ -29,7 +29,7 @@ from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
-from quoron.sections import Setting, overlay, plain
+from quoron.sections import Setting, layers_of, one_value, overlay, plain
 from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron.training.trained import DoubtfulModel
@@ -86,7 +86,7 @@ class NoiseFromSeed(UserWarning):
 class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no types
     """What all of them share: from arrays to a run, and from its model to scikit-learn's attributes."""
 
-    epsilon: float = 1.0  # ε of one fit, for all rows of one user at once
+    epsilon: float | None = None  # ε of one fit, for all rows of one user at once; needed unless noise has a seed
     delta: float = 1e-6  # δ
     bounds: Bounds | None = None  # public (low, high), numbers or (p,), or by name {"x*": (0, 1)}; held within
     unit: str = "user"  # whom the promise is for: a user, all of a group's rows; or "row", each a user of its own
@@ -121,6 +121,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
                 the group's limit.
         """
         seed = arrays.seed_of(self.random_state)
+        if seed is None and self.epsilon is None:
+            configs.require_epsilon(overlay({}, self.settings).get("privacy", {}), f"{type(self).__name__}.fit")
         features = self._features(X, reset=True)
         labels = self._checked_labels(y, len(features))
         users = self._users(groups, len(features))
@@ -220,6 +222,16 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return [f"x{i}" for i in range(self.n_features_in_)] if found is None else [str(name) for name in found]
 
     def _config(self, section: dict[str, Any]) -> configs.Config:
+        tree, usual = self._tree(section), type(self)()._tree(section)
+        given = {
+            name: {key: value for key, value in table.items() if usual[name].get(key) != value}
+            for name, table in tree.items()
+        }
+        one_value(("constructor", given), *layers_of(self.settings))
+        return configs.from_tree(overlay(tree, self.settings))
+
+    def _tree(self, section: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """The sections of a configuration that the constructor's arguments stand for."""
         by_row = self.unit == "row"
         asked: dict[str, dict[str, Any]] = {
             "population": section,
@@ -236,8 +248,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
                 "evaluate": self.evaluate,
             },
         }
-        tree = {name: {k: plain(v, k) for k, v in table.items() if v is not None} for name, table in asked.items()}
-        return configs.from_tree(overlay(tree, self.settings))
+        return {name: {k: plain(v, k) for k, v in table.items() if v is not None} for name, table in asked.items()}
 
     @abstractmethod
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:

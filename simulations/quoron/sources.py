@@ -10,7 +10,7 @@ from quoron.config import Config, TableSection
 from quoron.paths import dataset
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
-from quoron.sections import Setting, overlay, plain, shortened
+from quoron.sections import Setting, layers_of, one_value, overlay, plain, shortened
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron_client.data.declared import check_types, types_of
@@ -26,20 +26,30 @@ Settings = Sequence[Setting] | Mapping[str, Any]
 
 
 def described(
-    source: Source, columns: Mapping[str, Any], settings: Settings, said: Mapping[str, Any]
+    source: Source, columns: Mapping[str, Any], settings: Settings, said: Mapping[str, Any], *, secret: bool = False
 ) -> tuple[Config, str, Frame]:
-    """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that."""
+    """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that.
+
+    A simulation may be of a source with other settings. Where noise is `secret` they may not change the promise of a
+    file, only of a preset. ConfigError for two values of one thing.
+    """
     tree, name, base, frame = _found(source, columns)
     layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
+    if any(value is not None for value in columns.values()):
+        one_value(("arguments, options", tree), *layers_of(layers))
+    elif secret and not (isinstance(source, str) and _is_preset(source)):
+        promise = {key: value for key, value in tree.get("privacy", {}).items() if key in ("epsilon", "delta")}
+        where = "the Config" if isinstance(source, Config) else str(source)
+        one_value((where, {"privacy": promise}), *layers_of(layers))
     config = configs.from_tree(overlay(tree, layers))
     if base is None:
         return with_columns(config, Path.cwd(), frame), name, frame
     return configs.located(config, base), name, frame
 
 
-def resolve(source: str | Path, settings: Settings = ()) -> tuple[Config, str]:
-    """The configuration of a preset's name or a TOML file's path, and a name for its runs."""
-    config, name, _ = described(source, {}, settings, {})
+def resolve(source: str | Path, settings: Settings = (), *, secret: bool = False) -> tuple[Config, str]:
+    """The configuration of a preset's name or a TOML file's path, and a name for its runs; `secret` as `described`."""
+    config, name, _ = described(source, {}, settings, {}, secret=secret)
     return config, name
 
 
@@ -81,7 +91,9 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
             "the path of a file."
         )
     if isinstance(source, Config):
-        return source.model_dump(mode="json", exclude_none=True), path.stem, Path.cwd(), None
+        unset = {"epsilon"} - source.privacy.model_fields_set  # nobody gave it
+        tree = source.model_dump(mode="json", exclude_none=True, exclude={"privacy": unset})
+        return tree, path.stem, Path.cwd(), None
     if path.suffix == ".toml":
         return configs.read(path), path.stem, path.parent, None
     chosen = preset(str(source))

@@ -203,7 +203,13 @@ def read(name: str, typed: Sequence[str]) -> Any:
     if len(found) > 1 and not all(isinstance(each, dict | list) for each in found):
         raise ConfigError(f"Expected {option} once, got it {len(found)} times.")
     if any(isinstance(each, dict) for each in found):
-        return {column: value for each in found for column, value in _as_columns(each).items()}
+        columns: dict[str, Any] = {}
+        for column, value in ((column, value) for each in found for column, value in _as_columns(each).items()):
+            if columns.setdefault(column, value) != value:
+                raise ConfigError(
+                    f"Expected one {option} of {column}, got {columns[column]} and {value}. Leave one out."
+                )
+        return columns
     return found[0] if len(found) == 1 else [one for each in found for one in each]
 
 

@@ -29,7 +29,7 @@ def wanted(numeric: str, label: str = 'label = "sick"') -> configs.Config:
         f"""
         population = {{ kind = "table", path = "x.csv", user = "who", {label}, numeric = {{ {numeric} }} }}
         problem = {{ items_per_user = 5 }}
-        privacy = {{ delta = 1e-6 }}
+        privacy = {{ epsilon = 1.0, delta = 1e-6 }}
         algorithm = {{ name = "one-pass-dp-sgd" }}
         """
     )

@@ -161,9 +161,9 @@ def test_a_wrong_table_exits_2_names_the_column_and_writes_nothing(
 def test_a_plan_over_budget_is_refused_before_anything_is_asked(
     capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
-    code, printed = failing(capsys, "simulate", "small.toml", "--set", "budget.rounds=7", "--out", "mine")
+    code, printed = failing(capsys, "simulate", "small.toml", "--set", "budget.epsilon=0.5", "--out", "mine")
     assert code == 1
-    assert "Expected rounds <= 7 (budget.rounds), got 8" in printed
+    assert "(budget.epsilon), got" in printed
     assert not (place / "mine" / "ledger.sqlite").exists()
 
 

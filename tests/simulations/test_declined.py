@@ -32,6 +32,7 @@ numeric = {{ {", ".join(f"{name} = [-3, 3]" for name in NAMES)} }}
 items_per_user = 1
 
 [privacy]
+epsilon = 1.0
 delta = 1e-4
 """
 
@@ -55,13 +56,19 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def declared(folder: Path) -> Any:
     return quoron.train(
-        people(), user="who", label="ill", numeric=RANGES, keep=Keep(folder), settings=["privacy.delta=1e-4"]
+        people(),
+        user="who",
+        label="ill",
+        numeric=RANGES,
+        keep=Keep(folder),
+        settings=["privacy.delta=1e-4"],
+        epsilon=1.0,
     )
 
 
 def undeclared(folder: Path) -> Any:
     """Here it is declarations that so few users could not tell from noise."""
-    return quoron.train(people(), user="who", label="ill", keep=Keep(folder), settings=["privacy.delta=1e-4"])
+    return quoron.train(people(), user="who", label="ill", keep=Keep(folder), epsilon=1.0, delta=1e-4)
 
 
 def estimator(folder: Path) -> Any:
@@ -122,7 +129,7 @@ def test_what_is_said_would_do_does() -> None:
         submitted(Path())
     users, times = re.search(r"n >= ([\d,]+), or ([\d.]+) times", str(refused.value)).groups()  # type: ignore[union-attr]
     assert specify(configs.parse(TABLE), run="trial", users=int(users.replace(",", "")), seconds=60.0)
-    more = TABLE.replace("[privacy]", f"[privacy]\nepsilon = {1.02 * float(times)}")
+    more = TABLE.replace("epsilon = 1.0", f"epsilon = {1.02 * float(times)}")
     assert specify(configs.parse(more), run="trial", users=USERS, seconds=60.0)
 
 
@@ -134,7 +141,7 @@ def test_of_a_table_that_nobody_declared_what_buying_leaves_is_counted() -> None
 
     def planned(*settings: str) -> str:
         given = ["privacy.delta=1e-4", *settings]
-        return quoron.plan_training(table, user="who", label="ill", settings=given).plan.algorithm
+        return quoron.plan_training(table, user="who", label="ill", epsilon=1.0, settings=given).plan.algorithm
 
     assert planned("train.buying=0.3") == "whitened-tracking"
     with pytest.raises(Infeasible, match=WORDS):

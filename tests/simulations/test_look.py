@@ -194,7 +194,7 @@ def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.
 
 def described(path: str, **more: Any) -> configs.Config:
     table = {"kind": "table", "path": path, "user": "who", "label": "ill", "numeric": {"age": [0, 100], "dose": [0, 5]}}
-    return configs.from_tree({"population": table, **more})
+    return configs.from_tree({"population": table, "privacy": {"epsilon": 1.0}, **more})
 
 
 @pytest.mark.parametrize("at_once", [1 << 23, 100])

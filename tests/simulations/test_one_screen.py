@@ -160,7 +160,7 @@ def test_every_door_counts_the_same_users(place: Path, source: str) -> None:
 
 def test_slots_that_are_declared_count_in_every_plan(place: Path) -> None:
     said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x0": (0, 100)}}
-    said["settings"] = ["privacy.adjacency=zero-out", "train.users=1000"]
+    said |= {"settings": ["privacy.adjacency=zero-out", "train.users=1000"], "epsilon": 1.0}
     planned = quoron.plan("people.csv", **said), quoron.plan_training("people.csv", **said)
     assert [each.plan.problem.users for each in planned] == [1000, 1000]
 

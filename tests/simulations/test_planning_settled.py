@@ -234,6 +234,9 @@ attendance = 0.5
 
 [budget]
 answers_per_user = 6
+
+[privacy]
+epsilon = 1.0
 """
 
 

@@ -224,6 +224,7 @@ def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(
     (tmp_path / "visits.toml").write_text(
         '[population]\nkind = "table"\npath = "nowhere.csv"\nuser = "who"\nlabel = "ill"\n'
         "numeric = { age = [0, 100] }\n[problem]\nitems_per_user = 5\n[algorithm]\nname = 'one-pass-dp-sgd'\n"
+        "[privacy]\nepsilon = 1.0\n"
     )
     words = ["submit", str(tmp_path / "visits.toml"), "--run", "first", "--users", "3000", "--dry-run"]
     assert invoke(words) == 0

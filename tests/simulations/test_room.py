@@ -291,7 +291,7 @@ PHASED = {"name": "phased-erm", "options": {"phases": 1}}
 CONFIG = """
 population = {{ kind = "table", path = "{path}", user = "who", label = "sick", numeric = {{ a = [0, 1], b = [0, 1], c = [0, 1], d = [0, 1] }} }}
 problem = {{ items_per_user = 5 }}
-privacy = {{ delta = 1e-6 }}
+privacy = {{ epsilon = 1.0, delta = 1e-6 }}
 """  # noqa: E501
 
 

@@ -41,14 +41,14 @@ FRAMEWORKS = ("torch", "jax")  # read, as they may not be installed
 @pytest.mark.parametrize(
     ("door", "word", "home"),
     [
-        ("train", {"delta": 1e-6}, r"delta as privacy=Privacy\(delta=\.\.\.\) for train"),
+        ("train", {"adjacency": "zero-out"}, r"adjacency as privacy=Privacy\(adjacency=\.\.\.\) for train"),
         ("train", {"population": "clinic"}, r"population as keep=Keep\(group=\.\.\.\)"),
         ("simulate", {"algorithm": "srgd"}, r"algorithm as method=Method\(algorithm=\.\.\.\)"),
         ("simulate", {"out": "here"}, r"out as keep=Keep\(out=\.\.\.\)"),
         ("simulate", {"network": "rtt=1ms"}, r"network as settings="),
         ("plan", {"seed": 3}, r"seed as method=Method\(seed=\.\.\.\)"),
         ("compare", {"workers": 2}, r"workers as engine=EngineChoice"),
-        ("train_rows", {"epsilon": 1.0}, r"epsilon as privacy=Privacy\(epsilon=\.\.\.\) for train_rows"),
+        ("train_rows", {"radius": 1.0}, r"radius as method=Method\(radius=\.\.\.\) for train_rows"),
         ("train_privately", {"seconds": 3}, r"seconds as timing=Timing"),
         ("declare", {"ledger": "l"}, r"ledger as keep=Keep"),
     ],
@@ -100,22 +100,16 @@ def test_sections_are_the_settings_they_stand_for() -> None:
 
 def test_a_number_that_is_said_is_never_taken_for_one_that_is_not(tmp_path: Path) -> None:
     """Zero is no promise to a door that would otherwise take what stands elsewhere, or what is usual."""
-    said = Privacy(1.0, 1e-3)
-    assert said.needed("a door", epsilon=0.5, usual=1e-6) == (0.5, 1e-3)
-    assert said.needed("a door", epsilon=0.0, delta=0.0, usual=1e-6) == (0.0, 0.0)
+    assert sections.with_keywords(Privacy(delta=1e-3), "a door", epsilon=0.0).needed("a door") == (0.0, 1e-3)
+    assert Privacy(0.0, 0.0).needed("a door", usual=1e-6) == (0.0, 0.0)
     assert Privacy(1.0).needed("a door", usual=1e-6) == (1.0, 1e-6)
     table = pd.DataFrame({"who": np.arange(600), "x": np.arange(600) % 2, "y": np.arange(600) % 2 == 0})
     encoding = Encoding((Numeric("x", 0, 1),), Signs("y"), intercept=True, feature_norm=1.0)
     model = Model(np.array([1.0, 0.0]), encoding, make_loss("logistic", feature_norm=1.0), None)
-    for name in ("epsilon", "delta"):
+    for name, said in (("epsilon", Privacy(delta=1e-3)), ("delta", Privacy(1.0))):
         none: dict[str, Any] = {name: 0.0}
-        with pytest.raises(ConfigError, match=name):
+        with pytest.raises(ConfigError, match=f"Expected {name}"):
             quoron.evaluate(model, table, user="who", privacy=said, keep=Keep(ledger=tmp_path / "own.sqlite"), **none)
-
-
-def test_short_words_win_over_values_and_both_over_settings() -> None:
-    report = quoron.plan("quickstart", epsilon=3.0, privacy=Privacy(2.0, 1e-5), settings={"privacy": {"epsilon": 1.0}})
-    assert (report.plan.guarantee.epsilon, report.plan.guarantee.delta) == (3.0, 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -163,7 +157,7 @@ def test_commands_that_run_something_go_through_the_doors() -> None:
         assert not rooms & {"quoron.simulation.run", "quoron.training.run", "quoron.comparing.comparison"}
 
 
-def test_a_value_that_names_an_algorithm_still_wins_over_settings() -> None:
+def test_options_in_settings_are_those_of_the_algorithm_that_a_value_names() -> None:
     said = sections.sections(Privacy(3.0), Method("dp-ftrl"), door="plan")
-    parsed = configs.parse("", settings=["privacy.epsilon=1.0", "algorithm.options.rounds=4", said])
+    parsed = configs.parse("", settings=["algorithm.options.rounds=4", said])
     assert (parsed.privacy.epsilon, parsed.algorithm.name, parsed.algorithm.options) == (3.0, "dp-ftrl", {"rounds": 4})

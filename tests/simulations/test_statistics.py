@@ -183,7 +183,7 @@ def test_questions_are_read_as_they_are_written():
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ({"epsilon": None}, "Expected privacy"),
+        ({"epsilon": None}, "Expected epsilon"),
         ({"numeric": {"cost": (5, 5)}}, r"numeric\['cost'\]"),
         ({"numeric": {"cost": "wide"}}, r"numeric\['cost'\]"),
         ({"categorical": {"ward": []}}, r"categorical\['ward'\]"),

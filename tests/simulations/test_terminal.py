@@ -45,6 +45,9 @@ def test_a_header_with_control_characters_reaches_no_terminal(
         user = "nobody"
         label = "ill"
         numeric = { age = [0, 100] }
+
+        [privacy]
+        epsilon = 1.0
         """,
         encoding="utf-8",
     )

@@ -62,7 +62,7 @@ def test_a_model_learns_what_the_table_shows(people, ledger, tmp_path):
 
 
 def test_the_sentence_trusts_the_machine_and_nobody_else(people, ledger, tmp_path):
-    trained = train(people, tmp_path / "run", algorithm="phased-sgd", settings=["privacy.epsilon=15"])
+    trained = train(people, tmp_path / "run", algorithm="phased-sgd", epsilon=15.0)
     assert "the machine that holds the table and computed the model is trusted" in trained.summary.statement
     assert "assuming" not in trained.summary.statement
     assert "SIMULATED" not in trained.summary.statement

@@ -101,6 +101,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "intercept": NO_SWITCH,
     "unit_rows": NO_SWITCH,
     "epsilon": (*NO_NUMBER, -1, 0, NAN, INF, 1e9, 1e-30),
+    "delta": (*NO_NUMBER, -1, 0, 3, NAN),
+    "items_per_user": (*NO_NUMBER, -1, 0, 1.5, NAN),
     "privacy": (
         *NO_SECTION,
         *(Privacy(each) for each in (*NO_NUMBER, -1, 0, NAN)),
@@ -181,7 +183,12 @@ def assert_named(told: dict[str, str]) -> None:
 def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
     told: dict[str, str] = {}
     for door, name, value in calls():
-        said = {**GOOD, name: value} | ({"risk": "5%"} if door == "ask" and name not in OWN["ask"] else {})
+        said = (
+            GOOD
+            | ({} if name == "privacy" else {"epsilon": 1.0})
+            | {name: value}
+            | ({"risk": "5%"} if door == "ask" and name not in OWN["ask"] else {})
+        )
         told[f"{door}({name}={value!r})"] = refused(getattr(quoron, door), said.pop("source", FRAME), **said)
     assert len(told) > 300
     assert_named(told)
@@ -211,7 +218,7 @@ def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
 )
 def test_what_is_wrong_is_said_with_its_value_and_the_fix(said: dict[str, Any], message: str) -> None:
     with pytest.raises(QuoronError, match=message):
-        quoron.plan_training(**{"source": FRAME} | GOOD | said)
+        quoron.plan_training(**{"source": FRAME, "epsilon": 1.0} | GOOD | said)
 
 
 def rows(users: Any, point: Any) -> Any:

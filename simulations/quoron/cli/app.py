@@ -6,9 +6,10 @@ resumable). Commands import what they need when they are called, so that `--help
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from errno import ENOSPC, EPIPE
+from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,6 +78,9 @@ GROUPS = {
 }
 
 
+Parse = Callable[[click.Context, list[str]], list[str]]
+
+
 class Grouped(TyperGroup):
     """Commands in the order of their groups, under a heading each, in boxes or as plain text."""
 
@@ -88,6 +92,7 @@ class Grouped(TyperGroup):
             command.rich_help_panel = told.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
             for each in (command, *getattr(command, "commands", {}).values()):
                 each.help = each.help and _paragraphs(each.help)
+                vars(each)["parse_args"] = partial(_once, each, each.parse_args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Plain text: where rich is not asked for."""
@@ -97,6 +102,19 @@ class Grouped(TyperGroup):
             if there:
                 with formatter.section(heading):
                     formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in there])
+
+
+def _once(command: click.Command, parse: Parse, context: click.Context, args: list[str]) -> list[str]:
+    """Parse arguments; UsageError for an option of one value that is given two, of which click would take the last."""
+    order = command.make_parser(context).parse_args(args=list(args))[2]
+    for option in {each for each in order if isinstance(each, click.Option) and not each.multiple}:
+        names = {*option.opts, *option.secondary_opts}
+        places = [place for place, word in enumerate(args) if word.partition("=")[0] in names]
+        apart = [0 if option.is_flag or "=" in args[place] else 1 for place in places]  # the value is the next word
+        typed = dict.fromkeys(" ".join(args[at : at + 1 + more]) for at, more in zip(places, apart, strict=True))
+        if order.count(option) > 1 and len(typed) > 1:
+            raise click.UsageError(f"Expected one {option.opts[0]}, got {' and '.join(typed)}. Leave one out.", context)
+    return parse(context, args)
 
 
 def _paragraphs(text: str) -> str:

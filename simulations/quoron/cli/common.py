@@ -56,7 +56,7 @@ Source = Annotated[
         autocompletion=sources,
     ),
 ]
-Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon.")]
+Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon. Required where noise is secret.")]
 Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
 ItemsPerUser = Annotated[
     int | None, typer.Option(help="What a user typically holds, as planned; short for problem.items_per_user.")

@@ -192,9 +192,10 @@ def submit(
         )
 
     given = (*(settings or ()), *([] if quorum is None else [f"privacy.quorum={quorum}"]))
-    resolved, _ = sources.resolve(config, given)
+    secret = simulation_seed is None
+    resolved, _ = sources.resolve(config, given, secret=secret)
     if resolved.privacy.quorum is None:
-        resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"))
+        resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"), secret=secret)
     if dry:
         with few(users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)

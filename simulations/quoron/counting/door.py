@@ -27,7 +27,7 @@ from quoron.counting.questions import Question, asked_of
 from quoron.counting.told import Row, Statistics, rows_of
 from quoron.counting.weighing import Asked, Facts, Integers, declared, held, of_arrays
 from quoron.declare import read
-from quoron.sections import DELTA, Keep, Privacy, door, only
+from quoron.sections import DELTA, Keep, Privacy, door, only, with_keywords
 from quoron.training import lifetime, votes
 from quoron.training.votes import Want
 from quoron_client.data import columns, tables
@@ -58,6 +58,7 @@ def statistics(
     *,
     user: str = "user",
     epsilon: float | None = None,
+    delta: float | None = None,
     numeric: Mapping[str, tuple[float, float]] = {},  # read only
     categorical: Mapping[str, Sequence[str | int]] = {},
     dates: Mapping[str, Any] | Sequence[str] = (),
@@ -75,7 +76,7 @@ def statistics(
             cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`, of dates `histogram of admitted in
             months`; or `Question`s.
         user: column that says whose item a row is; of a table alone. How many users there are is public.
-        epsilon: short for `privacy`'s.
+        epsilon, delta: the promise; short for `privacy`'s. δ is 1e-6 unless given.
         numeric: public range of a column. Items beyond it count as at its end. Without, the range is bought, out of
             the same promise.
         categorical: public values of a column of groups; without, they are bought. Items of others do not count.
@@ -84,7 +85,7 @@ def statistics(
         items_per_user: what weighs one: None, a user, whatever it holds; K, each of its items, but all of them K.
         users: under zero-out the most users that the table may hold: whether somebody is in it is private then, and a
             plain `count` is of users.
-        privacy: `delta`: 1e-6 unless told; `adjacency`. `simulation_seed`: SIMULATED: the noise comes from it, comes
+        privacy: `adjacency`; `simulation_seed`: SIMULATED: the noise comes from it, comes
             again, and protects nobody; charged to a given ledger only. A `delta` above 1/n is refused without
             `allow_large_delta`.
         keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
@@ -98,6 +99,7 @@ def statistics(
         Infeasible: too few users to tell what is asked from noise, before anything is charged, with what would do.
         BudgetExceeded: the group's limit leaves no room; nothing is released.
     """
+    privacy = with_keywords(privacy, "statistics", epsilon=epsilon, delta=delta)
     only("statistics", ("epsilon", "delta", "adjacency", "allow_large_delta", "simulation_seed"), privacy)
     only("statistics", ("group", "ledger"), keep)
     asked = asked_of(questions)
@@ -114,7 +116,7 @@ def statistics(
             "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
             "or items_per_user, which counts items."
         )
-    promise = plans.Privacy(*privacy.needed("statistics", epsilon=epsilon, usual=DELTA))
+    promise = plans.Privacy(*privacy.needed("statistics", usual=DELTA))
     source, user = of_arrays(source, user)
     facts = declared(numeric, categorical, dates)
     numbers = dict.fromkeys(each.of for each in asked if each.of)

@@ -41,6 +41,8 @@ def ask(
     accuracy: float | None = None,
     epsilons: bool = False,
     epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
     privacy: Privacy | None = None,
     method: Method | None = None,
     settings: Settings = (),
@@ -49,12 +51,12 @@ def ask(
     """How many users, or which ε, would do for a risk or an accuracy, and what does each ε buy?
 
     Args:
-        source, epsilon, privacy, method, settings, columns: as of `simulate`.
+        source, epsilon, delta, items_per_user, privacy, method, settings, columns: as of `simulate`.
         risk: predicted excess risk, or a share of the bound on the start's such as "5%".
         accuracy: instead of a risk, in [0, 1]; what it is in risk is found on the data, so it is for simulations only.
         epsilons: whether to plan for several ε, from an eighth of the given one to eight times as much.
     """
-    said = sections(privacy, method, door="ask", epsilon=epsilon)
+    said = sections(privacy, method, door="ask", epsilon=epsilon, delta=delta, items_per_user=items_per_user)
     config, _, frame = described(source, columns, settings, said)
     if risk is not None and accuracy is not None:
         raise ConfigError("Expected a risk or an accuracy to ask about, got both.")

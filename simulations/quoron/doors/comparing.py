@@ -21,6 +21,9 @@ from quoron.table_columns import TableColumns
 def compare(
     source: Source = "quickstart",
     *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
     algorithms: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 5,
@@ -35,7 +38,7 @@ def compare(
     """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
 
     Args:
-        source, privacy, settings, columns: as of `simulate`.
+        source, epsilon, delta, items_per_user, privacy, settings, columns: as of `simulate`.
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.simulation_seed and run.seed on; confidence intervals need two or more.
@@ -54,7 +57,8 @@ def compare(
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.
     """
     out = None if keep is None else keep.out
-    said = sections(privacy, keep, door="compare", evaluate=evaluate)
+    short: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user, "evaluate": evaluate}
+    said = sections(privacy, keep, door="compare", **short)
     said.pop("run", None)  # of one run; the folder is the comparison's
     config, name, frame = described(source, columns, settings, said)
     require_declared(config, "compare")

@@ -35,6 +35,8 @@ def simulate(
     source: Source = "quickstart",
     *,
     epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
     simulation_seed: int | None = None,
     privacy: Privacy | None = None,
     method: Method | None = None,
@@ -50,7 +52,9 @@ def simulate(
         source: a preset's name, a path of a TOML file, a `Config`; or a DataFrame with one item a row, or the path of
             such a table, and what its columns are.
         columns: of the table; categorical columns given without values take those in the data, which become public.
-        epsilon, simulation_seed: short for those of `privacy`; the second is the seed of noise (run.simulation_seed).
+        epsilon, delta, simulation_seed: short for those of `privacy`; the last is the seed of noise. Without ε it is
+            the source's, else 1: nothing is spent. Two values of one thing are refused, but for a source's.
+        items_per_user: short for `method`'s.
         privacy, method, keep: the promise, the algorithm (its `seed` is that of slots), and the run's folder.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round.
@@ -64,7 +68,9 @@ def simulate(
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
     where = EngineChoice.of(engine)
-    said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
+    short: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user}
+    short["simulation_seed"] = simulation_seed
+    said = sections(privacy, method, keep, door="simulate", **short)
     config, name, frame = described(source, columns, settings, said)
     config, remark = _with_bought(config, frame)
     table, config = needed(frame, config)
@@ -86,6 +92,8 @@ def plan(
     source: Source = "quickstart",
     *,
     epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
     privacy: Privacy | None = None,
     method: Method | None = None,
     settings: Settings = (),
@@ -95,7 +103,7 @@ def plan(
 
     Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
     """
-    said = sections(privacy, method, door="plan", epsilon=epsilon)
+    said = sections(privacy, method, door="plan", epsilon=epsilon, delta=delta, items_per_user=items_per_user)
     config, _, frame = described(source, columns, settings, said)
     if is_wanted(config, simulated=True):
         return training.forecast(config, Path.cwd(), frame)

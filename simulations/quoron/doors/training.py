@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from quoron.engines import EngineChoice, training_sharing
 from quoron.planning.plans import Planned
@@ -29,6 +29,8 @@ def train(
     source: Source,
     *,
     epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
     evaluate: float | None = None,
     privacy: Privacy | None = None,
     method: Method | None = None,
@@ -45,7 +47,9 @@ def train(
         source: a DataFrame with one item a row, or the path of such a table; or a TOML file's path, a preset's name, a
             `Config`, which describe one.
         columns: of the table. What of them is not declared is bought within the promise (docs/train.md).
-        epsilon: short for `privacy=Privacy(epsilon)`.
+        epsilon, delta: the promise of the whole run; short for `privacy`. ε is needed, here, there, in `settings` or in
+            a file; δ is 1e-6 unless given. Two values of one thing are refused.
+        items_per_user: what a user typically holds, public; short for `method`'s. Planned as 1 unless given.
         evaluate: share of the users, such as 0.1, that are not trained on: they tell how good the model is, with
             intervals, for the same ε, as nobody is in both parts (docs/evaluation.md). `evaluation` of the result.
         privacy: the promise; `health` is the share of μ² for a look at how well the table fits its declarations, by
@@ -65,8 +69,9 @@ def train(
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the group's limit.
     """
     sharing = training_sharing(EngineChoice.of(engine))
-    said = sections(privacy, method, keep, door="train", without=_SECRET, epsilon=epsilon, evaluate=evaluate)
-    config, name, frame = described(source, columns, settings, said)
+    short: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user, "evaluate": evaluate}
+    said = sections(privacy, method, keep, door="train", without=_SECRET, **short)
+    config, name, frame = described(source, columns, settings, said, secret=True)
     with bars.display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
@@ -79,6 +84,8 @@ def plan_training(
     source: Source,
     *,
     epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
     evaluate: float | None = None,
     privacy: Privacy | None = None,
     method: Method | None = None,
@@ -91,8 +98,9 @@ def plan_training(
 
     Arguments and errors are those of `train`; with `compare` the plan stands beside what every other method would do.
     """
-    said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon, evaluate=evaluate)
-    config, name, frame = described(source, columns, settings, said)
+    short: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user, "evaluate": evaluate}
+    said = sections(privacy, method, keep, door="plan_training", without=_SECRET, **short)
+    config, name, frame = described(source, columns, settings, said, secret=True)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
     planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
     return replace(planned, remarks=(*planned.remarks, *prepared.scene.warnings))

@@ -19,6 +19,8 @@ def tune(
     source: Source,
     *,
     epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     algorithms: Sequence[str] | None = None,
     effort: Effort | None = None,
@@ -33,7 +35,7 @@ def tune(
     Args:
         source, privacy, method, keep, settings, columns: as of `train`; (ε, δ) is the promise of the whole search. With
             `simulation_seed` in `privacy` it is a simulation, which promises nothing.
-        epsilon: short for `privacy=Privacy(epsilon)`.
+        epsilon, delta, items_per_user: as of `train`.
         vary: dotted keys, each with the values to try; all combinations.
         algorithms: names, `auto` among them; default: the one that is configured.
         effort: how many trials in the mean, of which law, whether the clock may tell how many there were, and the share
@@ -46,9 +48,8 @@ def tune(
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the group's limit.
     """
-    search, name = _search(
-        "tune", source, columns, settings, (privacy, method, keep, epsilon), vary, algorithms, effort
-    )
+    short = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user}
+    search, name = _search("tune", source, columns, settings, (privacy, method, keep), short, vary, algorithms, effort)
     folder = claim(search.config, name)
     with folder.resumable():
         return run.carry_out(search, folder)
@@ -59,6 +60,8 @@ def plan_tuning(
     source: Source,
     *,
     epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     algorithms: Sequence[str] | None = None,
     effort: Effort | None = None,
@@ -72,8 +75,9 @@ def plan_tuning(
 
     Arguments and errors are those of `tune`.
     """
-    said = (privacy, method, keep, epsilon)
-    return _search("plan_tuning", source, columns, settings, said, vary, algorithms, effort)[0]
+    short = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user}
+    said = (privacy, method, keep)
+    return _search("plan_tuning", source, columns, settings, said, short, vary, algorithms, effort)[0]
 
 
 def _search(
@@ -81,16 +85,17 @@ def _search(
     source: Source,
     columns: Mapping[str, Any],
     settings: Settings,
-    asked: tuple[Privacy | None, Method | None, Keep | None, float | None],
+    asked: tuple[Privacy | None, Method | None, Keep | None],
+    short: Mapping[str, Any],
     vary: Mapping[str, Sequence[Any]] | None,
     algorithms: Sequence[str] | None,
     effort: Effort | None,
 ) -> tuple[TableSearch, str]:
     """A search that is planned and priced, and a name for its runs."""
-    privacy, method, keep, epsilon = asked
+    privacy = asked[0]
     seeded = privacy is not None and privacy.simulation_seed is not None
-    said = sections(privacy, method, keep, door=door, without=("seed", "health", "evaluate"), epsilon=epsilon)
-    config, name, frame = described(source, columns, settings, said)
+    said = sections(*asked, door=door, without=("seed", "health", "evaluate"), **short)
+    config, name, frame = described(source, columns, settings, said, secret=not seeded)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
     identity = run.identity_of(folder, name)
     asked_for: dict[str, Any] = {"vary": vary, "algorithms": algorithms, "effort": effort or Effort()}

@@ -27,7 +27,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron.flower.permission import require_secret_noise, require_users
-from quoron.sections import Keep, Method, Privacy, door, only
+from quoron.sections import Keep, Method, Privacy, door, only, with_keywords
 from quoron.training.black_box import ONE_PASS, origin_of, problem_of
 from quoron.training.rows import METHOD, PRIVACY
 from quoron.training.start import Start
@@ -62,7 +62,10 @@ def train_privately(
     *,
     users: int,
     dimension: int,
-    privacy: Privacy,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
+    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
     method: Method,
     keep: Keep,
     start: NDArray[np.float64] | None = None,
@@ -74,7 +77,7 @@ def train_privately(
 
     | argument     | meaning                                                                                       |
     | ------------ | --------------------------------------------------------------------------------------------- |
-    | `privacy`    | epsilon and delta; `simulation_seed`: repeatable noise, for made-up data only. `quorum`: a    |
+    | `privacy`    | `epsilon` and `delta`, as by themselves; `simulation_seed`: made-up data only. `quorum`: a    |
     |              | share of those asked; a round in which fewer answer, by a noisy count, ends the run as        |
     |              | `WithoutQuorum`; for `quorum_epsilon` of epsilon, a twentieth unless told, or less. None:     |
     |              | nobody checks. A δ above 1/n is refused without `allow_large_delta`                           |
@@ -98,6 +101,8 @@ def train_privately(
     algorithms that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion,
     WithoutQuorum, RunError.
     """
+    privacy = with_keywords(privacy, "train_privately", epsilon=epsilon, delta=delta)
+    method = with_keywords(method, "train_privately", items_per_user=items_per_user)
     _speak()
     origin, seed = origin_of(start, dimension), privacy.simulation_seed
     only("train_privately", (*PRIVACY, "quorum", "quorum_epsilon"), privacy)

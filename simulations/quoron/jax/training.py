@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from quoron.jax.computing import Loss, LossRows, Params
 from quoron.run_folder import RunFolder
-from quoron.sections import Keep, Method, Privacy, door, only
+from quoron.sections import Keep, Method, Privacy, door, only, with_keywords
 from quoron.training.black_box import Vector
 from quoron.training.figures import figures_of, require_figures
 from quoron.training.items import Array, Data, ItemColumns, items_of
@@ -29,7 +29,10 @@ def train(
     params: Params,
     data: Data,
     *,
-    privacy: Privacy,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
+    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
     method: Method,
     keep: Keep = Keep(),  # noqa: B008  # frozen
     draws: bool = False,
@@ -57,6 +60,8 @@ def train(
     The loss is traced by JAX, before anything is charged, so it cannot keep or branch on what it is given: ConfigError
     for one that cannot be traced. Other devices are JAX's own affair (`jax.default_device`).
     """
+    privacy = with_keywords(privacy, "jax.train", epsilon=epsilon, delta=delta)
+    method = with_keywords(method, "jax.train", items_per_user=items_per_user)
     only("jax.train", (*METHOD, "local", "chunk"), method)
     per_user, chunk, local = (
         items_needed(method, "jax.train"),

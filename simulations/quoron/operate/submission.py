@@ -6,7 +6,7 @@ declared by patterns its header says which they are, and that is what the coordi
 
 from pathlib import Path
 
-from quoron.config import Config, TableSection
+from quoron.config import Config, TableSection, require_epsilon
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
 from quoron.planning.plans import Planned, choose, privacy_of
@@ -62,6 +62,7 @@ def specify(
     if not 0 < waiting <= LONGEST_WAITING:  # nan would wait for ever
         raise ConfigError(f"Expected waiting above 0 and at most {LONGEST_WAITING:,.0f} seconds, got {waiting}.")
     if simulation_seed is None:
+        require_epsilon(config.privacy.model_fields_set, "a federation", how="")
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     others = config.algorithm.name != "auto"  # who named one is told, where it cannot be, which could
     plan = choose(config, declared(config, users), alternatives=others, federated=True).plan
@@ -163,6 +164,7 @@ def dry_run(config: Config, users: int, *, whole: bool = False) -> Planned:
 
     ConfigError as `specify`.
     """
+    require_epsilon(config.privacy.model_fields_set, "a federation", how="")
     check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     planned = choose(config, declared(config, users), compare=True, federated=True)
     _require_fitting(planned.plan, whole=whole)

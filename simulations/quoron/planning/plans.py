@@ -142,8 +142,8 @@ def choose(
     every round, for the machine that holds it answers, unless the run is `federated` and each user has one of its own.
 
     With budget.rounds every algorithm is planned for exactly that many rounds, with budget.max_rounds for as many up to
-    that as leave the least predicted error, unless algorithm.options.rounds says otherwise. The others are planned for
-    `auto`, with `compare`, and when the named one is infeasible; `compare` also gives the plan's rounds curve. Without
+    that as leave the least predicted error. The others are planned for `auto`, with `compare`, and when the named one
+    is infeasible; `compare` also gives the plan's rounds curve. Without
     `alternatives` they are not planned where that changes no plan: a refusal of the named one does not look for others,
     and `auto` not beyond a method whose own rule takes the problem.
     Raises ConfigError for an unknown algorithm or option, Infeasible naming the condition, what would satisfy it and

@@ -9,7 +9,7 @@ from typing import Unpack
 import torch
 
 from quoron.run_folder import RunFolder
-from quoron.sections import Keep, Method, Privacy, door, only
+from quoron.sections import Keep, Method, Privacy, door, only, with_keywords
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import Loss, TorchModule
 from quoron.training.black_box import Vector
@@ -29,7 +29,10 @@ def train(
     data: Data,
     *,
     loss: Loss | None = None,
-    privacy: Privacy,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
+    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
     method: Method,
     keep: Keep = Keep(),  # noqa: B008  # frozen
     device: str | torch.device = "cpu",
@@ -65,6 +68,8 @@ def train(
     gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch
     cannot batch over users is computed user by user, what it cannot compile without; the log of "quoron" says why.
     """
+    privacy = with_keywords(privacy, "torch.train", epsilon=epsilon, delta=delta)
+    method = with_keywords(method, "torch.train", items_per_user=items_per_user)
     only("torch.train", (*METHOD, "local", "chunk", "compiled"), method)
     per_user, local = items_needed(method, "torch.train"), method.local
     network, kept = (

@@ -39,7 +39,7 @@ from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.figures import Promise, of_means
 from quoron.evaluating.split import held_out, held_users
 from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
-from quoron.sections import Keep, Method, Privacy, door, only
+from quoron.sections import Keep, Method, Privacy, door, only, with_keywords
 from quoron.training import lifetime
 from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
 from quoron.training.room import make_sure_of_answers
@@ -237,7 +237,10 @@ def train_rows(
     *,
     users: int,
     dimension: int,
-    privacy: Privacy,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int | None = None,
+    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
     method: Method,
     keep: Keep = Keep(),  # noqa: B008  # frozen
     start: NDArray[np.float64] | None = None,
@@ -254,9 +257,9 @@ def train_rows(
 
     | argument  | meaning                                                                                          |
     | --------- | ------------------------------------------------------------------------------------------------ |
-    | `privacy` | epsilon and delta; `simulation_seed`, for made-up data only: noise that comes again. The promise |
-    |           | then begins with SIMULATED, and nothing is charged. A δ above 1/n is refused without             |
-    |           | `allow_large_delta`                                                                              |
+    | `epsilon` | with `delta`, both needed; also as `privacy=Privacy(epsilon, delta)`, which has                  |
+    |           | `simulation_seed`, for made-up data only: noise that comes again. The promise then begins with   |
+    |           | SIMULATED, and nothing is charged. A δ above 1/n is refused without its `allow_large_delta`      |
     | `method`  | `radius`: the model stays within this distance of `start`. `clip_norm`: longer rows are          |
     |           | shortened to it; None: it follows the users, privately, for a share of ε, and `options` need a   |
     |           | `step_size`. `options` of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses    |
@@ -281,6 +284,8 @@ def train_rows(
     complete run returns its model and calls nothing. Raises ConfigError, naming why, for algorithms that need more than
     gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
     """
+    privacy = with_keywords(privacy, "train_rows", epsilon=epsilon, delta=delta)
+    method = with_keywords(method, "train_rows", items_per_user=items_per_user)
     only("train_rows", (*METHOD, "chunk"), method)
     count(users=users, dimension=dimension)
     kept = None if start is not None or keep.out is None else Start.of_run(RunFolder(Path(keep.out)))

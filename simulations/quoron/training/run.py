@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config, TableSection, is_wanted
+from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.evaluating.split import parts, trained_users
 from quoron.model import Model
 from quoron.planning.plans import Planned
@@ -86,6 +86,7 @@ def prepare(
     A run that began in `folder`, by default `run.out`, keeps its name and seed. `assumptions` on the table stand in its
     promise. Raises ConfigError, DataError, Infeasible; BudgetExceeded if the group's limit leaves no room.
     """
+    require_epsilon(config.privacy.model_fields_set, "training")
     complete = False
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from quoron.evaluating.split import held_out
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, numbered
-from quoron.sections import Keep, Method, Privacy, door, only, shortened
+from quoron.sections import Keep, Method, Privacy, door, only, shortened, with_keywords
 from quoron.training import lifetime
 from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
 from quoron.training.rows import METHOD, Rows, RowsEngine
@@ -131,7 +131,9 @@ def select(
     candidates: Mapping[str, Any] | Sequence[Any],
     trial: Callable[[Any, Trial], tuple[float, NDArray[np.float64]]],
     *,
-    privacy: Privacy,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
     dimensions: int | Callable[[Any], int],
     users: int | None = None,
     methods: Method | Callable[[Any], Method] | None = None,
@@ -147,7 +149,8 @@ def select(
         trial: `trial(candidate, at)` trains, scores, and returns the score with noise and the model, numbers (d,). It
             must show, keep and raise nothing that depends on anybody's data, and draw its noise from `at`. A score or
             a model that is not finite counts as the worst there is.
-        privacy: ε and δ of the whole search; with `simulation_seed` nothing is promised or charged.
+        epsilon, delta: of the whole search; both are needed, here or in `privacy`.
+        privacy: the same; with `simulation_seed` nothing is promised or charged.
         dimensions: d, how many numbers a model has; or a function of the candidate that says it.
         users: how many there are, numbered from 0: `at` splits them, and trains and scores within the promise.
         methods: what `at.train` trains by, or a function of the candidate that says it; planned before any charge.
@@ -161,6 +164,7 @@ def select(
     the same trials, whose noise is a function of the run's key. Raises ConfigError, Infeasible where trials cost more
     than is promised, BudgetExceeded, LedgerError, OtherVersion; NothingReleased where no trial gave finite numbers.
     """
+    privacy = with_keywords(privacy, "select", epsilon=epsilon, delta=delta)
     only("select", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
     only("select", ("out", "group", "ledger"), keep)
     named = _named(candidates)

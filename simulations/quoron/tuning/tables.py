@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from quoron.comparing.request import Cell, Request, shown
-from quoron.config import Config, is_wanted
+from quoron.config import Config, is_wanted, require_epsilon
 from quoron.evaluating.evaluation import in_units
 from quoron.evaluating.split import held_out
 from quoron.planning.plans import Planned, choose
@@ -185,6 +185,8 @@ def prepare(
     assumptions: Sequence[Assumption] = (),
 ) -> TableSearch:
     """Read, check, plan and price; every wrong request is refused here. Raises ConfigError, DataError, Infeasible."""
+    if not seeded:
+        require_epsilon(config.privacy.model_fields_set, "tuning")
     if is_wanted(config):
         raise ConfigError(
             "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
