@@ -319,10 +319,10 @@ class PopulationLedger:
 
                 def append(kind: str, payload: Row) -> None:
                     row = {"sequence": known.count, "time": self._clock(), "kind": kind, "payload": payload}
-                    row["hash"] = row_hash(known.head, row)
-                    connection.execute(_chain.insert(), row | {"payload": canonical(payload)})
-                    self._database.keep_head(row["hash"])
-                    written.append(row)
+                    head = row_hash(known.head, row)
+                    connection.execute(_chain.insert(), row | {"hash": head, "payload": canonical(payload)})
+                    self._database.keep_head(head)
+                    written.append(row | {"hash": head})
 
                 yield known, append
             for row in written:

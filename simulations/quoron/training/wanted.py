@@ -51,8 +51,9 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
             "Expected declared columns of a table without a header, got none: what keys its rows have is private. "
             "Declare numeric or categorical."
         )
-    for name in (named := (section.user, *([label_of(section)] if section.label else []))):
-        columns.check_name(name, header, named)
+    roles = (section.user, *([label_of(section)] if section.label else []))
+    for name in roles:
+        columns.check_name(name, header, roles)
     features: list[Want] = []
     known: dict[str, tuple[float, float]] = {}
     left: list[str] = []
