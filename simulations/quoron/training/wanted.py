@@ -51,8 +51,8 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
             "Expected declared columns of a table without a header, got none: what keys its rows have is private. "
             "Declare numeric or categorical."
         )
-    for name in (named := (section.user, *([label_of(section)] if section.label else []))):
-        columns.check_name(name, header, named)
+    for name in (asked := (section.user, *([label_of(section)] if section.label else []))):
+        columns.check_name(name, header, asked)
     features: list[Want] = []
     known: dict[str, tuple[float, float]] = {}
     left: list[str] = []
