@@ -21,6 +21,10 @@ cursor: what a file or another machine calls itself is told by `printable`.
 """
 
 import math
+import re
+
+# Characters that move a terminal's cursor, or turn the order of what stands beside them; not tabs and line ends.
+CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

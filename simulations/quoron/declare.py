@@ -48,7 +48,7 @@ from quoron_privacy.counts.facts import RankChoice
 from quoron_privacy.counts.marks import edge, marks
 from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.counts.votes import HiddenBins, verify
-from quoron_privacy.errors import ConfigError, DataError, Infeasible
+from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
@@ -206,7 +206,7 @@ def declare(
     noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
     declared = _ranges(ranges, table, ranged, owners, users, noise, (each, each_delta)) if ranges is not None else []
     for name in categorical:
-        words = columns.texts(table, name).to_pylist()
+        words = [None if each and CONTROL.search(each) else each for each in columns.texts(table, name).to_pylist()]
         declared.append(_categories(name, words, owners, each, each_delta, most_votes, _stream(noise, name)))
     if items:
         held, stream = np.bincount(owners, minlength=users), _stream(noise)

@@ -6,8 +6,9 @@
 The file is JSON that a person can read: the encoding of the columns, the numbers, the promise, the date. Reading one
 carries nothing out. A digest of all that it says ties the weights to the promise and the plan: it finds what was
 changed by accident, by an editor, a copy or a disk. It has no key, so whoever writes a file anew can give it any
-promise: keep models where nobody else writes, and compare `promise.plan` with the run's plan, and the weights with the
-lifetime ledger's line of the run, where that matters.
+promise: what a loaded model says of its guarantee is **as stated by its author**, and nothing here has checked it. Keep
+models where nobody else writes, and compare `promise.plan` with the run's plan, and the weights with the lifetime
+ledger's line of the run, where that matters.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from quoron import model_text
 from quoron.evaluating.evaluation import Evaluation
 from quoron.run_folder import MODEL, write
 from quoron.sections import door
-from quoron_client.data import fused, tables
+from quoron_client.data import fused, spans, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
@@ -41,7 +42,7 @@ Threshold = float | Literal["share"]
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What was promised when the model was released."""
+    """What was promised when the model was released; of a model that was loaded, as stated by its author."""
 
     statement: str  # in one sentence
     epsilon: float
@@ -264,15 +265,23 @@ class Model:
             stated = contents.pop("digest")
             if stated != model_text.digest(contents):
                 raise ValueError("its digest is that of another")
-            bounds = dict(contents["loss"])
-            loss = make_loss(bounds.pop("name"), **bounds)
-            encoding = Encoding.from_json(contents["encoding"])
-            promise = None if contents["promise"] is None else _promised(contents["promise"])
             if not isinstance(contents["weights"], list) or {*map(type, contents["weights"])} - {int, float}:
                 raise ValueError("weights that are no numbers")
             weights = np.array(contents["weights"], np.float64)
+            bounds = dict(contents["loss"])
+            loss = make_loss(bounds.pop("name"), **bounds)
+            said = contents["encoding"]["features"]
+            if sum(spans.size(each["column"]) or 1 for each in said) > len(weights):  # a line may say a million
+                raise ValueError(f"more columns than its {len(weights)} weights are of")
+            encoding = Encoding.from_json(contents["encoding"])
+            expected = encoding.dimension * loss.outputs
+            if weights.shape != (expected,):
+                raise ValueError(f"Expected {expected} finite weights, got {len(weights)}")
+            promise = None if contents["promise"] is None else _promised(contents["promise"])
             shares = contents["label_shares"]
             shares = None if shares is None else LabelShares(**{**shares, "shares": tuple(shares["shares"])})
+            if shares is not None and len(shares.shares) != len(outcomes(encoding.label)):
+                raise ValueError("shares of other labels")
             forecast, why_not = contents["forecast"], contents["no_interval"]
             for words in (forecast, why_not):
                 if words is not None and not (isinstance(words, str) and words.isprintable()):
@@ -282,15 +291,22 @@ class Model:
             known = (weights, encoding, loss, promise, shares, contents["threshold"], measured)
             model = cls(*known, model_text.intervals_of(contents["uncertainty"]), why_not, forecast)
             model.check_threshold()
-            expected = len(encoding.names) * model._scores
-        except (QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        except (
+            *(QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError),
+        ) as error:
             told_of = f"{type(error).__name__}: {str(error)[:200]}"
             raise DataError(f"Expected a whole model file at {str(path)!r}, got a damaged one ({told_of}).") from None
         with np.errstate(all="ignore"):
-            whole = weights.shape == (expected,) and all(np.isfinite(each).all() for each in model._numbers)
+            whole = all(np.isfinite(each).all() for each in model._numbers)
         if not whole:
-            raise DataError(f"Expected {expected} finite weights in {str(path)!r}, got {weights.shape} or others.")
+            raise DataError(f"Expected {expected} finite weights in {str(path)!r}, got others.")
         return model
+
+    def stated(self) -> str:
+        """What is said of a loaded model's guarantee, which nothing but its file says."""
+        if self.promise is None:
+            return "The model's author states no guarantee for anybody whom it was trained on."
+        return f"The model's guarantee, as stated by its author: {self.promise.statement}"
 
     @property
     def decision(self) -> Vector | None:
@@ -400,7 +416,7 @@ def _promised(fields: Mapping[str, Any]) -> Promise:
     promise = Promise(**fields)
     words = (promise.statement, promise.adjacency, promise.algorithm, promise.plan, promise.made or "")
     numbers = (promise.epsilon, promise.delta)
-    if not all(isinstance(each, str) for each in words) or {*map(type, numbers)} - {int, float}:
+    if not all(isinstance(each, str) and each.isprintable() for each in words) or {*map(type, numbers)} - {int, float}:
         raise ValueError("a promise of other types")
     if not (0 < promise.epsilon < float("inf") and 0 <= promise.delta < 1):
         raise ValueError("a promise of no numbers")
@@ -414,6 +430,9 @@ def _on_one_line(found: re.Match[str]) -> str:
 
 @door
 def load(path: str | Path) -> Model:
-    """The model in a file, or in the folder of a run that has released one. DataError for anything else."""
+    """The model in a file, or in the folder of a run that has released one. DataError for anything else.
+
+    Its guarantee, `promise`, is as stated by its author: whoever writes a file can claim any.
+    """
     given = Path(path)
     return Model.load(given / MODEL if given.is_dir() else given)

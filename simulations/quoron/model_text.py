@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quoron_privacy.errors import DataError
+from quoron_privacy.errors import CONTROL, DataError
 
 Intervals = tuple[tuple[float, float] | None, ...]  # (low, high) of each coefficient, the intercept last; None: unknown
 LONGEST = 1 << 30  # bytes of a file
+_PIECE = 1 << 20  # bytes that are read at a time
 
 
 def read(path: Path, format_: str) -> dict[str, Any]:
-    """The JSON object in a file, each key once and all numbers finite; DataError for anything else."""
+    """The JSON object in a file, each key once, all numbers finite, no control characters. DataError."""
     try:
         with path.open("rb") as file:
-            data = file.read(LONGEST + 1)
+            data = bytearray()
+            while len(data) <= LONGEST and (more := file.read(_PIECE)):  # a size asked for is memory taken
+                data += more
     except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
         raise DataError(
             f"Expected a model file at {str(path)!r}, got: {getattr(error, 'strerror', None) or error}."
@@ -29,7 +32,21 @@ def read(path: Path, format_: str) -> dict[str, Any]:
         contents = None
     if not isinstance(contents, dict):
         raise DataError(f"Expected a model file ({format_}) at {str(path)!r}, got something else.")
+    _check_text(contents, path)
     return contents
+
+
+def _check_text(contents: Any, path: Path) -> None:
+    """DataError for a text, anywhere, that would move a terminal's cursor or turn the order of other words."""
+    left = [contents]
+    while left:
+        each = left.pop()
+        if isinstance(each, str) and CONTROL.search(each):
+            raise DataError(
+                f"Expected a model file without control characters at {str(path)!r}, got the text {each[:60]!r}. Do "
+                "not trust it; ask its author for another."
+            )
+        left += [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, list) else []
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -14,21 +14,38 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from quoron_privacy.errors import ConfigError
 
 Tree = dict[str, Any]
 
+_DEEPEST = 100  # tables and lists within each other: what reads them further is recursive
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def parse(text: str, source: str) -> Tree:
     """The tables of a TOML text; `source` names it in errors."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return _loads(text)
+    except ValueError as error:
         raise ConfigError(f"Expected {source} to be valid TOML, got: {error}") from None
+
+
+def _loads(text: str) -> Tree:
+    """The tables of a TOML text. ValueError for what is none, too deep, or a number of too many digits."""
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(f"tables or lists nested more than {_DEEPEST} deep") from None
+    level: list[Any] = [tree]
+    for _ in range(_DEEPEST):
+        within = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for each in within if isinstance(each, dict | list)]
+    if level:
+        raise ValueError(f"tables or lists nested more than {_DEEPEST} deep")
+    return tree
 
 
 def assignment(text: str) -> Tree:
@@ -39,13 +56,14 @@ def assignment(text: str) -> Tree:
     bare = not value.strip().startswith(("'", '"', "[", "{"))
     word = json.dumps(value.strip())
     if value.strip() in ("nan", "inf") and key.strip().endswith("kind"):  # words there, numbers elsewhere
-        return tomllib.loads(f"{key} = {word}")
+        return _loads(f"{key} = {word}")
     for candidate in (value, word) if bare else (value,):
         try:
-            return tomllib.loads(f"{key} = {candidate}")
-        except tomllib.TOMLDecodeError:
+            return _loads(f"{key} = {candidate}")
+        except ValueError:
             continue
-    raise ConfigError(f"Expected a dotted key, '=' and a TOML value, such as privacy.epsilon=2, got {text!r}.")
+    shown = text if len(text) <= 100 else f"{text[:100]}..."
+    raise ConfigError(f"Expected a dotted key, '=' and a TOML value, such as privacy.epsilon=2, got {shown!r}.")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:

@@ -147,3 +147,29 @@ def test_columns_of_bytes_hold_the_words_that_are_declared_of_them() -> None:
     check_types(rules, {"ward": pa.binary(), "ill": pa.binary(3)})
     with pytest.raises(DataError, match="what the texts of label 'ill' of type binary mean"):
         check_types(replace(rules, label=Signs("ill")), {"ward": pa.large_binary(), "ill": pa.binary()})
+
+
+@pytest.mark.parametrize("how", ["t.parquet", "t.feather", "t.arrow", "folder", "a reader"])
+def test_names_of_columns_that_are_no_utf8_are_told(how: str, tmp_path: Path) -> None:
+    """Bytes of another encoding where a schema has names, which Arrow finds only when one is asked for."""
+    table, sink = pa.table({"who": ["a"], "ag--e": [1.0]}), pa.BufferOutputStream()
+    if how.endswith((".parquet", "folder")):
+        pq.write_table(table, sink)
+    else:
+        with (pa.ipc.new_file if how == "t.feather" else pa.ipc.new_stream)(sink, table.schema) as writer:
+            writer.write_table(table)
+    data = sink.getvalue().to_pybytes().replace(b"ag--e", b"ag\xff\xfee")
+    path = tmp_path / ("t.parquet" if how == "folder" else how)
+    path.write_bytes(data)
+    source = {"folder": tmp_path, "a reader": None}.get(how, path)
+    for names in (None, ["who"], ["age"]):
+        source = pa.ipc.open_stream(data) if how == "a reader" else source
+        with pytest.raises(DataError, match="Expected the names of columns in '.*' in UTF-8, got other bytes"):
+            tables.read(source, names)
+
+
+def test_a_declared_name_that_is_no_utf8_is_told(tmp_path: Path) -> None:
+    """As a shell gives it to a program, of JSON lines, which have no header."""
+    (tmp_path / "t.jsonl").write_text('{"who": 1}\n')
+    with pytest.raises(DataError, match="names of columns in 'the declarations' in UTF-8"):
+        tables.read(tmp_path / "t.jsonl", ["who", "age\udcff"])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from quoron import config as configs
 from quoron import toml_text
+from quoron.cli.app import invoke
 from quoron.config import Config, SyntheticSection, TableSection
 from quoron.presets import presets
 from quoron.sources import resolve
@@ -159,3 +160,30 @@ values = st.recursive(
 @given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.text(min_size=1), values, max_size=3), max_size=3))
 def test_every_tree_survives_being_written_and_read(tree: dict[str, dict[str, object]]) -> None:
     assert toml_text.parse(toml_text.dumps(tree), "a test") == tree
+
+
+DEEP = {
+    "lists": "a = " + "[" * 5000 + "]" * 5000,
+    "lists that can be read": "a = " + "[" * 150 + "]" * 150,
+    "inline tables": "a = " + "{x = " * 5000 + "1" + "}" * 5000,
+    "dotted keys": ".".join(["a"] * 5000) + " = 1",
+    "a table's name": "[" + ".".join(["a"] * 3000) + "]\nx = 1",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_values_nested_too_deep_are_refused_in_a_sentence(name, tmp_path, capsys):
+    (tmp_path / "deep.toml").write_text(DEEP[name])
+    assert invoke(["plan", str(tmp_path / "deep.toml")]) == 2
+    assert "valid TOML, got: tables or lists nested more than 100 deep" in " ".join(capsys.readouterr().err.split())
+    if "\n" not in DEEP[name]:
+        assert invoke(["plan", "quickstart", "--set", DEEP[name].replace(" = ", "=")]) == 2
+        said = capsys.readouterr().err
+        assert "Expected a dotted key" in said
+        assert len(said) < 500
+
+
+def test_a_number_of_too_many_digits_is_refused_in_a_sentence(tmp_path, capsys):
+    (tmp_path / "digits.toml").write_text("a = " + "9" * 5000)
+    assert invoke(["plan", str(tmp_path / "digits.toml")]) == 2
+    assert "to be valid TOML, got: Exceeds the limit" in " ".join(capsys.readouterr().err.split())

@@ -11,10 +11,11 @@ import quoron
 from quoron.cli.app import invoke
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
+from quoron.training.items import items_of
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import make_loss
-from quoron_privacy.errors import QuoronError
+from quoron_privacy.errors import DataError, QuoronError
 
 CELLS = ["Annika", "Agee", "Harlem", "Whom"]  # three are nearly a name of a column
 ASKED = "--user who --label ill"
@@ -83,3 +84,17 @@ def test_nor_does_a_function_of_a_frame(place):
         with pytest.raises(QuoronError) as error:
             each()
         assert not [cell for cell in CELLS if cell in str(error.value)], error.value
+
+
+def test_nor_does_a_feature_that_is_no_number():
+    """numpy's own words quote the text that it cannot read."""
+    columns = {"who": np.arange(2), "age": np.array(["7", "Annika"])}
+
+    class Frame(dict):  # as a library gives columns of text with a type of their own
+        """Columns by their names."""
+
+        columns = ("who", "age")
+
+    with pytest.raises(DataError, match="Expected features of numbers, got a column with some that are none") as error:
+        items_of(Frame(columns), user="who", features=["age"])
+    assert "Annika" not in str(error.value)

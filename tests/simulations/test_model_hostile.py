@@ -1,20 +1,25 @@
 """A model file that is not what was written is refused by name, whatever stands in it: never a traceback."""
 
 import json
+import tracemalloc
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import quoron
 from quoron import model as models
 from quoron import model_text
+from quoron.cli.app import invoke
 from quoron.model import Model
+from quoron_client.data import row_kinds, tables
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import make_loss
-from quoron_privacy.errors import DataError
+from quoron_privacy.errors import ConfigError, DataError
 
 PROMISE = models.Promise("protects every user", 1.0, 1e-6, "replace-one", "tracking-srgd", "0" * 64, "2026-01-01")
 
@@ -44,7 +49,7 @@ def test_a_file_that_is_no_model_is_refused_by_name(text, tmp_path):
 def test_a_file_with_other_weights_is_refused(weights, tmp_path):
     made = model()
     (tmp_path / "model.json").write_text(json.dumps(sealed(json.loads(made.as_text()) | {"weights": weights})))
-    with pytest.raises(DataError, match=r"4 finite weights|weights that are no numbers"):
+    with pytest.raises(DataError, match=r"4 finite weights|weights that are no numbers|than its 1 weights"):
         quoron.load(tmp_path / "model.json")
 
 
@@ -97,6 +102,11 @@ def raw(old: str, new: str) -> bytes:
     return text.replace(old, new, 1).encode("utf-8", "surrogatepass")
 
 
+def widest(**feature: Any) -> bytes:
+    """A line that stands for a million columns, or values, with the four weights of another model."""
+    return put([{**model_file()["encoding"]["features"][0], **feature}], "encoding", "features")
+
+
 WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, [[]], [{}], {"a": 1}, 10**400, 1e308, "1", [None], "\ud800"]
 PLACES = (
     *((name,) for name in ("format", "promise", "loss", "encoding", "weights", "coefficients")),
@@ -146,6 +156,16 @@ HOSTILE = {
     "one weight fewer": put([1.0], "weights"),
     "weights in rows": put([[1.0, 2.0], [3.0, 4.0]], "weights"),
     "ragged weights": put([1.0, [2.0]], "weights"),
+    "a million columns": widest(column="age[0:1000000]"),
+    "a million buckets": put([{"column": "code", "buckets": 2**20}], "encoding", "features"),
+    "a million values": put([{"column": "code", "categories": "0:1000000"}], "encoding", "features"),
+    "many million buckets": put([{"column": f"c{k}", "buckets": 2**20} for k in range(40)], "encoding", "features"),
+    "shares of other labels": put({"shares": [0.5, 0.5], "error": 0.1}, "label_shares"),
+    "an evaluation of nothing": put(
+        {"figures": [], "calibration": [], "users": 9, "epsilon": 1.0, "delta": 0.0, "statement": "x", "remarks": []},
+        "evaluation",
+    ),
+    "a promise of two lines": put("protects\nevery user", "promise", "statement"),
     "a promise with more": put("x", "promise", "more"),
     "a loss with more": put(1.0, "loss", "more"),
     "more than there is": put("x", "encoding", "more"),
@@ -158,6 +178,82 @@ def test_a_hostile_file_is_refused_by_name(name, tmp_path):
     (tmp_path / "model.json").write_bytes(HOSTILE[name])
     with pytest.raises(DataError, match=r"model\.json"):
         quoron.load(tmp_path / "model.json")
+
+
+@pytest.mark.parametrize("name", ["a million columns", "a million buckets", "a million values", "many million buckets"])
+def test_a_small_file_takes_little_memory(name, tmp_path):
+    """Not a gigabyte for two kilobytes, however much they claim."""
+    (tmp_path / "model.json").write_bytes(HOSTILE[name])
+    (tmp_path / "good.json").write_text(model().as_text())
+    tracemalloc.start()
+    try:
+        quoron.load(tmp_path / "good.json")
+        with pytest.raises(DataError, match=r"model\.json"):
+            quoron.load(tmp_path / "model.json")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("levels", range(100, 1100, 50))
+def test_lists_of_any_depth_are_refused_by_name(levels, tmp_path):
+    (tmp_path / "model.json").write_bytes(raw('"weights": [', '"weights": [' + deep(levels) + ", "))
+    with pytest.raises(DataError, match=r"model\.json"):
+        quoron.load(tmp_path / "model.json")
+
+
+CONTROLS = ("\x1b[2J", "\x00", "\x07", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u200f")
+TEXTS = (
+    ("promise", "statement"),
+    ("promise", "algorithm"),
+    ("encoding", "features", 0, "column"),
+    ("encoding", "features", 1, "categories", 0),
+    ("encoding", "label", "column"),
+    ("coefficients", "age"),
+    ("no_interval",),
+)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_control_characters_in_any_text_are_refused_and_not_shown(control, tmp_path, capsys):
+    """What moves a terminal's cursor or turns the order of words, as a value or as a key."""
+    path = tmp_path / "model.json"
+    for place in TEXTS:
+        path.write_bytes(put(f"safe{control}", *place))
+        with pytest.raises(DataError, match=r"without control characters at .*model\.json.*'safe\\") as error:
+            quoron.load(path)
+        assert control not in str(error.value)
+    tree = model_file()
+    path.write_text(json.dumps(sealed(tree | {f"x{control}": 1})))
+    assert invoke(["predict", str(path), "none.csv"]) == 2
+    said = capsys.readouterr()
+    assert "without control characters" in said.err
+    assert control not in said.out + said.err
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_names_that_no_model_can_hold_are_refused_before_a_charge(control, tmp_path, monkeypatch):
+    """And are never bought: a run would be paid for, and its model could not be loaded."""
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
+    table = pd.DataFrame({"who": list("abcd"), "ward": ["north", f"n{control}"] * 2, "ill": [0, 1, 1, 0]})
+    for columns in ({"categorical": {"ward": [f"n{control}"]}}, {"numeric": {f"age{control}": (0, 1)}}):
+        with pytest.raises(ConfigError, match="names and values without control characters, got '.*Write it without"):
+            quoron.train(table, user="who", label="ill", epsilon=1.0, **columns)
+    assert not (tmp_path / "lifetime.sqlite").exists()
+    codes, names = row_kinds.codes(tables.read(table), "ward")
+    assert [names[int(each)] for each in codes if each == each] == ["north", "north"]
+
+
+@pytest.mark.parametrize("promise", [PROMISE, None])
+def test_a_loaded_models_guarantee_is_told_as_stated_by_its_author(promise, tmp_path, capsys):
+    made = replace(model(), promise=promise)
+    made.save(tmp_path / "model.json")
+    (tmp_path / "t.csv").write_text("age,ward\n30,north\n")
+    assert invoke(["predict", str(tmp_path / "model.json"), str(tmp_path / "t.csv")]) == 0
+    said = capsys.readouterr()
+    stated = "guarantee, as stated by its author: protects every user" if promise else "author states no guarantee"
+    assert stated in said.err
+    assert said.out.startswith('"cost"\n')
 
 
 def test_whatever_stands_in_whichever_place_is_a_model_or_refused_by_name(tmp_path):

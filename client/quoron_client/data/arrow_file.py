@@ -85,10 +85,13 @@ def _batches(source: str, places: list[int] | None = None) -> Iterator[tuple[Any
             if stored.read(len(_MAGIC)) == _MAGIC:
                 stored.seek(0)
                 reader = pa.ipc.open_file(stored, options=options)
+                files.check_names(reader.schema, name)
                 yield reader, reader.num_record_batches
             else:
                 stored.seek(0)
-                yield pa.ipc.open_stream(stored, options=options), None
+                reader = pa.ipc.open_stream(stored, options=options)
+                files.check_names(reader.schema, name)
+                yield reader, None
     except MemoryError:
         raise
     except (pa.ArrowException, OSError) as error:

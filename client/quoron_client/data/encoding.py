@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -44,7 +45,7 @@ from quoron_client.data.labels import (
     read_label,
 )
 from quoron_client.losses import Classification, Loss
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import CONTROL, ConfigError
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
@@ -163,12 +164,19 @@ class Encoding:
                 columns.check(table, role.column)
 
     def check_meant(self, user: str | None = None) -> None:
-        """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature."""
+        """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature, and for
+        words that no model's file may hold."""
         if not self.features:
             raise ConfigError(
                 "Expected features, got none: the model would be a constant. Declare population.numeric, "
                 "population.categorical, population.hashed or population.dates."
             )
+        listed = [getattr(each, "categories", ()) for each in self.features] + [getattr(self.label, "values", ())]
+        words = [self.label and self.label.column, getattr(self.label, "value", ""), *(f.column for f in self.features)]
+        words += chain.from_iterable(some for some in listed if not isinstance(some, range))
+        odd = next((word for word in words if isinstance(word, str) and CONTROL.search(word)), None)
+        if odd is not None:
+            raise ConfigError(f"Expected names and values without control characters, got {odd!r}. Write it without.")
         plain = [each.title for each in self.features if each.middle is None]  # intervals may stand beside a number
         twice = [name for name, many in Counter(plain).items() if many > 1]
         if twice:

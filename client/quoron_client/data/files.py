@@ -22,7 +22,7 @@ No message holds a value: of a partition's folder it says the key, and which of 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -258,6 +258,8 @@ def _readable(system: pa.fs.FileSystem, part: FoundFile, group: int, column: str
 def _opened(system: pa.fs.FileSystem, part: FoundFile) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(system.open_input_file(part.path), page_checksum_verification=True)
+    except UnicodeDecodeError:
+        raise misnamed(part.shown) from None
     except MemoryError:
         raise
     except PermissionError as error:
@@ -306,6 +308,19 @@ def content(source: str) -> bytes:
     except OSError as error:
         raise unreadable(source, error) from None
     return digest.digest()
+
+
+def check_names(names: pa.Schema | Collection[str], where: str) -> None:
+    """DataError for names of columns that are no UTF-8: Arrow raises where one is asked for."""
+    try:
+        "".join(names.names if isinstance(names, pa.Schema) else names).encode()
+    except UnicodeError:
+        raise misnamed(where) from None
+
+
+def misnamed(where: str) -> DataError:
+    """Of columns whose names are no UTF-8."""
+    return DataError(f"Expected the names of columns in {where!r} in UTF-8, got other bytes. Write them so.")
 
 
 _BROKEN = {  # by the reader's error, whose own name tells people little

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from quoron_client.data import cells, columns
 from quoron_client.data.dates import DateNumber
 from quoron_privacy.counts.marks import KINDS
+from quoron_privacy.errors import CONTROL
 
 _NOTHING = frozenset({"na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "unknown", "missing"})
 _NUMBER, _DAY, _FLAG, _TEXT, _MISSING = map(KINDS.index, ("number", "date", "boolean", "text", "missing"))
@@ -56,7 +57,8 @@ def codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
     order = sorted(range(len(found)), key=found.__getitem__)
     ranks = np.full(len(found) + 1, np.nan)
     ranks[order] = np.arange(len(order))
-    nothing = np.array([*(text.strip().lower() in _NOTHING for text in found), True])
+    # What a model's file may not hold is no name either, whoever has it.
+    nothing = np.array([*(text.strip().lower() in _NOTHING or bool(CONTROL.search(text)) for text in found), True])
     ranks[nothing] = np.nan
     return ranks[cells.codes(coded)], [found[each] for each in order]
 

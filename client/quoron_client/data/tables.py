@@ -29,7 +29,7 @@ import pyarrow as pa
 from quoron_client.data import cells
 from quoron_client.data.columns import NO_ROWS, check_name, large
 from quoron_client.data.dialect import DECIMAL, Dialect
-from quoron_client.data.files import ROWS, Files
+from quoron_client.data.files import ROWS, Files, check_names
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.formats import format_of, is_folder, name_of
 from quoron_client.data.text_file import TextFile
@@ -94,6 +94,7 @@ class Opened:
             return list(self.names), list(range(len(self.names)))
         wanted = list(dict.fromkeys(names))
         if self._keys is not None:
+            check_names(wanted, "the declarations")
             return wanted, []
         many, places = Counter(self.names), {name: place for place, name in enumerate(self.names)}
         for name in wanted:
@@ -247,6 +248,8 @@ def _of_folder(source: str | Path, dialect: Dialect) -> Opened:
 
 
 def _of_table(table: pa.Table) -> Opened:
+    check_names(table.schema, "the table")
+
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
         some = table.select(places)
         for first in range(0, table.num_rows, rows):
@@ -271,6 +274,7 @@ def _of_pandas(frame: Any) -> Opened:
 
 
 def _of_reader(reader: pa.RecordBatchReader) -> Opened:
+    check_names(reader.schema, "the table")
     begun: list[bool] = []
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:

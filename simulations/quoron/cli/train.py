@@ -132,12 +132,11 @@ def predict(
     rows = rows_of(trained, text.opened(table))
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
+    typer.echo(trained.stated(), err=True)
     if trained.evaluation is not None:
-        each = trained.evaluation.figures[0]
-        typer.echo(
-            f"{each.name} per {each.per} of {trained.evaluation.users:,} held-out users, with 95 %: {each.text()}",
-            err=True,
-        )
+        each, users = trained.evaluation.figures[0], trained.evaluation.users
+        figure = f"{each.name} per {each.per} of {users:,} held-out users, with 95 %: {each.text()}"
+        typer.echo(f"As stated by its author, too: {figure}", err=True)
     for remark in unread(trained, rows):
         typer.echo(remark, err=True)
     if (said := one_for_all(trained, found, decided)) is not None:

@@ -99,10 +99,13 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, contents: Mapping[str, Any]) -> "Evaluation":
-        """What `as_json` gave. TypeError, KeyError for anything else."""
+        """What `as_json` gave. TypeError, LookupError, ValueError for anything else."""
         said = {
             "figures": tuple(Figure(**each) for each in contents["figures"]),
             "calibration": tuple(Bin(**each) for each in contents["calibration"]),
             "remarks": tuple(contents["remarks"]),
         }
-        return cls(**{**contents, **said})
+        made = cls(**{**contents, **said})
+        if not (made.rows() and {type(made.users), type(made.epsilon), type(made.delta)} <= {int, float}):
+            raise ValueError("an evaluation that is none")
+        return made

@@ -120,8 +120,8 @@ def _features(columns: list[Array]) -> list[Array]:
     if all(column.ndim == 1 and column.dtype != object for column in columns):
         try:
             return [np.column_stack([column.astype(np.float32) for column in columns])]
-        except ValueError as error:
-            raise DataError(f"Expected features of numbers, got {error}. Encode them.") from error
+        except ValueError:  # whose words quote a value
+            raise DataError("Expected features of numbers, got a column with some that are none. Encode it.") from None
     return [_numbers(column) for column in columns]
 
 
