@@ -1,23 +1,27 @@
-"""Every public function that finds noise, bent so that there is too little: no plan that it made passes `verify`.
+"""Every function that noise depends on, bent so that there is too little: no plan that it made passes `verify`.
 
-Nor does `verify` ask it: whether a plan passes is the same while the function is bent as when it is not.
+Nor does `verify` ask it: whether a plan passes is the same while the function is bent as when it is not. What the run
+itself asks, such as on which rung a score stands, is bent in a sound plan, which is refused then.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL
-from quoron_privacy.accounts import gdp, item_sampling, subsampling
+from quoron_privacy.accounts import gdp, item_sampling, moved, subsampling
 from quoron_privacy.counts import quorum
 from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
+from quoron_privacy.means import free_presence, free_presence_columns, norm_counts, rotation
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import SecondMomentNoise, moment_sensitivity
 from quoron_privacy.means.norm_counts import NormCountMean
@@ -25,12 +29,23 @@ from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.robust.filter import charging
+from quoron_privacy.robust import coordinate_median, lottery, outlier_mean, subsampled_lottery
+from quoron_privacy.robust.above_threshold import Series
+from quoron_privacy.robust.coordinate_median import MedianParameters
+from quoron_privacy.robust.filter import charging, concentration, curves, cutoff, outlier_filter, soft_filter
+from quoron_privacy.robust.filter.outlier_filter import FilterParameters
+from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
+from quoron_privacy.robust.lottery import Lottery
+from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import quorum as quorum_server
+from quoron_server.algorithms.accelerated_erm import parameters as accelerated
+from quoron_server.algorithms.accelerated_erm import plan as accelerated_plan
+from quoron_server.algorithms.localised import geometry, median
 from quoron_server.algorithms.noisy.draws import DRAWS
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.algorithms.one_epoch.method import OneEpochParameters
+from quoron_server.algorithms.outlier_iterates import plan as iterates_plan
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.parameters import Attendance
 from quoron_server.plan import Plan, Privacy
@@ -97,8 +112,23 @@ def bent(of: Any, wrong: Callable[[Callable[..., Any]], Callable[..., Any]]) -> 
     forget()
 
 
+def scaled(found: Any, factor: float) -> Any:
+    """All numbers of a result; those that are whole stay whole and positive."""
+    if type(found) in (tuple, list):
+        return type(found)(scaled(each, factor) for each in found)
+    if type(found) is int:
+        return max(1, int(factor * found))
+    floats = isinstance(found, float) or (isinstance(found, np.ndarray) and found.dtype.kind == "f")
+    return factor * found if floats else found
+
+
 def times(factor: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return lambda was: lambda *given, **named: factor * was(*given, **named)
+    return lambda was: lambda *given, **named: scaled(was(*given, **named), factor)
+
+
+def louder_shifts(was: Callable[..., Any]) -> Callable[..., Any]:
+    """Of (shifts, their chances) the shifts alone."""
+    return lambda *given: (0.9 * was(*given)[0], was(*given)[1])
 
 
 def quieter(was: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,6 +139,18 @@ def quieter(was: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def rungs_twice(was: Callable[..., Any]) -> Callable[..., Any]:
+    """Half as high as one user moves the score."""
+
+    def rung(self: Lottery, score: int) -> int | None:
+        found: int | None = was(self, score)
+        return found and min(2 * found, len(self.table) - 1)
+
+    return rung
+
+
+# One scene each: those of all algorithms are gone through below, which takes minutes.
+SERIES, SOFT, HARD, MEDIAN = "outlier-gd/above-threshold", "soft-filtered-sgd/linf", "filtered-sgd/linf", "median-sgd"
 # What finds noise -> (how it is bent, plans that it makes then, each of which must be refused)
 PREFIX = ("accelerated-srgd", "dp-ftrl", "dp-ftrl/epochs", "dp-ftrl/adaptive", "tracking-srgd")
 MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
@@ -145,7 +187,49 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
         ("whitened-tracking", "tracking-srgd/independent", "one-pass-dp-sgd/adaptive"),
     ),
     "PrefixNormCounts.for_mu": ((PrefixNormCounts, "for_mu"), quieter, ("tracking-srgd",)),
+    "padded": (rotation.padded, times(0.5), ("mean-sgd/range", "winsorised-erm")),
+    "score_step": (outlier_mean.score_step, times(0.5), (SERIES,)),
+    "OutlierMean.sensitivity": ((OutlierMean, "sensitivity"), times(0.9), (SERIES,)),
+    "OutlierMean.rounding_slack": ((OutlierMean, "rounding_slack"), times(0.5), ("outlier-iterates", SERIES)),
+    "OutlierMean.shifts_at": ((OutlierMean, "shifts_at"), louder_shifts, (SERIES,)),
+    "_near_shift": (outlier_mean._near_shift, times(0.9), ("accelerated-erm",)),
+    "ladder_mus": (lottery.ladder_mus, louder_shifts, ("accelerated-erm",)),
+    "sampling_rate": (subsampled_lottery.sampling_rate, times(0.9), ("accelerated-erm",)),
+    "participations": (accelerated.participations, times(0.5), ("accelerated-erm/above-threshold",)),
+    "_delta_left": (accelerated_plan._delta_left, times(1.1), ("accelerated-erm",)),
+    "left_of_delta": (iterates_plan.left_of_delta, times(1.1), ("outlier-iterates", "outlier-iterates/laplace")),
+    "soft_filter._fixed_point": (soft_filter._fixed_point, times(0.9), (SOFT,)),
+    "soft_filter._climb": (soft_filter._climb, times(0.9), (SOFT,)),
+    "soft_filter._usable_mu": (soft_filter._usable_mu, times(1.1), (SOFT,)),
+    "SoftFilterParameters.weight": ((SoftFilterParameters, "weight"), times(1.1), (SOFT,)),
+    "SoftFilterParameters.noise_scale": ((SoftFilterParameters, "noise_scale"), times(0.9), (SOFT,)),
+    "score_error": (concentration.score_error, times(0.9), (SOFT, MEDIAN)),
+    "median.rounding": (median.rounding, times(0.9), (MEDIAN,)),
+    "release_scale": (geometry.release_scale, times(0.9), (SOFT, HARD, MEDIAN)),
+    "Geometry.length": ((geometry.Geometry, "length"), times(0.9), (SOFT, HARD, MEDIAN)),
+    "outlier_filter._shifts": (outlier_filter._shifts, times(0.9), (HARD,)),
+    "outlier_filter._one_kept": (outlier_filter._one_kept, times(0.9), (HARD,)),
+    "cutoff_law": (cutoff.cutoff_law, times(0.9), (HARD,)),
+    "cutoff_curves": (curves.cutoff_curves, times(0.9), (HARD,)),
+    "looked_up": (curves.looked_up, times(0.9), (HARD,)),
+    "FilterParameters.survivors": ((FilterParameters, "survivors"), times(1.1), (HARD,)),
+    "FilterParameters.cutoff_max": ((FilterParameters, "cutoff_max"), times(0.5), (HARD,)),
+    "FilterParameters.noise_scale": ((FilterParameters, "noise_scale"), times(0.9), (HARD,)),
+    "MedianParameters.noise_scale": ((MedianParameters, "noise_scale"), times(0.9), (MEDIAN,)),
+    "median._usable_mu": (coordinate_median._usable_mu, times(1.1), (MEDIAN,)),
+    "median._pair_delta": (coordinate_median._pair_delta, times(0.5), (MEDIAN,)),
 }  # fmt: skip
+# What a run asks while it tests, and the scenes whose sound plans are refused where that is bent.
+ASKED: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
+    "score_step": (outlier_mean.score_step, times(0.5), ("outlier-iterates", SERIES)),
+    "Lottery.rung": ((Lottery, "rung"), rungs_twice, ("outlier-iterates",)),
+    "in_score_units": (outlier_mean.in_score_units, times(0.95), ("outlier-iterates/laplace", SERIES)),
+    "score_scale": (outlier_mean.score_scale, times(0.5), ("outlier-iterates/laplace", SERIES)),
+    "Series.threshold": ((Series, "threshold"), times(0.95), (SERIES,)),
+    "SoftFilterParameters.test_threshold": ((SoftFilterParameters, "test_threshold"), times(1.1), (SOFT,)),
+    "SoftFilterParameters.softness_sensitivity": ((SoftFilterParameters, "softness_sensitivity"), times(0.5), (SOFT,)),
+    "FilterParameters.cutoff_decay": ((FilterParameters, "cutoff_decay"), times(2.0), (HARD,)),
+}
 
 
 def made_with(mutant: str, name: str) -> tuple[Plan | None, bool]:
@@ -164,11 +248,60 @@ def test_no_plan_of_too_little_noise_passes(mutant: str, name: str) -> None:
     assert not passes(plan)
 
 
+@pytest.mark.parametrize(("asked", "name"), [(asked, name) for asked, each in ASKED.items() for name in each[2]])
+def test_no_plan_passes_whose_run_tests_more_coarsely_than_it_says(asked: str, name: str) -> None:
+    plan = plan_of(name, PRIVACY)
+    assert plan is not None
+    assert passes(plan)
+    with bent(*ASKED[asked][:2]):
+        assert not passes(plan)
+
+
+@pytest.mark.parametrize(
+    ("module", "was", "wrong"),
+    [
+        (norm_counts, "1.4142135", "1.6"),
+        (norm_counts, "0.9486832", "1.0"),
+        (norm_counts, "length, within, here, near = sums.cells", "within, length, here, near = sums.cells"),
+        (norm_counts, "beyond, within, here = noised[-3:]", "within, beyond, here = noised[-3:]"),
+        (free_presence, "HERE = 0.8660254", "HERE = 0.9"),
+        (free_presence_columns, "HERE = 0.3162277", "HERE = 0.5"),
+        (free_presence_columns, "sqrt(1.5 / 5), sqrt(1.5 / 5)", "sqrt(1.5 / 5), sqrt(2 / 5)"),
+    ],
+)
+def test_rows_with_other_weights_or_read_in_another_order_cannot_be_imported(
+    module: Any, was: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, changed = Path(module.__file__).read_text(encoding="utf-8"), ModuleType("changed")
+    monkeypatch.setitem(sys.modules, "changed", changed)
+    assert source.count(was) >= 1
+    exec(compile(source, "sound", "exec"), changed.__dict__)
+    with pytest.raises(VerificationError, match="Expected"):
+        exec(compile(source.replace(was, wrong), "changed", "exec"), changed.__dict__)
+
+
 def test_a_quorum_that_the_rest_does_not_pay_for_is_refused() -> None:
     with bent(quorum.rest, lambda was: lambda epsilon, delta, spent: (epsilon, delta)):
         plan = plan_of("dp-ftrl", WITH_QUORUM)
         assert plan is not None
         assert not passes(plan)
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (moved.choice, "winsorised-erm"),
+        (moved.together, "winsorised-erm/zero-out"),
+        (moved.mu, "group-phased-sgd"),
+        (moved.rows, "one-pass-dp-sgd/adaptive"),
+    ],
+)
+def test_a_second_account_that_finds_half_buys_no_finer_counts(of: Any, name: str) -> None:
+    """What is left for a quorum is found by the first account, too."""
+    with bent(of, times(0.5)):
+        plan = plan_of(name, WITH_QUORUM)
+    assert plan is not None
+    assert passes(plan)
 
 
 def test_a_column_norm_of_half_of_what_it_is_is_seen_in_more_rounds_than_can_be_played_from_each() -> None:
@@ -191,6 +324,59 @@ def test_whether_a_plan_passes_does_not_depend_on_what_found_its_noise(mutant: s
         plan, passed = made_with(mutant, name)
         if plan is not None:
             assert passes(plan) == passed, name
+
+
+# What planning and verifying may share (docs/privacy/pairs.md): costs; what a problem says of itself; which
+# factorisation is played; what clients compute of their own reports.
+TOGETHER = (
+    *("cohorts", "answer_length", "interactions", "rounds", "batches", "_separation", "_curvature"),
+    *("beta", "coordinate_beta", "coordinate_bound"),
+    *("prefix.ways", "prefix.returning"),
+    *("gdp._mills", "gdp._step_until", "gdp.delta_for", "gdp.mu_for", "roots.root", "local_model.plan._scale"),
+)
+
+
+def called(act: Callable[[], Any]) -> set[tuple[str, str]]:
+    """(module, qualified name) of every function of ours, private ones too, that is called meanwhile."""
+    found = set()
+
+    def seen(frame: FrameType, event: str, _: Any) -> None:
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.startswith(("quoron_privacy", "quoron_server")):
+            found.add((module, frame.f_code.co_qualname))
+
+    forget()
+    sys.setprofile(seen)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def owner_of(module: str, name: str) -> Any:
+    """What `bent` takes; None for what has no name of its own and for checks."""
+    first, _, rest = name.partition(".")
+    of = getattr(sys.modules[module], first, None)
+    told = f"{module}.{name}"
+    if "<" in name or "__" in name or module == "quoron_privacy.errors" or any(each in told for each in TOGETHER):
+        return None
+    return of if not rest else (of, rest) if rest in vars(of or object) else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "sgd"])
+def test_no_function_that_planning_and_verifying_share_hides_that_it_is_wrong(name: str) -> None:
+    """Each that both call, halved and doubled: a plan that passes meanwhile passes afterwards."""
+    plan = plan_of(name, PRIVACY)
+    assert plan is not None
+    for shared in sorted(called(lambda: plan_of(name, PRIVACY)) & called(lambda: passes(plan))):
+        of = owner_of(*shared)
+        for factor in (0.5, 0.9, 1.1, 2.0) if of is not None else ():
+            with bent(of, times(factor)):
+                made = plan_of(name, PRIVACY)
+                passed = made is not None and passes(made)
+            assert not passed or passes(made), (shared, factor)
 
 
 @contextmanager

@@ -300,7 +300,7 @@ def test_weights_are_below_what_the_proofs_allow():
     ):
         for weight, most in zip(norm_counts.WEIGHTS[adjacency], allowed, strict=True):
             assert Fraction(weight) ** 2 <= most
-    assert Fraction(free_presence._HERE) ** 2 <= Fraction(3, 4)
+    assert Fraction(free_presence.HERE) ** 2 <= Fraction(3, 4)
 
 
 def test_rows_of_another_length_are_refused():

@@ -53,6 +53,14 @@ def columns(own: int, divisor: int) -> float:
     return rows(1.0, divisor, "zero-out") * (1 + 2 * math.sqrt(6 * own) * (2.0 ** -_bits(divisor) + 2.0**-50))
 
 
+def rotated(dimension: int) -> int:
+    """How many coordinates a rotated row has: doubled until all of it fits."""
+    length = 1
+    while length < dimension:
+        length += length
+    return length
+
+
 def choice(epsilon: float) -> float:
     """GDP of one choice that is ε-bounded-range: a total variation of tanh(ε/4), which is erf(μ / √8)."""
     return math.sqrt(8) * float(erfinv(math.tanh(epsilon / 4))) * (1 + 1e-12)

@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import count
+from quoron_privacy.errors import VerificationError, count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.norm_counts import WEIGHTS, checked
@@ -44,7 +44,7 @@ loops = OnFirstUse("quoron_privacy.means.free_presence_loops")
 
 BLOCK = 1 << 20  # numbers of rows that are looked at together
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
-_HERE = 0.8660254  # below √¾
+HERE = 0.8660254  # below √¾
 _ROUNDOFF = 2.0**-53
 
 
@@ -100,7 +100,7 @@ class LogLength:
     @property
     def presence_deviation(self) -> float:
         """Of the share of users who answer."""
-        return self.scale / _HERE
+        return self.scale / HERE
 
     def release(self, logs: Vector, answered: Mask, top: float, stream: RandomStream) -> Length:
         """From the logarithm of every user's length (k,), -inf for 0; `top` is public, or released."""
@@ -114,7 +114,7 @@ class LogLength:
         """From the sums that `reduction` makes."""
         row: Vector | NoisySums = sums if isinstance(sums, NoisySums) else self._mean(sums)
         value, here = self._gaussian.release(row, stream).tolist()
-        return Length(value, here / _HERE)
+        return Length(value, here / HERE)
 
     @property
     def masked(self) -> tuple[MaskedBlock, ...]:
@@ -123,7 +123,7 @@ class LogLength:
 
     def _mean(self, sums: Sums) -> Vector:
         unit = 2.0 ** sum_bits(sums.answered, self.users)
-        return np.array([float(sums.total[0]) / unit, _HERE * float(sums.cells[0])]) / self.users
+        return np.array([float(sums.total[0]) / unit, HERE * float(sums.cells[0])]) / self.users
 
     def entry(self) -> Release:
         """The ledger entry of the release."""
@@ -356,3 +356,14 @@ class Leading:
 
     def __getitem__(self, rows: slice) -> Matrix:
         return self.rows[rows][:, : self.numbers]
+
+
+def _require_layout() -> None:
+    """VerificationError unless rows of lengths are 1 apart at most, and those of moments √2, or 1 for zero-out."""
+    moments = {each: (weights[0] ** 2, weights[3] ** 2) for each, weights in WEIGHTS.items()}
+    both = 2 * moments["replace-one"][0] <= 2 and sum(moments["replace-one"]) <= 2
+    if not (0.5**2 + HERE**2 <= 1 and both and sum(moments["zero-out"]) <= 1):
+        raise VerificationError(f"Expected weights of rows that are as near as they are taken to be, got {WEIGHTS}.")
+
+
+_require_layout()  # once, where it is imported

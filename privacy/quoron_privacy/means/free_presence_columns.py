@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.errors import ConfigError, VerificationError, count
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.free_presence import Rows, each_piece
@@ -177,3 +177,18 @@ def column_sensitivity(columns: int, users: int) -> float:
     """1 / n, with what the grid adds: see free-presence#p6."""
     off = 2 * sqrt(KINDS * columns) * (2.0 ** -sum_bits(0, users) + 2.0**-50)
     return mean_sensitivity(1.0, users, "zero-out") * (1 + off)
+
+
+def _require_layout() -> None:
+    """VerificationError unless rows of one column are at most 1 apart, and as far from nobody's: all of a grid."""
+    steps = np.linspace(0.0, 1.0, 5)
+    made = [
+        (part * s, s, s * s, *still) for s in steps for part in (*-steps, *steps) for still in [*np.eye(3), [0] * 3]
+    ]
+    rows = np.array(made) * np.array(WEIGHTS)
+    apart = ((rows[:, None] - rows) ** 2).sum(axis=-1).max()
+    if not (len(WEIGHTS) == KINDS and max(apart, (rows**2).sum(axis=1).max() + HERE**2) <= 1 + 1e-12):
+        raise VerificationError(f"Expected {KINDS} weights of rows that are at most 1 apart, got {WEIGHTS}, {HERE}.")
+
+
+_require_layout()  # once, where it is imported

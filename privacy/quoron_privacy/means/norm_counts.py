@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, count, positive
+from quoron_privacy.errors import ConfigError, VerificationError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
@@ -255,3 +255,26 @@ def released_from(noised: Vector, weights: tuple[float, float, float, float], cl
     beyond, within, here = noised[-3:].tolist()
     presence = here / weights[3] if weights[3] else 1.0
     return MeanAndCounts(noised[:-3] / weights[0], beyond / weights[1], within / weights[2], presence, clipped)
+
+
+def _require_layout() -> None:
+    """VerificationError unless rows are as near as their sensitivity says, and are read as they are written.
+
+    Lengths a in sixtieths, in opposite directions, beside nobody's row; a row of one user there and back.
+    """
+    a, bits = np.arange(61) / 60, 2.0 ** sum_bits(1, 1)
+    told = Sums(np.array([0.5 * bits]), np.array([0.25 * bits, 1, 1, 0.75 * bits]), 0, 1)
+    for soft, falls in ((False, a <= 2 / 3), (True, np.minimum(1.0, np.sqrt((1 - a) * (1 + 3 * a))))):
+        for adjacency, most in (("replace-one", 4.0), ("zero-out", 1.0)):
+            weights = weights_of(adjacency, soft)  # type: ignore[arg-type]  # both there are
+            rows = np.array(weights)[:, None] * np.stack([a, 1 - a, falls, np.ones(61)])
+            apart = rows[:, :, None] - rows[:, None]
+            apart[0] = rows[0][:, None] + rows[0]
+            squares = (apart**2).sum(axis=0) if adjacency == "replace-one" else np.zeros(1)
+            read = released_from(weighted_row(told, 1, weights, soft), weights, 0)
+            same = np.allclose([*read.mean, *read[1:4]], [0.5, 0.25, 0.75 if soft else 1.0, 1.0], rtol=1e-9)
+            if not (max(squares.max(), (rows**2).sum(axis=0).max()) <= most and same):
+                raise VerificationError(f"Expected weights of rows for {adjacency}, got {weights}: {read}.")
+
+
+_require_layout()  # once, where it is imported: neither a calibration nor a verification counts weights again

@@ -18,6 +18,7 @@ docs/privacy/subsampled-lottery.md#o6.
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +35,8 @@ from quoron_privacy.robust.outlier_mean import (
     OutlierMean,
     in_score_units,
     ramp_floor,
+    recounted_step,
+    require_exact,
     score_scale,
     score_step,
     verify_outlier_mean,
@@ -168,9 +171,15 @@ def verify_above_threshold(plan: Series, epsilon: float, delta: float) -> float:
     sound = plan.mean.kind == "weighted" and 1 <= plan.participations <= plan.releases
     if not (sound and plan.threshold_margin >= 0 and plan.score_margin >= 0):
         raise VerificationError(f"Expected a weighted mean, 1 <= participations <= releases and margins >= 0: {plan}.")
-    step = 2 * (size - 1) / size
+    step, test = recounted_step(size) / size, plan.test
+    least = Fraction(plan.mean.core) + Fraction(step) + Fraction(plan.threshold_margin) + Fraction(plan.score_margin)
+    scales = test.threshold_scale >= plan.threshold_scale and test.score_scale >= plan.score_scale
+    if not (test.threshold >= least and test.cohort_size == size and scales):
+        raise VerificationError(f"Expected a test with threshold >= {float(least)} and the noise planned, got {test}.")
+    for scale in (plan.threshold_scale, plan.score_scale):
+        require_exact(test.threshold, scale, size)
     left = epsilon - step / plan.threshold_scale - 2 * step / plan.score_scale
-    mu = math.sqrt(plan.participations) * plan.mean.sensitivity / plan.noise_multiplier
+    mu = math.sqrt(plan.participations) * max(plan.mean.shifts) / plan.noise_multiplier
     # H_{e^left} = ∫_{z > cut} φ(z − μ) − e^left φ(z) dz, the integrand rearranged to stay positive.
     cut = left / mu + mu / 2
     height, _ = scipy.integrate.quad(

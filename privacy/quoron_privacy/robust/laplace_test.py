@@ -34,6 +34,8 @@ from quoron_privacy.robust.outlier_mean import (
     best_mean,
     in_score_units,
     ramp_floor,
+    recounted_step,
+    require_exact,
     score_scale,
     score_step,
     verify_outlier_mean,
@@ -130,6 +132,14 @@ def smallest_cohort(epsilon: float, delta: float, *, release: float = RELEASE) -
     return size
 
 
+def enough(plan: LaplaceOneShot, epsilon: float, delta: float) -> bool:
+    """Whether the noise of a plan suffices by the account that `calibrate` searches with."""
+    each = score_step(plan.mean.cohort_size) / plan.mean.cohort_size / plan.test.scale
+    mus = np.asarray(plan.mean.shifts) / plan.noise_multiplier
+    worst: float = loops.laplace_worst(epsilon, each, mus, np.asarray(plan.mean.chances), _CELLS)
+    return worst <= delta
+
+
 def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> float:
     """δ that outlier-mean#o5 certifies at ε, from a fine grid of all thresholds seen from one score; at most `delta`.
 
@@ -140,7 +150,8 @@ def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> f
     probability(delta=delta)
     verify_outlier_mean(plan.mean)
     mean, test = plan.mean, plan.test
-    step = score_step(mean.cohort_size) / mean.cohort_size
+    require_exact(test.threshold, test.scale, test.cohort_size)
+    step = recounted_step(mean.cohort_size) / mean.cohort_size
     if (test.cohort_size, test.core) != (mean.cohort_size, mean.core) or not test.scale >= step / epsilon:
         raise VerificationError(
             f"Expected a test on the aggregate's own core with scale >= {step / epsilon:g}: {test}."

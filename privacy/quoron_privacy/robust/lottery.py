@@ -42,6 +42,7 @@ from quoron_privacy.robust.outlier_mean import (
     best_mean,
     certified_shifts,
     fitting,
+    recounted_step,
     score_step,
     verify_outlier_mean,
 )
@@ -224,7 +225,7 @@ def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
     verify_outlier_mean(plan.mean)
     verify_lottery(plan.lottery, plan.mean)
     table = np.asarray(plan.lottery.table)
-    shifts, chances = certified_shifts(plan.mean, plan.lottery.scores[1:])
+    shifts, chances = certified_shifts(plan.mean, recounted_scores(plan.lottery)[1:])
     mus, worst = shifts / plan.noise_multiplier, table[0]  # what happens on rung 0 happens with its chance only
     for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
         if len(p):
@@ -236,7 +237,8 @@ def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
 
 
 def verify_lottery(lottery: Lottery, mean: OutlierMean) -> None:
-    """Raises VerificationError unless the ladder fits the aggregate and its chances can be tossed exactly."""
+    """Raises VerificationError unless the ladder fits the aggregate, one user moves a cohort by a rung at most, and its
+    chances can be tossed exactly."""
     fits = (lottery.cohort_size, lottery.core) == (mean.cohort_size, mean.core)
     table = np.asarray(lottery.table)
     tossed = len(table) > 0 and bool(
@@ -246,6 +248,15 @@ def verify_lottery(lottery: Lottery, mean: OutlierMean) -> None:
         raise VerificationError(
             "Expected a climbing ladder in multiples of 2^-53 on the aggregate's own cohort and core."
         )
+    for rung, score in enumerate(recounted_scores(lottery).tolist()):
+        if (lottery.rung(score), lottery.rung(score - 1)) != (rung, rung - 1 if rung else None):
+            raise VerificationError(f"Expected rung {rung} to begin at score {score}, as far as one user moves it.")
+
+
+def recounted_scores(lottery: Lottery) -> Integers:
+    """`Lottery.scores` again: from the core on, each as far above the one before as one user can move the score."""
+    low, step = lottery.cohort_size * lottery.core, max(1, recounted_step(lottery.cohort_size))
+    return np.array([low + rung * step for rung in range(len(lottery.table))])
 
 
 def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> tuple[Matrix, Matrix]:

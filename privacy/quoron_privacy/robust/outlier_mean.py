@@ -372,6 +372,28 @@ def certified_shifts(mean: OutlierMean, scores: Integers) -> tuple[Matrix, Matri
     return (4 * size + every * each) / (cores * size) * rounded, np.hstack([chances, beyond])
 
 
+def recounted_step(cohort_size: int) -> int:
+    """`score_step` again, by counting: of all ordered pairs those that one user is in, but the one with itself."""
+    return cohort_size**2 - (cohort_size - 1) ** 2 - 1
+
+
+def recounted_slack(mean: OutlierMean, dimension: int) -> float:
+    """`OutlierMean.rounding_slack` again: the finest grid whose sums stay below 2⁶³ is tried out, shares are summed."""
+    weight, grid = mean.cohort_size * (mean.ramp_high - mean.ramp_low), 40
+    while weight << (grid + 3) >= 2**63:  # of answers within 8τ of each other
+        grid -= 1
+    rounded = math.ldexp(math.sqrt(dimension), -grid - 1) + math.ldexp(1, -31)  # of an answer, in units of τ
+    apart, quotient = math.ldexp(2 * (dimension + 8), -53), math.ldexp(mean.cohort_size, -31)
+    return math.expm1(math.fsum(map(math.log1p, (rounded, apart, quotient))))
+
+
+def require_exact(threshold: float, scale: float, cohort_size: int) -> None:
+    """VerificationError unless a test of S is drawn as one of S / C: no lower a threshold and no less noise."""
+    drawn = Fraction(score_scale(scale, cohort_size)), in_score_units(threshold, cohort_size)
+    if not (drawn[0] >= Fraction(scale) * cohort_size and drawn[1] >= Fraction(threshold) * cohort_size):
+        raise VerificationError(f"Expected a test of {cohort_size} answers at {threshold} with {scale}, got {drawn}.")
+
+
 def _at_core(mean: OutlierMean) -> OutlierMean:
     """`mean` with its bound for scores that are at least C·k."""
     shifts, chances = mean.shifts_at(np.array([mean.cohort_size * mean.core]))

@@ -15,6 +15,7 @@ Statement, proof and symbols: docs/privacy/subsampled-lottery.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from quoron_privacy.accounts import composition, gdp
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, ladder_mus, verify_lottery
+from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, ladder_mus, recounted_scores, verify_lottery
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
     Kind,
@@ -183,10 +184,18 @@ def pair(plan: SubsampledLottery) -> "Pair":
     positive(noise_multiplier=plan.noise_multiplier)
     verify_outlier_mean(plan.mean)
     verify_lottery(plan.lottery, plan.mean)
-    shifts, chances = certified_shifts(plan.mean, plan.lottery.scores)
-    table = np.asarray(plan.lottery.table)
-    found: Pair = lottery_pair.pair(table, shifts / plan.noise_multiplier, chances, plan.rate, plan.releases)
+    shifts, chances = certified_shifts(plan.mean, recounted_scores(plan.lottery))
+    table, rate = np.asarray(plan.lottery.table), _recounted_rate(plan)
+    found: Pair = lottery_pair.pair(table, shifts / plan.noise_multiplier, chances, rate, plan.releases)
     return found
+
+
+def _recounted_rate(plan: SubsampledLottery) -> float:
+    """γ again, rounded up: of those whom the colluders do not know about, not the share that is left out."""
+    hidden, asked = plan.users - (plan.colluders if plan.users > plan.mean.cohort_size else 0), plan.mean.cohort_size
+    if not 1 <= asked <= plan.users:
+        raise VerificationError(f"Expected a cohort of 1 to {plan.users} users, got {asked}.")
+    return 1.0 if hidden <= asked else math.nextafter(float(1 - Fraction(hidden - asked, hidden)), 1.0)
 
 
 @lru_cache(maxsize=256)

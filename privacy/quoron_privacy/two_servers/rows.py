@@ -24,7 +24,7 @@ from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import changes
 from quoron_privacy.means.clipping import loops as clipping
-from quoron_privacy.means.free_presence import SPAN, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import HERE, SPAN, moment_logs, vector_logs
 from quoron_privacy.means.free_presence import loops as shaped
 from quoron_privacy.means.free_presence_columns import HERE as COLUMN_HERE
 from quoron_privacy.means.free_presence_columns import ColumnSum
@@ -45,7 +45,6 @@ Words = NDArray[np.uint64]
 own = OnFirstUse("quoron_privacy.two_servers.rows_loops")
 
 ROOT = 1.4142135623730949  # below √2
-HERE = 0.8660254  # below √¾
 BLOCK = 1 << 18  # numbers that are looked at together
 
 

@@ -28,6 +28,17 @@ def left_of_delta(name: str, privacy: Privacy, *, gaussians: int) -> float:
     return privacy.delta - lacking
 
 
+def lacks(*, gaussians: int = 0, laplaces: int = 0) -> float:
+    """The total variation of so many samples, counted again: 2⁻¹⁶⁰ for each."""
+    return math.ldexp(gaussians + laplaces, -160)
+
+
+def left(plan: Plan, *, gaussians: int, laplaces: int = 0) -> float:
+    """δ of a plan's promise less what so many samples lack, for those who verify: one number below it."""
+    taken = lacks(gaussians=gaussians, laplaces=laplaces) * (1 + math.exp(plan.guarantee.epsilon))
+    return math.nextafter(plan.guarantee.delta - taken, -1.0)
+
+
 def require_options(options: object, *names: str, least: float = 0.0, most: float = 1e100, above: bool = True) -> None:
     """ConfigError for an option out of (least, most), or that may be `least` without `above`; None stands for any."""
     for name in names:

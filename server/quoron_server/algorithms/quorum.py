@@ -234,7 +234,9 @@ def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, counting
         return counting.room(parameters, problem, epsilon, delta)
     left = delta - (1 + math.exp(epsilon)) * promise.variation
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
-    return math.sqrt(max(whole**2 - promise.mu**2, 0.0) / parameters.participations())
+    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.variation
+    mu = max(promise.mu, gdp.mu_for(*alone))  # what the run was planned for, whatever the second account says of it
+    return math.sqrt(max(whole**2 - mu**2, 0.0) / parameters.participations())
 
 
 def verify_quorum(plan: Plan) -> None:

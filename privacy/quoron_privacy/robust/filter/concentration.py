@@ -15,6 +15,7 @@ Source: Ghazi, Kumar, Liu & Manurangsi, "Nearly linear-time user-level DP-SCO", 
 and symbols: docs/privacy/concentration-score.md.
 """
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -110,3 +111,9 @@ def score_error(cohort_size: int, dimension: int) -> float:
     """
     count(cohort_size=cohort_size, dimension=dimension)
     return (cohort_size - 1) * (RESOLUTION / 2 + DECAY_ERROR + (0.2 * dimension + 2.0) * UNIT_ROUNDOFF)
+
+
+def recounted_error(cohort_size: int, dimension: int) -> float:
+    """The bound again as it is derived, without slack: of every entry but the own, grid, exponential and distance."""
+    entry = math.fsum((2.0**-35, DECAY_ERROR, (dimension / 2 + 3) * math.exp(-1) * 2.0**-53))
+    return cohort_size * entry - entry

@@ -1,7 +1,7 @@
 """What a phase of the outlier filter costs at each μ of its release: the game, averaged over the hidden cutoff.
 
 `looked_up` is what `calibrate` searches with, by tables of the game and the first account. `recounted` is what `verify`
-asks: the same by `recounted_values`, which shares neither with it.
+asks: the same by `recounted_values` and by the law that is drawn; it shares neither with it.
 
 Source: docs/privacy/outlier-filter.md#f1.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp, mixtures
 from quoron_privacy.robust.filter.charging import game_values, recounted_values
-from quoron_privacy.robust.filter.cutoff import cutoff_law
+from quoron_privacy.robust.filter.cutoff import HiddenCutoff, cutoff_law
 
 Vector = NDArray[np.float64]
 
@@ -29,19 +29,11 @@ def mu_grid(full: float, per_fold: int) -> Vector:
     return grid
 
 
-def cutoff_curves(
-    epsilon: float, each: float, centre: int, lattice: int, mus: Vector, near: float | None = None
-) -> tuple[Vector, Vector]:
-    """δ_A(μ), δ_B(μ) of outlier-filter#f1: the cutoff's law the same in both worlds, or shifted by one between them.
-
-    By the recount where it is said `near` which δ.
-    """
+def cutoff_curves(epsilon: float, each: float, centre: int, lattice: int, mus: Vector) -> tuple[Vector, Vector]:
+    """δ_A(μ), δ_B(μ) of outlier-filter#f1: the cutoff's law the same in both worlds, or shifted by one between them."""
     law = cutoff_law(centre, each * lattice)
     hits, offsets = 2 * centre - 1, (-lattice, 0, lattice)
-    if near is None:
-        values = game_values(epsilon=epsilon, each=each, hits=hits, offsets=offsets, mus=mus)
-    else:
-        values = recounted_values(epsilon=epsilon, each=each, hits=hits, offsets=offsets, mus=mus, near=near)
+    values = game_values(epsilon=epsilon, each=each, hits=hits, offsets=offsets, mus=mus)
     same = law @ values[:, 1]
     # Between e and e + 1 the law falls or rises by e^{ε_c}; the end that the shift uncovers is charged in full.
     rising = np.arange(1, 2 * centre - 1) < centre
@@ -83,7 +75,21 @@ def _recounted(
     epsilon: float, delta: float, each: float, centre: int, lattice: int, full: float, places: tuple[float, ...]
 ) -> tuple[Vector, Vector]:
     mus = full * np.exp(np.array(places) / _MUS_PER_FOLD) * (1 + 1e-12)
-    return cutoff_curves(epsilon, each, centre, lattice, mus, near=delta)
+    drawn = HiddenCutoff(centre, each * lattice).weights  # whole numbers, as the draw has them
+    largest, whole = len(drawn), sum(drawn)
+    law = [weight / whole for weight in drawn]
+    values = recounted_values(
+        epsilon=epsilon, each=each, hits=largest, offsets=(-lattice, 0, lattice), mus=mus, near=delta
+    )
+    same = sum(chance * values[hits, 1] for hits, chance in enumerate(law))
+    worlds = []
+    for one, other in ((0, 1), (1, 0)):  # the cutoff is larger by one in the second world, or in the first
+        known = np.full(len(mus), law[-1] if one == 0 else law[0])  # by a cutoff that the other world has not
+        for hits in range(largest - 1):
+            here, there = drawn[hits + one], drawn[hits + other]
+            known = known + law[hits + one] * values[hits, 2 if here > there else 0]  # the prior ratio is e^±ε_c
+        worlds.append(known)
+    return same, np.maximum(*worlds)
 
 
 @lru_cache(maxsize=256)

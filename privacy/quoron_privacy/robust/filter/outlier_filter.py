@@ -130,7 +130,7 @@ def verify(
     non_negative(delta_slack=delta_slack)
     if adjacency not in ("replace-one", "zero-out"):
         raise VerificationError(f"Expected adjacency 'replace-one' or 'zero-out', got {adjacency!r}.")
-    certified = _certified(parameters, epsilon, delta, adjacency, recounted)(parameters.noise_multiplier)
+    certified = _recounted(parameters, epsilon, delta, adjacency)
     certified += (1 + math.exp(epsilon)) * delta_slack
     if not certified <= delta:
         raise VerificationError(
@@ -212,23 +212,14 @@ def _smallest_cohort(
     return high
 
 
-def _certified(
-    p: FilterParameters,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    curves: Callable[[float, float, float, int, int, Vector], tuple[Vector, Vector]],
-) -> Callable[[float], float]:
-    """δ of outlier-filter#f1 as a function of the noise multiplier alone, after every hypothesis has been checked.
-
-    `curves` bounds δ_A and δ_B at each of some μ: `looked_up` or `recounted`.
-    """
-    _check_hypotheses(p, adjacency)
+def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> Callable[[float], float]:
+    """δ of outlier-filter#f1 as a function of the noise multiplier alone."""
     size = p.cohort_size
     both_kept, one_kept = _shifts(p, np.array([p.own_tail]), adjacency)
     farthest = float(np.maximum(both_kept, one_kept)[0])
     sensitivity = score_sensitivity(size, p.eta_beta * farthest / (p.survivors + 1)) + 2 * p.score_error
-    _require(sensitivity / p.laplace_scale <= p.decision_epsilon, "(Δ + 2·kerr)/λ <= e0", p)
+    if sensitivity / p.laplace_scale > p.decision_epsilon:
+        return lambda noise_multiplier: 1.0
     # The mean over the own user's noise: bins of max(ν, 0)/λ, each at its right end, where the shift is largest.
     depth = np.linspace(0.0, p.own_tail / p.laplace_scale, 512)
     weights = np.concatenate(([0.5], -0.5 * np.diff(np.exp(-depth))))
@@ -238,7 +229,7 @@ def _certified(
 
     def certified(noise_multiplier: float) -> float:
         mus = np.concatenate([both_kept, one_kept, [0.0]]) / noise_multiplier
-        same, shifted = curves(epsilon, delta, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice, mus)
+        same, shifted = looked_up(epsilon, delta, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice, mus)
         kept, half = slice(0, len(depth)), slice(len(depth), -1)
         if adjacency == "replace-one":
             pairs = np.maximum(same[kept], shifted[half])
@@ -250,11 +241,46 @@ def _certified(
     return certified
 
 
+def _recounted(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> float:
+    """δ of outlier-filter#f1 from its statement, after every hypothesis has been checked; the search asks `_certified`.
+
+    The own user's noise is told apart twice as finely, and empty slots are tried one number after the other.
+    """
+    _check_hypotheses(p, adjacency)
+    size, largest, spare = p.cohort_size, 2 * p.cutoff_centre - 1, 1 + 1e-12
+    k2 = p.threshold - p.others_tail - p.score_error
+    depth = p.own_tail / p.laplace_scale * np.arange(1023) / 1022
+    k1 = p.threshold - p.score_error - depth * p.laplace_scale
+    bound = np.zeros(len(k1))  # of one step, in units of η/(τ(N + 1)), kept in both worlds and in one
+    both = np.zeros(len(k1)) if adjacency == "zero-out" else np.log((size - 1) / (2 * k1 - 1 - size)) * spare
+    for present in range(math.floor(k1[-1]) + 1, size + 1) if adjacency == "zero-out" else (size,):
+        at = np.minimum(k1, present)
+        beside = present - largest  # others who are kept
+        apart = np.maximum(np.log(present / (at + k2 - present)), 1e-300)
+        near = np.minimum(apart, apart * (present - at) / (beside * (1 - np.exp(-apart))))
+        bound = np.maximum(bound, near * (size - largest + 1) / (beside + 1))
+    one = bound * spare
+    farthest = float(max(both[-1], one[-1]))
+    moved = (size - 1) * (1 - math.exp(-p.eta_beta * farthest / (size - largest + 1))) * spare
+    decided = (max(1.0, moved) + p.score_error + p.score_error) / p.laplace_scale
+    _require(decided <= p.decision_epsilon * spare, "(Δ + 2·kerr)/λ <= e0", p)
+    mus = np.concatenate([both, one, [0.0]]) / p.noise_multiplier
+    same, shifted = recounted(epsilon, delta, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice, mus)
+    if adjacency == "zero-out":
+        worst = np.maximum(same[len(k1) : -1], shifted[-1])
+    else:
+        worst = np.maximum(same[: len(k1)], shifted[len(k1) : -1])
+    beyond = np.exp(-depth) / 2  # chance that the own noise is deeper; half of the time it lifts
+    total = 0.5 * worst[0] + (beyond[:-1] - beyond[1:]) @ worst[1:] + beyond[-1]
+    total += (size - 1) / 2 * math.exp((1 + 2 * p.score_error - p.others_tail) / p.laplace_scale)
+    return float(total) * (1 + _ROUNDING)
+
+
 def _least_noise(
     p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency, delta_slack: float
 ) -> FilterParameters:
     """The smallest noise multiplier that the theorem accepts, the other parameters as proposed."""
-    certified = _certified(p, epsilon, delta, adjacency, looked_up)
+    certified = _certified(p, epsilon, delta, adjacency)
     target = (delta - (1 + math.exp(epsilon)) * delta_slack) * (1 - 1e-7)  # by which two accounts may differ
     low, high = p.noise_multiplier / 2, p.noise_multiplier
     while certified(high) > target:
@@ -370,28 +396,25 @@ def _check_hypotheses(p: FilterParameters, adjacency: Adjacency) -> None:
     _require(all(type(number) is int for number in whole), "integer B, c_mid, j_c", p)
     _require(p.cutoff_centre >= 2 and p.cutoff_lattice >= 1, "c_mid >= 2 and j_c >= 1", p)
     _require(p.decision_epsilon > 0 and p.laplace_scale > 0, "e0 > 0 and λ > 0", p)
+    _require(p.cutoff_decay == p.cutoff_lattice * p.decision_epsilon, "a cutoff that is drawn with ε_c = j_c·e0", p)
     _require(p.noise_multiplier > 0 and p.theta > 0, "s > 0 and θ > 0", p)
     _require(0 < p.threshold < p.cohort_size, "0 < F < B", p)
     _require(p.own_tail >= 0 and p.score_error >= 0, "w1 >= 0 and kerr >= 0", p)
     _require(p.others_tail >= 1 + 2 * p.score_error, "w2 >= 1 + 2·kerr", p)
     _require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
-    _require(2 * p.cutoff_max < p.cohort_size, "c_max < B/2", p)
-    k1, k2 = _levels(p)
+    largest = 2 * p.cutoff_centre - 1
+    _require(2 * largest < p.cohort_size, "c_max < B/2", p)
+    k1, k2 = (p.threshold - tail - p.score_error for tail in (p.own_tail, p.others_tail))
     _require(2 * (k1 - 1) > p.cohort_size - 1, "2·(F − w1 − kerr − 1) > B − 1", p)
     _require(k1 + k2 > p.cohort_size, "2·F − w1 − w2 − 2·kerr > B", p)
     if adjacency == "zero-out":
-        _require(p.cutoff_max < k1, "c_max < F − w1 − kerr", p)
-
-
-def _levels(p: FilterParameters) -> tuple[float, float]:
-    """k1, k2: true scores above which the own user, and the others, are taken to lie when kept."""
-    return p.threshold - p.own_tail - p.score_error, p.threshold - p.others_tail - p.score_error
+        _require(largest < k1, "c_max < F − w1 − kerr", p)
 
 
 def _shifts(p: FilterParameters, own_noise: Vector, adjacency: Adjacency) -> tuple[Vector, Vector]:
     """ρ_A, ρ_B for own noise values in [0, w1]: one step's shift in units of η/(τ(N + 1)); same shape."""
     size = p.cohort_size
-    k1, k2 = p.threshold - own_noise - p.score_error, _levels(p)[1]
+    k1, k2 = p.threshold - own_noise - p.score_error, p.threshold - p.others_tail - p.score_error
     if adjacency == "zero-out":
         # Empty slots: any number n of present users, n > k1 because the own user's score is at most n. The bound grows
         # with n when 2·k1 >= B + c_max (docs: "Empty slots"), so that the full cohort is the worst case.

@@ -125,7 +125,10 @@ def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, de
     _require(0 < p.test_failure < 1, "0 < δ_u < 1", p)
     _require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
     _require(p.score_error >= 0, "kerr >= 0", p)
-    shift, sensitivity = _fixed_point(p)
+    shift, sensitivity = _recounted(p)
+    room = p.softness_limit - sensitivity - p.test_threshold
+    passed = 0.5 * math.erfc(room / p.test_noise / math.sqrt(2))  # of a phase whose other world reached Vmax
+    _require(passed <= p.test_failure * (1 + 1e-9), f"a test that passes with chance δ_u (got {passed:.4g})", p)
     mu = moved.together(shift / p.noise_multiplier, sensitivity / p.test_noise) * (1 + 1e-12)
     certified = max(Pair.gaussian(mu).delta(epsilon, delta), p.test_failure) + (1 + math.exp(epsilon)) * delta_slack
     _require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
@@ -223,6 +226,27 @@ def _climb(p: SoftFilterParameters, shift: float) -> tuple[float, float]:
     _require(room > 0, "a positive 2·f1 − 1 − ω", p)
     growth = math.expm1(min(p.steepness * move, 700.0)) * p.softness_limit
     return -math.log(room) * (1 + growth) * (1 + 1e-12), (1 + growth) * (1 + _SUMMATION) + _SUMMATION
+
+
+def _recounted(p: SoftFilterParameters) -> tuple[float, float]:
+    """`_fixed_point` again: the least shift that soft-filter#sf1 maps below itself, by trying and halving; and Δ_V."""
+    users, weight = p.cohort_size, p.cohort_size - p.softness_limit
+
+    def mapped(shift: float) -> tuple[float, float]:
+        later = 1 - math.exp(-p.eta_beta * shift / weight)  # of a score, by an iterate that far off
+        change = (max(1 / users, later) + 2 * p.score_error / users) * (1 + 1e-12)
+        together = p.floor - change + p.floor  # of two scores that both count: e^-ρ beyond one
+        _require(together > 1, "a positive 2·f1 − 1 − ω", p)
+        own = 1 + p.softness_limit * (math.exp(min(p.steepness * change, 700.0)) - 1) * (1 + 1e-12)
+        return own * math.log(1 / (together - 1)), own
+
+    low, high = 0.0, mapped(0.0)[0]
+    while mapped(high)[0] > high:
+        low, high = high, 1.001 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mapped(middle)[0] > middle else (low, middle)
+    return mapped(high)[0], mapped(high)[1] * (1 + _SUMMATION) + _SUMMATION
 
 
 def _search(

@@ -4,6 +4,7 @@ Every phase may spend all of (ε, δ), because phases share no user (docs/privac
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from quoron_privacy.release import Adjacency
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
-from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
+from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, recounted_slack
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.accelerated_erm.parameters import (
@@ -92,6 +93,7 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
         NAME,
         phase,
         ("stages of positive length", bool(phase.stages) and min(phase.stages) >= 1),
+        ("as many rounds as its stages have", phase.rounds == sum(phase.stages)),
         ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
         ("0 < strength <= smoothness", 0 < phase.strength <= phase.smoothness < math.inf),
         ("regularisation >= 0", 0 <= phase.regularisation < math.inf),
@@ -113,8 +115,8 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
     """The account is about this schedule, its theorem accepts it, and noise with rounding stays within it."""
     accounting, dimension = phase.accounting, plan.problem.dimension
     epsilon = plan.guarantee.epsilon
-    delta = _delta_left(plan.problem, epsilon, plan.guarantee.delta, phase.rounds)
-    often = participations(phase.rounds, phase.users, phase.cohort_size, sampling)
+    delta = checks.left(plan, gaussians=phase.rounds * dimension, laplaces=phase.rounds + 1)
+    often = _recounted_participations(phase, sampling)
     if not delta > 0:
         raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
     if isinstance(accounting, Clipped):
@@ -135,13 +137,22 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
         if accounting.participations < often or accounting.releases < phase.rounds:
             raise VerificationError(f"Expected an account of {often} participations, got {accounting.participations}.")
         above_threshold.verify_above_threshold(accounting, epsilon, delta)
-    widened = 1 + accounting.mean.rounding_slack(dimension)
-    for shift in (accounting.mean.least_shift, *accounting.mean.shifts):
+    mean = accounting.mean
+    widened = 1 + recounted_slack(mean, dimension)
+    for shift in (2 * mean.kappa / mean.cohort_size, *mean.shifts):
         truth = moved.mu(phase.radius * shift * widened, phase.noise_scale, dimension)
         if not truth <= shift / accounting.noise_multiplier:
             raise VerificationError(
                 f"Expected more noise than noise_scale={phase.noise_scale}: a release is {truth}-GDP."
             )
+
+
+def _recounted_participations(phase: Numbers, sampling: Sampling) -> int:
+    """How often the user is asked who is asked most: of batches on a public schedule by going through the rounds."""
+    if sampling != "public-schedule":
+        return phase.rounds
+    batches = phase.users // phase.cohort_size
+    return max(Counter(round_ % batches for round_ in range(phase.rounds)).values(), default=0)
 
 
 def pairs(p: AcceleratedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:

@@ -25,6 +25,7 @@ from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
@@ -132,9 +133,12 @@ def paper_plan(problem: Problem, privacy: Privacy, options: planning.FilterOptio
 def verify(plan: Plan) -> None:
     """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(FilteredParameters), plan.guarantee
-    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, _rounding(p.filter.laplace_scale))
+    weight = p.filter.cohort_size - 2 * p.filter.cutoff_centre + 2  # N + 1
+    grid = p.filter.laplace_scale * 2.0**-20
+    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, weight, grid)
     if promise.proved:
-        slack = planning.sampler_slack(plan.problem)
+        users = plan.problem.users
+        slack = checks.lacks(gaussians=plan.problem.dimension, laplaces=users) + math.ldexp(users, -95)
         theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 

@@ -23,6 +23,10 @@ class Filter(Protocol):
         """τ d."""
 
     @property
+    def noise_multiplier(self) -> float:
+        """s."""
+
+    @property
     def eta_beta(self) -> float:
         """Step size times smoothness, at most."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from quoron_client.protocol.domains import Box
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.robust.filter.concentration import Norm
+from quoron_privacy.robust.filter.concentration import Norm, recounted_error
 from quoron_server.algorithms.averaged_sgd import excess_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.localised.filtering import Filter
@@ -135,25 +135,28 @@ def require_of_phases(
     norm: str,
     distance: float,
     temperature: float,
-    rounding: Callable[[int, int], float],
+    weight: float,
+    rounding: float = 0.0,
 ) -> None:
     """What the theorems about filters and tests need of the phases behind them; VerificationError names what fails.
 
-    `distance` and `temperature` are the plan's, in its `norm`; `rounding(cohort size, dimension)` that of a score.
+    `distance` and `temperature` are the plan's, in its `norm`. σ is that of s where an estimate's total weight is
+    `weight` at least, or 1 where the theorem has none; `rounding` is what a score is off beside the arithmetic of κ.
     """
     require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
     p, dimension, geometry = in_phases(plan), plan.problem.dimension, _measured_in(plan, norm, distance)
-    error = rounding(p.cohort_size, dimension)
+    error = recounted_error(p.cohort_size, dimension) + rounding
+    length = distance * math.sqrt(dimension) if norm == "linf" else distance  # in ℓ2
+    scale = filter_.noise_multiplier * length / (filter_.theta * weight)  # of a step of 1, and room for two grids
+    scale += scale * 0.999e-6 * math.sqrt(dimension)
     conditions = {
         "norm = l2 or linf": norm == geometry.norm,
         "the filter's cohort_size = cohort_size": filter_.cohort_size == p.cohort_size,
         "temperature = theta / distance": math.isclose(temperature, filter_.theta / distance, rel_tol=1e-12),
         "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= filter_.eta_beta for f in p.phases),
         f"score_error >= {error}, that of rounding": filter_.score_error >= error,
-        "release_scale = noise_scale of the theorem": all(
-            f.release_scale >= release_scale(filter_, f.step_size, geometry.length, dimension) for f in p.phases
-        ),
+        "release_scale = noise_scale of the theorem": all(f.release_scale >= f.step_size * scale for f in p.phases),
     }
     require_conditions(plan.algorithm, conditions)
 

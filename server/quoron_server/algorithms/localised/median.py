@@ -23,6 +23,7 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, cohort_scores, score_error, usable
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised.filtering import DOMINANT
@@ -203,14 +204,15 @@ def verify(plan: Plan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
     problem, median = plan.problem, p.median
-    require_of_phases(plan, median, "linf", p.distance, p.temperature, rounding)
+    require_of_phases(plan, median, "linf", p.distance, p.temperature, 1.0, p.cohort_size * 2.0**-50)
     conditions = {
         "clip = temperature * clip_bound": median.clip >= p.temperature * p.clip_bound * (1 - 1e-12),
-        "clip_bound >= the bound on coordinates": p.clip_bound >= clip_bound(problem),
+        "clip_bound >= the bound on coordinates": p.clip_bound >= problem.coordinate_bound,
     }
     require_conditions(NAME, conditions)
     if promise.proved:
-        slack = sampler_slack(problem, Privacy(promise.epsilon, promise.delta))
+        slack = checks.lacks(gaussians=problem.dimension, laplaces=1)
+        slack += 1e-5 * promise.delta / (1 + math.exp(promise.epsilon))
         theorem.verify(median, promise.epsilon, promise.delta, delta_slack=slack)
 
 

@@ -19,6 +19,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.filter import soft_filter
 from quoron_privacy.robust.filter import soft_filter as theorem
 from quoron_privacy.robust.filter.concentration import cohort_scores, score_error
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
@@ -88,8 +89,9 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) ->
 def verify(plan: Plan) -> None:
     """soft-filter#sf1 for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(SoftFilteredParameters), plan.guarantee
-    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, score_error)
-    slack = _slack(plan.problem, promise.delta, promise.epsilon)
+    weight = p.filter.cohort_size - p.filter.softness_limit
+    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, weight)
+    slack = checks.lacks(gaussians=plan.problem.dimension) + 1e-5 * promise.delta / (1 + math.exp(promise.epsilon))
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 

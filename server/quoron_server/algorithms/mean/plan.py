@@ -18,7 +18,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range, truncated_mean
 from quoron_privacy.means.private_range import PrivateRange
-from quoron_privacy.means.rotation import coordinate_bound, padded
+from quoron_privacy.means.rotation import coordinate_bound
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import centring, checks
 from quoron_server.algorithms.averaged_sgd import (
@@ -135,7 +135,7 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
     mean = moved.mu(moved.rows(1.0, p.cohort_size, how), p.noise_scale, dimension)
     if not p.range_epsilon:
         return mean
-    return moved.together(mean, math.sqrt(padded(dimension)) * moved.choice(p.range_epsilon))
+    return moved.together(mean, math.sqrt(moved.rotated(dimension)) * moved.choice(p.range_epsilon))
 
 
 def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:

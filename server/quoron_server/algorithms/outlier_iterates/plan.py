@@ -20,6 +20,7 @@ from quoron_privacy.robust.combinations import Aggregate, theorem_for
 from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.one_release import Target, Test, certify, release_scale, verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.outlier_iterates.forecast import Course, Number, Stage, apart, course, distance
@@ -142,8 +143,8 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
 def verify(plan: Plan) -> None:
     """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
     p = plan.parameters_of(OutlierIterateParameters)
-    target = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
-    if not p.phases or plan.cost != Cost.of(plan.problem, p) or plan.cost.messages > plan.problem.users:
+    asked = sum(phase.users * p.cohort_size for phase in p.phases)
+    if not p.phases or plan.cost != Cost.of(plan.problem, p) or max(asked, plan.cost.messages) > plan.problem.users:
         raise VerificationError(
             f"Expected phases on disjoint users among {plan.problem.users:,} and their cost, got {plan.cost}."
         )
@@ -151,10 +152,11 @@ def verify(plan: Plan) -> None:
     if plan.guarantee.exposure == "broadcast" and not single:
         raise VerificationError("Expected chains of one user under exposure 'broadcast', got longer ones.")
     for phase in p.phases:
-        _verify_phase(phase, p.cohort_size, plan.problem.dimension, target)
+        _verify_phase(phase, p.cohort_size, plan)
 
 
-def _verify_phase(phase: ChainPhase, chains: int, dimension: int, privacy: Privacy) -> None:
+def _verify_phase(phase: ChainPhase, chains: int, plan: Plan) -> None:
+    dimension = plan.problem.dimension
     mean = phase.release.mean
     if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
         raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")
@@ -164,7 +166,7 @@ def _verify_phase(phase: ChainPhase, chains: int, dimension: int, privacy: Priva
         "one-release",
         kappa=mean.kappa,
     )
-    certify(phase.release, privacy.epsilon, left_of_delta(privacy, dimension))
+    certify(phase.release, plan.guarantee.epsilon, checks.left(plan, gaussians=dimension, laplaces=1))
     verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
 
 

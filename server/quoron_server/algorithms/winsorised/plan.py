@@ -115,7 +115,7 @@ def verify(plan: Plan) -> None:
     """Disjoint phases, each round's choices and box paid for, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(WinsorisedERMParameters)
     problem, last, promise = plan.problem, 0, plan.guarantee
-    length = padded(problem.dimension)
+    length = moved.rotated(problem.dimension)
     for phase in p.phases:
         mean = phase.mean
         checks.require_of(
@@ -144,7 +144,7 @@ def verify(plan: Plan) -> None:
 
 def pairs(p: WinsorisedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """A run is as private as its least private phase; only the own user's phase has to be exact."""
-    length = padded(problem.dimension)
+    length = moved.rotated(problem.dimension)
     mu = max(math.sqrt(phase.rounds) * recounted_mu(phase, length, adjacency) for phase in p.phases)
     return (Pair.gaussian(mu, total_variation(gaussians=p.participations() * length)),)
 
