@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from quoron import sources
+from quoron.local import programs
 from quoron.planning.plans import Planned, choose
 from quoron.presets import Preset, preset, presets
 from quoron.simulation.scene import setup
@@ -99,6 +100,22 @@ def test_who_does_not_choose_gets_a_reason_on_every_kind_of_preset() -> None:
     ):
         assert choice is not None
         assert choice.startswith(first)
+
+
+@pytest.mark.parametrize(("users", "most", "learns"), [(5, 0.2, False), (20, 0.021, True), (200, 0.0003, True)])
+def test_a_small_federation_has_a_plan_for_every_number_of_clients_that_says_what_it_learns(
+    users: int, most: float, learns: bool
+) -> None:
+    """As docs/local.md tells, twice within what the clients of `quoron local start` allow."""
+    config, _ = sources.resolve("small-federation", [f"population.users={users}"])
+    scene = setup(config, Path.cwd())
+    plan = choose(config, scene.problem).plan
+    assert plan.predicted_excess_risk == pytest.approx(most, rel=0.15)
+    start = scene.population.excess_risk(np.zeros(2))
+    assert start == pytest.approx(0.057, rel=0.01)
+    assert (plan.predicted_excess_risk < start) is learns
+    assert (2 * plan.guarantee.epsilon, 2 * plan.guarantee.delta) <= (programs.EPSILON, programs.DELTA)
+    assert plan.cost.messages == 8 * users
 
 
 @cache

@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 Place = Annotated[Path, typer.Option("--folder", help="Keys, items, books and records of all of them.")]
 HERE = Path("federation")
+EXAMPLE = "small-federation"
 
 
 @app.command()
@@ -44,9 +45,9 @@ def start(
 ) -> None:
     """Start a coordinator and clients for real, which go on when this command ends; again, with what is there.
 
-    Without a source it is the folder's own, and of a new folder the preset quickstart.
+    Without a source it is the folder's own, and of a new folder the preset small-federation.
     """
-    config = sources.resolve(source or "quickstart", settings or ())[0] if source or settings else None
+    config = sources.resolve(source or EXAMPLE, settings or ())[0] if source or settings else None
     with progress(as_json=as_json, quiet=quiet) as shown:
         found = kept.start(
             folder,

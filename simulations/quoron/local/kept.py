@@ -81,7 +81,7 @@ def words(found: Mapping[str, Any]) -> str:
     return (
         f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
         f"processes\nclients {found['listen']}, operators {found['control']}\n"
-        f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} "
+        f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} --seconds 2 "
         f"--coordinator {reached(found['control'])} --token-file {found['folder']}/operator/token "
         f"--authority {found['folder']}/operator/authority.pem"
     )

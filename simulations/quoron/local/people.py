@@ -175,8 +175,8 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
     Of a table these are the rows of its first users, by name; of made-up users what they hold, as columns x0, x1 and
     so on. With `silos`, one a client, each has the rows of its persons, the first silo those of the first names, with
     the column that names them. Who has a table keeps it, and so is `run.toml` kept: without a configuration they are of
-    the folder's own, or of the preset quickstart. ConfigError for another configuration than the folder's, and where
-    there are fewer users.
+    the folder's own, or of the preset small-federation. ConfigError for another configuration than the folder's, and
+    where there are fewer users.
     """
     config = _source(folder, config, base)
     lacking = [number for number in range(1, clients + 1) if not (folder.client(number) / ITEMS).exists()]
@@ -222,7 +222,7 @@ def _source(folder: Folder, config: Config | None, base: Path) -> Config | None:
     elif (folder.path / RUN).exists():
         own = None
     else:
-        return resolve("quickstart")[0] if config is None else located(config, base)
+        return resolve("small-federation")[0] if config is None else located(config, base)
     if config is not None and (own is None or located(config, base).as_toml() != own.as_toml()):
         raise ConfigError(
             f"Expected the configuration that {folder.path} was started with, got another: its clients keep their "
