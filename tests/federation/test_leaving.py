@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import signal
 import sqlite3
 import subprocess
@@ -354,7 +355,11 @@ class TestAUserWhoIsForgotten:
                         restored.registry.enrol("a" * 64)
                 assert self.seats(restored).forget("0", sure=True)["keys"] == 1
 
-    def test_is_hung_up_on_and_never_let_in_again_while_the_run_goes_on(self, issued: Path, tmp_path: Path) -> None:
+    def test_is_hung_up_on_never_let_in_again_while_the_run_goes_on_and_not_named_in_the_log(
+        self, issued: Path, tmp_path: Path, our_logs: pytest.LogCaptureFixture
+    ) -> None:
+        key = certificates.fingerprint(certificates.load_certificate(issued / "client-0.pem"))
+
         async def scene() -> tuple[str, grpc.StatusCode, str]:
             async with (
                 coordinator(tmp_path, transport=transport(issued)) as running,
@@ -365,8 +370,12 @@ class TestAUserWhoIsForgotten:
                 for peer in (gone, kept):
                     await peer.enrol()
                     await peer.hello()
+                for user in (0, 1):
+                    assert f"user {user} enrolled in group everyone, as client-{user}\n" in our_logs.text
+                assert key[:8] not in our_logs.text
                 told = await running.manager.users.forget("0", sure=True)
                 assert told["user"] == 0
+                our_logs.clear()
                 said = await gone.call.details()
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await gone.enrol()
@@ -380,7 +389,10 @@ class TestAUserWhoIsForgotten:
                     await run_client(config)
                 return said, caught.value.code(), caught.value.details()
 
-        assert carried_out(scene()) == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
+        with our_logs.at_level(logging.INFO):
+            assert carried_out(scene()) == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
+        assert f"refused {key[:16]}: UNAUTHENTICATED, {users.GONE}" in our_logs.text
+        assert "client-0" not in " ".join(each.getMessage() for each in our_logs.records if each.name == "quoron")
 
 
 LEAVING = [("leave", "before", 1), ("farewell", "after", 1), ("leave", "after", 1)]

@@ -21,6 +21,7 @@ from flower.federation import expected, small
 from flower.grids import FakeGrid, FakeTime
 from flower.test_users import USERS, people
 from quoron.cli.app import invoke
+from quoron.flower.commands import Process, last_error
 from quoron.operate import flower_app as federated
 from quoron.operate import flower_submission as submission
 from quoron.operate.flower_submission import COMPONENTS, SAYS, follow, operator, submit
@@ -233,6 +234,32 @@ def test_a_run_that_ends_without_a_model_is_an_error_with_its_reason(tmp_path: P
     flower = FlowerSays(tmp_path, [[]], [("finished:failed", "ServerApp failed with exception: no room")])
     with pytest.raises(RunError, match=r"run 7 has ended without a model \(finished:failed\).*no room"):
         follow(flower, 7, print)
+
+
+RAISES = "import sys\nprint('INFO: begins', flush=True)\nopen('/nowhere/at/all')"
+
+
+def test_whatever_ends_by_an_error_its_last_line_is_passed_on(tmp_path: Path) -> None:
+    log = [
+        "ERROR: an earlier one",
+        "Traceback (most recent call last):",
+        "OSError: no room",
+        "\x1b[91mERROR\x1b[0m: code 200",
+    ]
+    flower = FlowerSays(tmp_path, [log], [("finished:failed", "")])
+    with pytest.raises(RunError, match=r"without a model \(finished:failed\).*Its last error: OSError: no room$"):
+        follow(flower, 7, print)
+    assert last_error(log[-1]) == " Its last error: ERROR: code 200"
+    assert last_error("INFO: no Error here\n") == ""
+    (tmp_path / "log").write_text("ValueError: of a program before it\n")
+    with (
+        Process("python", ["-c", RAISES], home=tmp_path, log=tmp_path / "log") as program,
+        pytest.raises(RunError, match=r"python has ended with code 1\..*Its last error: FileNotFoundError: .*all'$"),
+    ):
+        program.healthy("http://127.0.0.1:1/")
+    quiet = Process("python", ["-c", ""], home=tmp_path, log=tmp_path / "log")
+    with quiet, pytest.raises(RunError, match=r"ended with code 0\. Its log is .*log\.$"):
+        quiet.healthy("http://127.0.0.1:1/")
 
 
 def test_a_superlink_that_stays_away_is_an_error(tmp_path: Path) -> None:

@@ -285,6 +285,22 @@ class TestSubmissions:
         assert warnings(plan, None) == (said,)
         assert useless(self.submitted("silos = 3")[1]) is None
 
+    def test_silos_are_no_fix_where_they_are_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for name, fixed in [("dp-sgd-wor", False), ("dp-sgd-poisson", True)]:
+            plan = make_plan(name)
+            few = replace(plan, problem=replace(plan.problem, users=30), predicted_excess_risk=9e9)
+            said = useless(few)
+            assert said is not None
+            assert "30 users, of whom nothing can be learnt" in said
+            assert ("population.silos" in said) is fixed
+        text = TABLE.replace("SILOS", "").replace("allow_large", 'exposure = "two-servers"\nallow_large')
+        (tmp_path / "run.toml").write_text(text.partition("[algorithm]")[0].replace("quorum = 0.5\n", ""))
+        trial = ["--run", "trial", "--users", "3", "--quorum", "none", "--insecure", "--dry-run"]
+        assert invoke(["submit", str(tmp_path / "run.toml"), *trial]) == 2
+        said = capsys.readouterr().err
+        assert "Infeasible" in said
+        assert "population.silos" not in said
+
     @pytest.mark.parametrize("options", ["{ rounds = 1 }", "{ rounds = 2 }"])  # a useless plan, and none at all
     def test_the_command_says_so_before_it_submits(
         self, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

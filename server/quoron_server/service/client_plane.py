@@ -18,7 +18,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireErr
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.roster import OtherGroup, OtherPeople
 from quoron_server.books.roster_tables import ForgottenKey, RotatedKey
-from quoron_server.service import certificates, revocation, security, users
+from quoron_server.service import certificates, journal, revocation, security, users
 from quoron_server.service.conversation import Conversation
 from quoron_server.service.counts import OTHER_PROTOCOL
 from quoron_server.service.doorkeeper import Doorkeeper
@@ -103,15 +103,15 @@ class ClientPlane:
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except OtherGroup as error:
-            _log.warning("refused an enrolment: %s", error)
+            _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
         except OtherPeople as error:
-            _log.warning("refused an enrolment: %s", error)
+            _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
         except ForgottenKey:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, users.GONE) from None
         except RotatedKey as error:
-            _log.warning("refused an enrolment: %s", error)
+            _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
@@ -166,8 +166,13 @@ class ClientPlane:
     def _note(self, refusal: "Refused", context: Context) -> None:
         """One line for the operator; who writes the log keeps its length within bounds."""
         who = self._shown(context)
-        name = context.peer() if who is None else who.identity[:64]
-        _log.info("refused %r: %s, %s", name, refusal.code.name, refusal.words)
+        # One who may not be here is not named: whoever was forgotten has no name any more, and a stranger may say any.
+        strange = refusal.code is grpc.StatusCode.UNAUTHENTICATED
+        if who is None or (strange and not who.chain):
+            called = context.peer()
+        else:
+            called = journal.called("" if strange else who.name, who.identity)
+        _log.info("refused %s: %s, %s", called, refusal.code.name, refusal.words)
         self._manager.counts.refuse_call(refusal.code, refusal.words)
 
     async def watch_certificates(self) -> None:

@@ -9,8 +9,16 @@ said in docs/federation.md#logs.
 import logging
 from typing import Any
 
+from quoron_privacy.errors import printable
+
 _log = logging.getLogger("quoron")
 _NOBODY = "nobody that gave a name"
+_LONGEST, _SHOWN = 64, 16  # characters of a client's name, and of a fingerprint where there is none
+
+
+def called(name: str, identity: str) -> str:
+    """What a client is called in a log, on one line: its name, or the beginning of its key's fingerprint."""
+    return printable(" ".join(name.split()))[:_LONGEST] or identity[:_SHOWN]
 
 
 def started(version: str, listen: str, control: str, taken_up: int) -> None:
@@ -24,10 +32,10 @@ def leaving() -> None:
     _note("leaving", "leaving")
 
 
-def enrolled(user: int, group: str, identity: str, people: int) -> None:
-    """A new user, or so many of a silo; who is known and comes back is not noted."""
-    words = "user %d enrolled in group %s, as %.16s" + (", with %d people" if people > 1 else "")
-    _note("enrolled", words, user=user, group=group, identity=identity, people=people)
+def enrolled(user: int, group: str, name: str, people: int) -> None:
+    """A new user, or so many of a silo, by its client's name; who is known and comes back is not noted."""
+    words = "user %d enrolled in group %s, as %s" + (", with %d people" if people > 1 else "")
+    _note("enrolled", words, user=user, group=group, name=name, people=people)
 
 
 def revoked(number: int, names: str) -> None:

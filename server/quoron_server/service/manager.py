@@ -155,7 +155,7 @@ class Manager:
         told = {"name": name, "software": software}
         user: int = await self._stored(lambda: roster.enrol(identity, group, **told, people=people))
         if known is None:
-            journal.enrolled(user, group, identity, people)
+            journal.enrolled(user, group, journal.called(name, identity), people)
         self.users.came(group, people)
         return await self.after(user)
 

@@ -197,12 +197,12 @@ def submit(
     if resolved.privacy.quorum is None:
         resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"), secret=secret)
     if dry:
-        with few(users, _warn):
+        with few(resolved, users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)
         _warn(useless(looked.plan))
         showing.show_plan(looked, as_json=False)
         return
-    with few(users, _warn):
+    with few(resolved, users, _warn):
         wanted, plan = specify(
             resolved,
             run=run,

@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import OWN, make_folder, public
 
 _START_SECONDS = 60.0
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ERRORS = (re.compile(r"^[\w.]*(Error|Exception)\b"), re.compile(r"\bERROR\b|error:"))  # raised; else logged
+_LONGEST = 500  # characters of a line that is passed on
 _SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -103,6 +107,17 @@ class FlowerConnection:
         return dict(reply)
 
 
+def last_error(log: str | Iterable[str]) -> str:
+    """The last error that a log tells, as words to follow others: what was raised, else what was logged, else nothing.
+
+    >>> last_error("Traceback (most recent call last):\\nOSError: no room\\nERROR :  Exit Code: 200")
+    ' Its last error: OSError: no room'
+    """
+    lines = [_COLOURS.sub("", line).strip() for line in (log.splitlines() if isinstance(log, str) else log)]
+    found = [line for pattern in reversed(_ERRORS) for line in lines if pattern.search(line)]
+    return f" Its last error: {found[-1][:_LONGEST]}" if found else ""
+
+
 def environment(home: Path) -> dict[str, str]:
     """For a program of Flower's: its own home, no telemetry, nothing installed behind our back."""
     beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
@@ -142,6 +157,7 @@ class Process:
         make_folder(log.parent)
         self.name, self.log = name, log
         with open(log, "ab", opener=public) as out:
+            self._begins = out.tell()  # what stands before is an earlier program's
             self._process = subprocess.Popen(
                 words,
                 env={**environment(home), **(more or {})},
@@ -165,7 +181,10 @@ class Process:
     def check(self) -> None:
         """RunError if it has ended."""
         if self._process.poll() is not None:
-            raise RunError(f"{self.name} has ended with code {self._process.returncode}. Its log is {self.log}.")
+            said = self.log.read_bytes()[self._begins :].decode(errors="replace")
+            raise RunError(
+                f"{self.name} has ended with code {self._process.returncode}. Its log is {self.log}.{last_error(said)}"
+            )
 
     def healthy(self, url: str, authority: Path | None = None) -> None:
         """Wait until `url` answers, with a certificate that `authority` signed if it is https; RunError if not."""

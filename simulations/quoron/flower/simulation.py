@@ -17,7 +17,7 @@ from typing import Any
 
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
-from quoron.flower.commands import FlowerConnection, Process
+from quoron.flower.commands import FlowerConnection, Process, last_error
 from quoron.flower.superlink import MARK
 from quoron.flower.warden import scratch
 from quoron.ports import free_port
@@ -190,12 +190,12 @@ class _Follower:
         return self._process is not None and not alive(self._process)
 
     def _failed(self, connection: FlowerConnection, run: int, why: str) -> RunError:
-        log = self._folder.path / LOG
-        with suppress(RunError), open(log, "a", encoding="utf-8", opener=public) as text:
-            text.write(connection.log(run))
+        log, said = self._folder.path / LOG, connection.log(run)
+        with open(log, "a", encoding="utf-8", opener=public) as text:
+            text.write(said)
         return RunError(
             f"Flower ended the run: {why}. Its log is {log}. Nothing is lost: continue with "
-            f"`quoron resume {self._folder.path}`, with --engine flower or without."
+            f"`quoron resume {self._folder.path}`, with --engine flower or without.{last_error(said)}"
         )
 
 

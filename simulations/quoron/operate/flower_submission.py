@@ -6,13 +6,14 @@ with operator("127.0.0.1:8000", authority) as connection:
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from quoron.flower.bundle import write_bundle
-from quoron.flower.commands import FlowerConnection
+from quoron.flower.commands import FlowerConnection, last_error
 from quoron_client.federation.config import check_plaintext
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.specification import RunSpecification
@@ -20,6 +21,7 @@ from quoron_server.specification import RunSpecification
 COMPONENTS = {"server": "quoron.operate.flower_app:server_app", "client": "quoron_client.flower.app:app"}
 SAYS = "quoron: "  # before each line of ours in the ServerApp's log
 _PATIENCE = 600.0  # seconds that a SuperLink may be away
+_KEPT = 1000  # last lines of the ServerApp's log, of which the last error is passed on
 
 
 @contextmanager
@@ -59,10 +61,13 @@ def submit(connection: FlowerConnection, specification: RunSpecification, *, wai
 def follow(connection: FlowerConnection, number: int, say: Callable[[str], None]) -> None:
     """Say what the ServerApp tells of a run until its end; RunError if it ends without a model."""
     shown, seen = 0, time.monotonic()
+    lines: deque[str] = deque(maxlen=_KEPT)
     while True:
         for index, line in enumerate(connection.stream(number)):
-            if index >= shown and line.startswith(SAYS):
-                say(line.removeprefix(SAYS))
+            if index >= shown:
+                lines.append(line)
+                if line.startswith(SAYS):
+                    say(line.removeprefix(SAYS))
             shown = max(shown, index + 1)
             seen = time.monotonic()
         try:
@@ -75,4 +80,4 @@ def follow(connection: FlowerConnection, number: int, say: Callable[[str], None]
                 break
         time.sleep(2.0)
     if status != "finished:completed":
-        raise RunError(f"Flower's run {number} has ended without a model ({status}). {details}")
+        raise RunError(f"Flower's run {number} has ended without a model ({status}). {details}{last_error(lines)}")

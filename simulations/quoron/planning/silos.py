@@ -112,18 +112,19 @@ def useless(plan: Plan) -> str | None:
     if plan.guarantee.rests_on(Kind.PERSONS_OF_SILOS) or users >= FEW or (predicted is not None and predicted < start):
         return None
     forecast = "nothing is predicted" if predicted is None else f"an excess risk of {predicted:.2g} is predicted"
+    fix = "" if Silos((2,)).refused(plan) else f" {FIX}"
     return (
         f"WARNING: {users:,} users, of whom nothing can be learnt: {forecast}, where not training leaves at most "
-        f"{start:.2g}. {FIX}"
+        f"{start:.2g}.{fix}"
     )
 
 
 @contextmanager
-def few(users: int, say: Callable[[str], None]) -> Iterator[None]:
-    """Of few users that no method can learn of, the error with what may be meant."""
+def few(config: Config, users: int, say: Callable[[str], None]) -> Iterator[None]:
+    """Of few users that no method can learn of, the error with what may be meant, where silos are not refused."""
     try:
         yield
     except Infeasible:
-        if users < FEW:
+        if users < FEW and config.privacy.exposure != "two-servers":
             say(FIX)
         raise
