@@ -60,15 +60,12 @@ def cell_rows(outcomes: Sequence[Outcome], looks: int = 1) -> Rows:
             row[FRONTS] = list(costs.fronts)
 
     for setting in settings:
-        alike = [(cell, row) for cell, row in rows if _setting(cell) == setting and row["excess_risk"] is not None]
-        if alike:
-            best, _ = min(alike, key=lambda pair: pair[1]["excess_risk"])
-            chance = (1 - CONFIDENCE) / (looks * max(1, math.comb(len(alike), 2)))
-            for cell, row in alike:
-                reach = (
-                    None if cell is best else interval(_differences(outcomes, cell, best), 1 - chance, least=-math.inf)
-                )
-                row["behind_low"], row["behind_high"] = reach or (None, None)
+        done = [(cell, row) for cell, row in rows if _setting(cell) == setting and row["excess_risk"] is not None]
+        confidence = 1 - (1 - CONFIDENCE) / (looks * max(1, math.comb(len(done), 2)))
+        for cell, row in done:
+            best, _ = min(done, key=lambda pair: float(pair[1]["excess_risk"]))
+            more = [] if cell is best else _differences(outcomes, cell, best)
+            row["behind_low"], row["behind_high"] = interval(more, confidence, least=-math.inf) or (None, None)
 
     def order(pair: tuple[Cell, Mapping[str, Any]]) -> tuple[int, bool, float]:
         cell, row = pair
