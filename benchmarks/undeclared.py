@@ -36,7 +36,7 @@ def table_of(name: str) -> tuple[pa.Table, dict[str, Any]]:
     if name in SHIPPED:
         from pathlib import Path
 
-        section = dict(_preset(name)["population"])
+        section = {key: value for key, value in _preset(name)["population"].items() if key != "exclude"}
         import pyarrow.parquet as pq
 
         return pq.read_table(table_file(section["path"], Path())), section

@@ -331,7 +331,7 @@ _NUMBERS = (
     "outliers",
     "accuracy",
 )
-_WHOLE = ("simulation_seed", "seed", "seeds", "items_per_user", "chunk", "dimension", "most_votes")
+_WHOLE = ("simulation_seed", "seed", "items_per_user", "chunk", "dimension", "most_votes")
 _SWITCHES = ("allow_large_delta", "compiled", "compare", "epsilons", "items", "progress")
 _TEXTS = ("user", "label", "adjacency", "algorithm", "run")
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
@@ -344,6 +344,10 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that m
     **dict.fromkeys(("directory", "path", "out", "ledger"), ("a path", lambda value: isinstance(value, str | Path))),
     **dict.fromkeys(
         ("quorum", "smoothness", "risk"), ("a number, or as a text", lambda value: _is_text(value) or _is_number(value))
+    ),
+    "seeds": (
+        "a whole number or 'auto'",
+        lambda value: value == "auto" or (isinstance(value, int) and _is_number(value)),
     ),
     "group": (
         "a name of letters, digits, ' ', '.', '_' and '-'",

@@ -19,8 +19,8 @@ from quoron.cli.app import invoke
 from quoron.comparing import comparison as comparisons
 from quoron.comparing import page as report
 from quoron.comparing import pool
-from quoron.comparing.cells import Outcome, cell_rows, costs_of, interval
-from quoron.comparing.request import Request, sweep
+from quoron.comparing.cells import Outcome, cell_rows, costs_of, decided, interval
+from quoron.comparing.request import LOOKS, Request, sweep
 from quoron.engines import EngineChoice
 from quoron.network import PRESETS, Network
 from quoron.planning.costs import fronts
@@ -85,7 +85,7 @@ def test_what_is_complete_is_not_carried_out_again(compared: comparisons.Compari
     assert (watched.runs, again.cells, again.runs) == (0, compared.cells, compared.runs)
     assert comparisons.stored(compared.directory).cells == compared.cells
     more = replace(REQUEST, seeds=3, algorithms=("mean-sgd", "filtered-sgd"))
-    jobs = comparisons._jobs(more, compared.directory)
+    jobs = comparisons._jobs(more, compared.directory, 3)
     assert sum(not comparisons._complete(job) for job in jobs if job.cell.algorithm == "mean-sgd") == 2
 
 
@@ -368,3 +368,72 @@ def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
 def _made(folder: Path) -> RunFolder:
     folder.mkdir(parents=True)
     return RunFolder(folder)
+
+
+def of_two(first: list[float], second: list[float], looks: int = 1) -> list[dict]:
+    """Cells of two methods with these risks, seed by seed."""
+    done = [
+        outcome(name, seed, risk, 0.7)
+        for name, some in (("srgd", first), ("mean-sgd", second))
+        for seed, risk in enumerate(some)
+    ]
+    return list(cell_rows(done, looks))
+
+
+def test_a_winner_is_named_only_where_the_differences_of_all_seeds_part_from_zero() -> None:
+    users = [0.1, 0.5, 0.3, 0.2, 0.4]  # they differ far more by their seeds than methods do
+    rows = of_two(users, [each + 0.01 + 0.001 * place for place, each in enumerate(users)])
+    assert report.best_words(rows) == "Least excess risk: srgd, 0.3, less than all others after 5 seeds."
+    assert rows[1]["behind_low"] > 0
+    assert rows[1]["low"] < rows[0]["high"]  # though the intervals of the two means overlap
+    rows = of_two(users, [each + change for each, change in zip(users, (0.1, -0.09, 0.05, -0.04, 0.01), strict=True)])
+    assert report.best_words(rows).startswith("No difference shown after 5 seeds between srgd (mean excess risk 0.3)")
+    assert (rows[1]["behind_low"] or 0.0) <= 0 < rows[1]["behind_high"]
+    differences = [0.1, -0.09, 0.05, -0.04, 0.01]
+    low, high = stats.t.interval(1 - 0.05 / 5, 4, np.mean(differences), stats.sem(differences))
+    [_, row] = of_two(users, [each + change for each, change in zip(users, differences, strict=True)], looks=5)
+    assert (row["behind_low"], row["behind_high"]) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_looking_again_and_again_names_a_winner_of_equals_in_one_case_of_twenty_at_most() -> None:
+    random, wrong, cases = np.random.default_rng(4), 0, 200
+    for _ in range(cases):
+        one, other = random.normal(1, 0.1, (2, LOOKS[-1]))
+        wrong += any(decided(of_two(list(one[:many]), list(other[:many]), len(LOOKS)), []) for many in LOOKS)
+    assert wrong <= stats.binom.isf(
+        1e-7, cases, 0.05
+    )  # 33: chance is held to 5 %, so more are seen once in ten million
+    assert decided(of_two([0.1, 0.2, 0.15], [0.3, 0.4, 0.35001], len(LOOKS)), [])
+
+
+def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tmp_path: Path) -> None:
+    asked = Request.of(SMALL, algorithms=["mean-sgd", "local-model", "filtered-sgd"], seeds="auto")
+    assert Request.from_json(asked.as_json()) == asked
+    found = comparisons.carry_out(asked, tmp_path, watcher=Watched(), workers=1)
+    best, second, infeasible = found.cells
+    assert best["runs"] == second["runs"] == sum(row["algorithm"] == best["algorithm"] for row in found.runs)
+    assert best["runs"] in LOOKS
+    assert second["behind_low"] > 0
+    assert infeasible["infeasible"]
+    assert comparisons.stored(tmp_path).cells == found.cells
+    watched = Watched()
+    assert comparisons.carry_out(asked, tmp_path, watcher=watched, workers=1).cells == found.cells
+    assert watched.runs == 0
+
+
+def test_seeds_auto_ends_at_its_limit_and_says_that_no_difference_was_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quoron.comparing.request.LOOKS", (2, 3))
+    monkeypatch.setattr("quoron.comparing.comparison.decided", lambda cells, keys: False)
+    found = quoron.compare(SMALL, algorithms=["mean-sgd"], seeds="auto", keep=Keep(tmp_path / "run"), progress=False)
+    assert [row["runs"] for row in found.cells] == [3]
+    rows = of_two([0.1, 0.3, 0.2], [0.2, 0.25, 0.21])
+    assert not decided(rows, [])
+    assert report.best_words(rows).startswith("No difference shown after 3 seeds")
+
+
+def test_seeds_are_a_number_or_auto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for typed in ("none", "0"):
+        assert invoke(["compare", "quickstart", "--seeds", typed, "--out", str(tmp_path / "out")]) == 2
+        assert "Expected seeds >= 1 or 'auto', got seeds=" in capsys.readouterr().err

@@ -79,3 +79,23 @@ def test_an_example_makes_its_folder_and_names_one_that_cannot_be(
     assert (here / "new" / "runs" / "scorecard.toml").is_file()
     assert invoke(["example", "scorecard", "--out", "new/runs/scorecard.csv"]) == 2
     assert "Choose another with --out" in capsys.readouterr().err
+
+
+def test_the_shipped_example_fits_its_own_description(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["example", "scorecard"]) == 0
+    rows = pd.read_csv("scorecard.csv")
+    described = config.parse(Path("scorecard.toml").read_text(encoding="utf-8")).population
+    for name, (low, high) in {**described.numeric, described.label: described.label_range}.items():
+        outside = ~rows[name].between(low, high)  # also what is missing
+        assert outside.groupby(rows[described.user]).mean().mean() < 0.035
+    assert set(rows.columns) == {
+        described.user,
+        described.label,
+        *described.numeric,
+        *described.categorical,
+        *described.exclude,
+    }
+    trained = quoron.train("scorecard.toml", evaluate=0.1, keep=quoron.Keep("run"))
+    assert trained.health is not None
+    assert trained.health.warnings == ()
+    assert not any(each.startswith("Not read") for each in trained.summary.warnings)

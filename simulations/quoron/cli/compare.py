@@ -24,7 +24,14 @@ def compare(
         list[str] | None,
         typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as privacy.epsilon=[1, 4]."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each, with seeds from run.simulation_seed and run.seed on.")] = 5,
+    seeds: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER|auto",
+            help="Runs of each, with seeds from run.simulation_seed and run.seed on; auto: 3, 6, 12, 24, at most 48, "
+            "until the best two are told apart.",
+        ),
+    ] = "5",
     evaluate: Annotated[
         float | None,
         typer.Option(
@@ -49,7 +56,7 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    from quoron.comparing.request import sweep
+    from quoron.comparing.request import number_or_auto, sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     with interruptible():
@@ -57,7 +64,7 @@ def compare(
             source,
             algorithms=names,
             vary=sweep(vary or ()),
-            seeds=seeds,
+            seeds=number_or_auto(seeds),
             evaluate=evaluate,
             privacy=quoron.Privacy(epsilon),
             keep=quoron.Keep(out),

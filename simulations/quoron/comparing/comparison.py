@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import quoron
 from quoron.comparing import page as pages
 from quoron.comparing import pool
-from quoron.comparing.cells import Outcome, Rows, cell_rows, run_rows
+from quoron.comparing.cells import Outcome, Rows, cell_rows, decided, run_rows
 from quoron.comparing.pool import Job, Watcher
 from quoron.comparing.request import Request
 from quoron.network import Network
@@ -104,17 +104,21 @@ def carry_out(
     if request.config.train.evaluate is not None:
         runs.telling.release(request.config, scene.population, "replace-one")  # and users that are too few to tell
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
-    jobs = _jobs(request, folder)
-    refused = {job.cell for job in jobs if _refusal(job) is not None}
-    missing = [job for job in jobs if job.cell not in refused and not _complete(job)]
     settings = None if sharing is None else asdict(sharing)
-    ends = pool.carry_out(missing, folder, workers=workers, sharing=settings, watcher=watcher)
-    for job, (end, why) in ends.items():
-        if end == "refused":
-            make_folder(job.folder)
-            write(job.folder / REFUSED, f"{why}\n".encode())
-    failures = {job: str(why) for job, (end, why) in ends.items() if end == "failed"}
-    comparison = _collected(request, folder, jobs, failures)
+    failures: dict[Job, str] = {}
+    for seeds in request.looks:
+        jobs = _jobs(request, folder, seeds)
+        refused = {job.cell for job in jobs if _refusal(job) is not None}
+        missing = [job for job in jobs if job.cell not in refused and not _complete(job)]
+        ends = pool.carry_out(missing, folder, workers=workers, sharing=settings, watcher=watcher)
+        for job, (end, why) in ends.items():
+            if end == "refused":
+                make_folder(job.folder)
+                write(job.folder / REFUSED, f"{why}\n".encode())
+        failures = {job: str(why) for job, (end, why) in ends.items() if end == "failed"}
+        comparison = _collected(request, folder, jobs, failures)
+        if failures or _decided(comparison):
+            break
     write_results(comparison)
     return comparison
 
@@ -122,11 +126,17 @@ def carry_out(
 def stored(folder: Path) -> Comparison:
     """A comparison as its folder holds it; RunError before it is complete."""
     request = stored_request(folder)
-    jobs = _jobs(request, folder)
-    refused = {job.cell for job in jobs if _refusal(job) is not None}
-    if not all(_complete(job) or job.cell in refused for job in jobs):
-        raise RunError(f"Expected {folder} to hold a complete comparison. Complete it with `quoron resume {folder}`.")
-    return _collected(request, folder, jobs, {})
+    for seeds in request.looks:
+        jobs = _jobs(request, folder, seeds)
+        refused = {job.cell for job in jobs if _refusal(job) is not None}
+        if not all(_complete(job) or job.cell in refused for job in jobs):
+            raise RunError(
+                f"Expected {folder} to hold a complete comparison. Complete it with `quoron resume {folder}`."
+            )
+        comparison = _collected(request, folder, jobs, {})
+        if _decided(comparison):
+            break
+    return comparison
 
 
 def write_results(comparison: Comparison) -> None:
@@ -168,12 +178,16 @@ def _csv(table: "pa.Table") -> bytes:
     return bytes(buffer.getvalue().to_pybytes())
 
 
-def _jobs(request: Request, folder: Path) -> list[Job]:
-    """Every run, named by all that decides its result: the version of quoron, the configuration, the table's bytes."""
+def _decided(comparison: Comparison) -> bool:
+    return decided(comparison.cells, [key for key, _ in comparison.request.vary])
+
+
+def _jobs(request: Request, folder: Path, seeds: int) -> list[Job]:
+    """Every run of the first seeds, named by all that decides its result: version, configuration, the table's bytes."""
 
     jobs = []
     for cell in request.cells():
-        for number in range(request.seeds):
+        for number in range(seeds):
             config = cell.seeded(number)
             decides = f"{quoron.__version__} {runs.fingerprint(config, folder)}"
             digest = hashlib.sha256(decides.encode()).hexdigest()[:12]
@@ -203,7 +217,7 @@ def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Ma
             outcomes.append(Outcome(job.cell, seed, where, failed=failures[job]))
         else:
             outcomes.append(_done(job, seed, where, request.networks))
-    return Comparison(folder, request, cell_rows(outcomes), run_rows(outcomes))
+    return Comparison(folder, request, cell_rows(outcomes, len(request.looks)), run_rows(outcomes))
 
 
 def _done(job: Job, seed: int, where: str, networks: Mapping[str, Network]) -> Outcome:

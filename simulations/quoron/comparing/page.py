@@ -36,28 +36,30 @@ def page(cells: Sequence[Row], request: Request, *, name: str) -> str:
 
 
 def best_words(rows: Sequence[Row]) -> str:
-    """Which cell of a setting has the least mean excess risk, and which others may be as good.
+    """Which cell of a setting leaves least, where the intervals of the differences say so; else that they do not.
 
-    >>> best_words([{"algorithm": "a", "excess_risk": 1.0, "low": 0.8, "high": 1.2, "runs": 5},
-    ...             {"algorithm": "b", "excess_risk": 1.1, "low": 0.9, "high": 1.3, "runs": 5}])
-    'Least excess risk: a, 1. The interval of b overlaps with its.'
+    >>> rows = [{"algorithm": "a", "excess_risk": 1.0, "runs": 5, "behind_low": None},
+    ...         {"algorithm": "b", "excess_risk": 1.1, "runs": 5, "behind_low": -0.1},
+    ...         {"algorithm": "c", "excess_risk": 3.0, "runs": 5, "behind_low": 1.5}]
+    >>> best_words(rows)
+    'No difference shown after 5 seeds between a (mean excess risk 1) and b. a leaves less than c.'
     """
     ranked = [row for row in rows if row.get("excess_risk") is not None]
     if not ranked:
         return "Nothing has a result here."
-    first = ranked[0]
-    near = [
-        row["algorithm"]
-        for row in ranked[1:]
-        if None not in (row["low"], first["high"]) and row["low"] <= first["high"]
-    ]
-    sentence = f"Least excess risk: {first['algorithm']}, {first['excess_risk']:.2g}."
-    if first["high"] is None:
-        return f"{sentence} One seed says nothing about chance: give --seeds 5."
+    first, others = ranked[0], ranked[1:]
+    risk = f"{first['excess_risk']:.2g}"
+    if first["runs"] < 2:
+        return f"Least here: {first['algorithm']}, {risk}. One seed says nothing about chance: give --seeds auto."
+    if not others:
+        return f"Excess risk of {first['algorithm']}: {risk}."
+    near = [row["algorithm"] for row in others if (row["behind_low"] or 0.0) <= 0]
+    apart = [row["algorithm"] for row in others if row["algorithm"] not in near]
     if not near:
-        return sentence
-    many = len(near) > 1
-    return f"{sentence} The interval{'s' * many} of {', '.join(near)} overlap{'s' * (not many)} with its."
+        return f"Least excess risk: {first['algorithm']}, {risk}, less than all others after {first['runs']} seeds."
+    said = f"No difference shown after {first['runs']} seeds between {first['algorithm']} (mean excess risk {risk})"
+    less = f" {first['algorithm']} leaves less than {', '.join(apart)}." if apart else ""
+    return f"{said} and {', '.join(near)}.{less}"
 
 
 def held_words(rows: Sequence[Row]) -> str:
@@ -87,6 +89,8 @@ def why_not(rows: Sequence[Row]) -> list[str]:
 
 def _lead(request: Request) -> str:
     seeds = "one seed" if request.seeds == 1 else f"{request.seeds} seeds"
+    if request.seeds == "auto":
+        seeds = f"{', '.join(map(str, request.looks[:-1]))} or {request.looks[-1]} seeds (until the best two part)"
     sentence = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
     interval = "" if request.seeds == 1 else " Excess risk is a mean over seeds with its 95 % interval (Student's t)."
     return sentence + interval + f" It is over the least risk of any model, without privacy and without a bound. {SURE}"

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from quoron import config as configs
 from quoron import toml_text
@@ -20,6 +20,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
 SEEDS = 5  # runs of each cell, unless told otherwise
+LOOKS = (3, 6, 12, 24, 48)  # runs after which `auto` looks whether the best two part; after the last it ends
 OURS = ("algorithm.name", "run.seed", "run.simulation_seed", "run.out")  # keys that a comparison sets by itself
 NETWORK = "run.network"
 Varied = tuple[tuple[str, Any], ...]
@@ -57,7 +58,12 @@ class Request:
     config: Config
     algorithms: tuple[str, ...]
     vary: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # key and its values
-    seeds: int = SEEDS
+    seeds: int | Literal["auto"] = SEEDS  # auto: as many of LOOKS as it takes until the best two part
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of runs of each cell after which a comparison may end."""
+        return LOOKS if self.seeds == "auto" else (self.seeds,)
 
     @classmethod
     def of(
@@ -66,7 +72,7 @@ class Request:
         *,
         algorithms: Sequence[str] | None = None,
         vary: Mapping[str, Sequence[Any]] | None = None,
-        seeds: int = SEEDS,
+        seeds: int | Literal["auto"] = SEEDS,
     ) -> "Request":
         """A request that makes sense; ConfigError otherwise. `algorithms` are all that promise privacy by default."""
         if isinstance(algorithms, str):
@@ -79,8 +85,8 @@ class Request:
                 raise ConfigError(f"Expected algorithms to be of {known}, got {name!r}.")
         if not names:
             raise ConfigError("Expected one algorithm or more to compare, got none. Leave them out for all.")
-        if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-            raise ConfigError(f"Expected seeds >= 1, got seeds={seeds!r}.")
+        if seeds != "auto" and (not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1):
+            raise ConfigError(f"Expected seeds >= 1 or 'auto', got seeds={seeds!r}.")
         swept = tuple((key, _values(key, values)) for key, values in (vary or {}).items())
         request = cls(config, names, swept, seeds)
         request.cells()  # what does not check is refused now
@@ -120,6 +126,18 @@ class Request:
         """The request that `as_json` gave."""
         config = configs.from_tree(stored["config"])
         return cls.of(config, algorithms=stored["algorithms"], vary=stored["vary"], seeds=stored["seeds"])
+
+
+def number_or_auto(text: str) -> int | Literal["auto"]:
+    """A number of seeds as it is typed; ConfigError for anything else.
+
+    >>> number_or_auto("12"), number_or_auto("auto")
+    (12, 'auto')
+    """
+    try:
+        return "auto" if text == "auto" else int(text)
+    except ValueError:
+        raise ConfigError(f"Expected seeds >= 1 or 'auto', got seeds={text!r}.") from None
 
 
 def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from quoron.comparing import comparison as comparisons
 from quoron.comparing.comparison import Comparison
@@ -26,7 +26,7 @@ def compare(
     items_per_user: int | None = None,
     algorithms: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
-    seeds: int = 5,
+    seeds: int | Literal["auto"] = 5,
     evaluate: float | None = None,
     privacy: Privacy | None = None,
     keep: Keep | None = None,
@@ -42,6 +42,7 @@ def compare(
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.simulation_seed and run.seed on; confidence intervals need two or more.
+            "auto": 3, 6, 12, 24, at most 48, until the intervals of the best two's differences leave zero out.
         evaluate: share of a table's users, of those that a simulation holds out, that tell how good each method's model
             is, privately: the same users whatever the method (docs/evaluation.md).
         keep: `out`: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in

@@ -152,11 +152,11 @@ class RunLines(Runs):
     """A plain line for every run that ended, on standard error."""
 
     def __init__(self) -> None:
-        self._done, self._all = 0, 0
+        self._done, self._all = 0, 0  # runs, of a comparison that adds seeds also those before
 
     def planned(self, runs: int) -> None:
-        """Remember how many."""
-        self._all = runs
+        """Remember how many, with those before."""
+        self._all += runs
 
     def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
         """One line; of an infeasible cell only its first run's says why."""
@@ -188,8 +188,8 @@ class RunBars(Runs):
         self._bar.stop()
 
     def planned(self, runs: int) -> None:
-        """The length of the first bar."""
-        self._bar.update(self._all, total=runs)
+        """The length of the first bar, with what is done."""
+        self._bar.update(self._all, total=int(self._bar.tasks[self._all].completed) + runs)
 
     def began(self, worker: int, job: "Job") -> None:
         """A worker's bar begins again."""

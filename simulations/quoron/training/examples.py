@@ -1,5 +1,6 @@
 """A shipped table as files of one's own: what a person would bring."""
 
+import functools
 import io
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from quoron.config import TableSection
 from quoron.paths import PACKAGED, table_file
 from quoron.presets import preset, presets
 from quoron.run_folder import write
+from quoron.simulation.patterns import KINDS, roles
 from quoron_client.data import tables
 from quoron_privacy.errors import ConfigError
 
@@ -15,8 +17,10 @@ from quoron_privacy.errors import ConfigError
 def write_example(name: str, folder: Path) -> tuple[Path, Path]:
     """NAME.csv and NAME.toml in `folder`; ConfigError for a preset without a shipped table, or files that are there.
 
-    Makes the folder if there is none.
+    Rows with an empty cell in a column that is described are left out, so that the description fits. Makes the folder
+    if there is none.
     """
+    import pyarrow.compute as pc
     import pyarrow.csv
 
     source = _shipped(preset(name).text)
@@ -34,7 +38,11 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
             f"Expected a folder at {folder}, cannot make it: {error.strerror}. Choose another with --out."
         ) from None
     rows = io.BytesIO()
-    pyarrow.csv.write_csv(tables.read(table_file(source.path, folder)), rows)
+    shipped = tables.read(table_file(source.path, folder))
+    read = {name for kind in KINDS for name in getattr(source, kind)} | roles(source)
+    fits = shipped.select([name for name in shipped.column_names if name in read])
+    known = functools.reduce(pc.and_, (pc.is_valid(column) for column in fits.columns))
+    pyarrow.csv.write_csv(shipped.filter(known), rows)
     write(table, rows.getvalue(), advice="Choose another folder with --out.")
     text = preset(name).text.replace(f'"{source.path}"', f'"{table.name}"')
     write(description, text.encode(), advice="Choose another folder with --out.")
