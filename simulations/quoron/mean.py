@@ -54,7 +54,7 @@ from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
-from quoron_server.plan import Guarantee, Privacy
+from quoron_server.plan import Guarantee, Privacy, in_lines
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
@@ -84,6 +84,12 @@ class PrivateMean:
     method: str
     centre: Vector | None = None  # (d,) that was learnt, released as `value` is
     unseen: float | None = None  # share of users who may lie far beyond a radius that was learnt, unnoticed
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{each:.4g}" for each in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
+        noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
+        told = [("value", f"{first} ({len(self.value):,} numbers)"), ("method", self.method), ("noise", noise)]
+        return in_lines("PrivateMean", [*told, ("statement", self.statement)])
 
     @property
     def statement(self) -> str:
