@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from quoron_privacy.errors import ConfigError, VerificationError, positive, probability
+from quoron_privacy.errors import ConfigError, VerificationError, positive, printable, probability
 from quoron_privacy.release import Adjacency
 from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease, together
 from quoron_server.problem import Problem
@@ -32,6 +32,7 @@ PLANNED = -3  # and of the plan that is made of what was bought, or of why there
 BOUGHT = -4  # and of what is bought before the run is planned
 EVALUATED = -5  # and of what is released of users that were held out, with the model
 GROUPS = 1, 3, 5, 7, 9  # of users, under two servers
+LINES, WIDTH = 10, 120  # of what prints itself
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 
@@ -151,6 +152,17 @@ class Cost:
         return cls(len(parameters.cohorts()), messages, messages * problem.items_per_user, 8 * down, 8 * up)
 
 
+def in_lines(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """A title, and labels with their texts, in ten lines of 120 characters at most: how results print themselves."""
+    told = list(rows)
+    told = told if len(told) < LINES else [*told[: LINES - 2], ("and", f"{len(told) - LINES + 2} more")]
+    width = max((len(label) for label, _ in told), default=0)
+    lines = [
+        printable(each).replace("\n", " ") for each in (title, *(f"  {name:<{width}}  {text}" for name, text in told))
+    ]
+    return "\n".join(each if len(each) <= WIDTH else f"{each[: WIDTH - 3]}..." for each in lines)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One algorithm on one problem with one promise, ready to run."""
@@ -163,6 +175,26 @@ class Plan:
     predicted_excess_risk: float | None  # at most, in nine of ten tables like those measured; None: nobody measured
     seed: int  # public randomness: slots and partition; never noise
     guessed_excess_risk: float | None = None  # by the planner's model; None where it has none
+
+    def __repr__(self) -> str:
+        return in_lines(f"Plan of {self.algorithm}", self.rows())
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of what a reader asks for first."""
+        promised, problem, cost = self.guarantee, self.problem, self.cost
+        cohorts = self.parameters.cohorts()
+        asked = f"{min(cohorts):,} to {max(cohorts):,}" if len(set(cohorts)) > 1 else f"{max(cohorts, default=0):,}"
+        risk, guess = self.predicted_excess_risk, self.guessed_excess_risk
+        guessed = "unknown" if guess is None else f"{guess:.2g}, a guess"
+        return [
+            ("guarantee", f"ε = {promised.epsilon:.4g}, δ = {promised.delta:g}, {promised.adjacency}"),
+            ("exposure", f"{promised.exposure}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),
+            ("assumptions", ", ".join(each.kind.value for each in promised.assumptions) or "none"),
+            ("proof", f"{promised.theorem}{'' if promised.proved else ', unproved constants'}"),
+            ("users", f"{problem.users:,}, {problem.items_per_user:,} items each, {problem.dimension:,} coefficients"),
+            ("rounds", f"{cost.rounds:,}, {asked} users asked in each"),
+            ("excess risk", guessed if risk is None else f"at most {risk:.2g}"),
+        ]
 
     def parameters_of(self, kind: type[P]) -> P:
         """The numbers of an algorithm whose parameters are of this kind; VerificationError for another's."""

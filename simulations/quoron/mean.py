@@ -55,7 +55,7 @@ from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_server.algorithms.search import least_users
-from quoron_server.plan import Guarantee, Privacy
+from quoron_server.plan import Guarantee, Privacy, in_lines
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
@@ -85,6 +85,12 @@ class PrivateMean:
     method: str
     centre: Vector | None = None  # (d,) that was learnt, released as `value` is
     unseen: float | None = None  # share of users who may lie far beyond a radius that was learnt, unnoticed
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{each:.4g}" for each in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
+        noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
+        told = [("value", f"{first} ({len(self.value):,} numbers)"), ("method", self.method), ("noise", noise)]
+        return in_lines("PrivateMean", [*told, ("statement", self.statement)])
 
     @property
     def statement(self) -> str:

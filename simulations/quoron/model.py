@@ -31,7 +31,7 @@ from quoron_client.data.encoding import Encoding
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import DataError, QuoronError, UsageError
-from quoron_server.plan import Plan
+from quoron_server.plan import Plan, in_lines
 from quoron_server.serial import dumps
 from quoron_server.wording import digest, sentence
 
@@ -85,6 +85,15 @@ class Model:
     )
     no_interval: str | None = None  # why there are none, in words
     forecast: str | None = None  # how far it is off the best model at most, in words, as was foretold and released
+
+    def __repr__(self) -> str:
+        label, promise = self.encoding.label, self.promise
+        names = ", ".join(self.feature_names_in_)
+        told = [("label", "none" if label is None else label.column), ("loss", self.loss.name)]
+        told += [("columns", f"{len(self.feature_names_in_):,}: {names}"), ("coefficients", f"{self.weights.size:,}")]
+        told += [] if self.forecast is None else [("expected", self.forecast)]
+        told += [] if self.evaluation is None else self.evaluation.rows()[:3]
+        return in_lines("Model", [*told, ("guarantee", "none" if promise is None else promise.statement)])
 
     @classmethod
     def released(

@@ -18,6 +18,12 @@ BASE = [
 ]
 
 
+def laid(settings):
+    """The base's settings, but for keys that are in `settings`."""
+    own = {each.partition("=")[0] for each in settings}
+    return [*(each for each in BASE if each.partition("=")[0] not in own), *settings]
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """Run an algorithm on `BASE` and further settings: each run once for the whole file, with its seed."""
@@ -27,7 +33,7 @@ def ran(tmp_path_factory):
     def carried_out(algorithm, *settings, seed):
         out = place / str(carried_out.cache_info().misses)
         return quoron.simulate(
-            method=Method(algorithm, seed=seed), keep=Keep(out), simulation_seed=seed, settings=[*BASE, *settings]
+            method=Method(algorithm, seed=seed), keep=Keep(out), simulation_seed=seed, settings=laid(settings)
         )
 
     return carried_out

@@ -34,6 +34,7 @@ from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import make_folder
 from quoron_server.parameters import Kind
+from quoron_server.plan import in_lines
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class Comparison:
     request: Request
     cells: Rows  # one mapping a cell, best first within a setting; those without a result last
     runs: Rows  # one mapping a run, and one for each cell that is infeasible
+
+    def __repr__(self) -> str:
+        risks = [(str(cell["algorithm"]), cell["excess_risk"]) for cell in self.cells]
+        told = [(name, "no result" if risk is None else f"excess risk {risk:.3g}") for name, risk in risks]
+        return in_lines(f"Comparison of {len(self.cells)} cells in {self.directory}", told)
 
     def frame(self) -> "pd.DataFrame":
         """The cells as a pandas DataFrame; `pd.DataFrame(comparison.runs)` has the single runs."""

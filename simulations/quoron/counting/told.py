@@ -16,6 +16,7 @@ from quoron_privacy.counts import estimates
 from quoron_privacy.counts.estimates import Estimate
 from quoron_privacy.counts.spread import Spread
 from quoron_privacy.errors import ConfigError, printable
+from quoron_server.plan import in_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,9 @@ class Statistics:
     delta: float
     statement: str  # the promise, in a sentence
     remarks: tuple[str, ...]  # what was bought, and for what share of the promise
+
+    def __repr__(self) -> str:
+        return in_lines(f"Statistics of {self.users:,} users", [(row.question, row.text()) for row in self.rows])
 
     def of(self, question: str | Question) -> tuple[Row, ...]:
         """The figures of one question. ConfigError for one that was not asked."""

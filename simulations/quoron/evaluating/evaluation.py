@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from quoron_privacy.errors import DataError
+from quoron_server.plan import in_lines
 
 Per = Literal["user", "item"]
 MANY = (
@@ -79,6 +80,10 @@ class Evaluation:
     delta: float
     statement: str  # the promise, in a sentence
     remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        told = [*self.rows()[:6], ("statement", self.statement)]
+        return in_lines(f"Evaluation by {self.users:,} users", told)
 
     def figure(self, name: str, per: Per = "user") -> Figure:
         """The one of this name. DataError if there is none."""

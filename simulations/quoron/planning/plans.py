@@ -26,7 +26,7 @@ from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid, within_rounds
 from quoron_server.budget import Budget
-from quoron_server.plan import MOST_EPSILON, Plan, Privacy
+from quoron_server.plan import MOST_EPSILON, Plan, Privacy, in_lines
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json
@@ -77,6 +77,13 @@ class Planned:
     network: Projection | None = None  # wall-clock over a network, when one is given
     remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
     costs: tuple[Costs, ...] = ()  # of every feasible candidate over each network that is given
+
+    def __repr__(self) -> str:
+        others = [each for each in self.candidates if each.algorithm != self.plan.algorithm]
+        feasible = sum(each.plan is not None for each in others)
+        more = [("others", f"{feasible} feasible, {len(others) - feasible} not: see candidates")] if others else []
+        more += [("remarks", f"{len(self.remarks)}: {self.remarks[0]}")] if self.remarks else []
+        return in_lines(f"Planned, {self.plan.algorithm}", [*self.plan.rows(), *more])
 
     def beside(self, config: Config) -> "Planned":
         """The same with what every algorithm of `config` would do, and the chosen one's own plan."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quoron.network import duration
 from quoron.planning.meaning import Meaning, meaning
 from quoron.processors import largest
-from quoron_server.plan import Plan
+from quoron_server.plan import Plan, in_lines
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # a stored summary needs no population
@@ -226,6 +226,9 @@ class Summary:
 
     def _on_the_wire(self) -> str:
         return f" (on the wire {size(self.wire_up)}, {size(self.wire_down)})" if self.wire_up else ""
+
+    def __repr__(self) -> str:
+        return in_lines("Summary", self.rows())
 
     def __str__(self) -> str:
         rows = self.rows()

@@ -25,7 +25,7 @@ from quoron.simulation.scene import Setup, problem_for_real, setup
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import check_delta
-from quoron_server.plan import Plan
+from quoron_server.plan import Plan, in_lines
 from quoron_server.rounds import Engine, Observer
 
 if TYPE_CHECKING:  # planning needs neither
@@ -56,6 +56,9 @@ class RunResult:
     table_model: "Model | None" = field(
         repr=False, default=None
     )  # the same with its columns, where users are a table's
+
+    def __repr__(self) -> str:
+        return in_lines(f"RunResult in {self.directory}", self.summary.rows())
 
 
 def prepare(

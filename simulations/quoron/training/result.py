@@ -24,7 +24,7 @@ from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.plan import Plan
+from quoron_server.plan import Plan, in_lines
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
@@ -100,6 +100,9 @@ class TrainingSummary:
         known = f"; {after.excess_risk:.2g} by what the run released" if after is not None and after.sure else ""
         return f"{unfit}{known}"
 
+    def __repr__(self) -> str:
+        return in_lines(f"TrainingSummary of {self.run}", self.rows())
+
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
         halted = " (a phase was halted: it released nothing new)" if self.halted else ""
@@ -133,11 +136,17 @@ class TrainingSummary:
         return rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TrainedTable(Trained[Model]):
     """What was trained on a table, and its public figures."""
 
     summary: TrainingSummary
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The first of the summary, how good the model is, and the first warning."""
+        measured = [] if self.evaluation is None else self.evaluation.rows()[:2]
+        warned = [("warnings", f"{len(self.summary.warnings)}: {each}") for each in self.summary.warnings[:1]]
+        return [*self.summary.rows()[:5], *measured, *warned]
 
     @property
     def health(self) -> Health | None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.evaluating.evaluation import Evaluation
-from quoron_server.plan import Guarantee, Plan
+from quoron_server.plan import Guarantee, Plan, in_lines
 
 M = TypeVar("M")
 
@@ -17,7 +17,7 @@ class DoubtfulModel(UserWarning):
     """By its plan, before anything is charged, or by what its run released, a model is no better than none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trained(Generic[M]):
     """A complete run: the model that it released, what was promised for it, and where it is kept."""
 
@@ -26,13 +26,25 @@ class Trained(Generic[M]):
     statement: str  # the promise, in a sentence
     directory: Path  # the run's folder, or that of the books in a Flower project
 
+    def __repr__(self) -> str:
+        return in_lines(f"{type(self).__name__} in {self.directory}", [*self.rows(), ("statement", self.statement)])
 
-@dataclass(frozen=True, slots=True, eq=False)
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each line people see."""
+        return [("model", f"a {type(self.model).__name__} of {self.weights.size:,} numbers")]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TrainedRows(Trained[M]):
     """What was trained by rows that somebody else computes."""
 
     plan: Plan
     evaluation: Evaluation | None = None  # of users that were held out; None: nobody was
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Those of the plan, and how good the model is."""
+        measured = [] if self.evaluation is None else self.evaluation.rows()
+        return [("algorithm", self.plan.algorithm), *self.plan.rows()[-3:], *measured]
 
     @property
     def guarantee(self) -> Guarantee:

@@ -69,11 +69,15 @@ class Choice:
         ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tuned(TrainedTable):
     """The model of the best trial, with the promise of the whole search."""
 
     choice: Choice
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What was chosen, and the first lines of its model's."""
+        return [*self.choice.rows()[:3], *self.summary.rows()[:4]]
 
 
 def prepared(

@@ -116,7 +116,7 @@ class Trial:
         return self._mean
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Selected(Trained[Vector]):
     """What a search chose: `model` is what the best trial returned, `statement` the promise of the whole search."""
 
@@ -124,6 +124,10 @@ class Selected(Trained[Vector]):
     name: str
     score: float  # with noise; of the best of several, so rather too high
     price: Mapping[str, Any]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What was chosen, by which score."""
+        return [("chosen", self.name), ("score", f"{self.score:.4g}, of the best of several"), *Trained.rows(self)]
 
 
 @door

@@ -42,7 +42,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON, Plan
+from quoron_server.plan import LEAST_EPSILON, Plan, in_lines
 from quoron_server.wording import sentence
 
 FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")
@@ -84,6 +84,9 @@ class TableSearch:
     rows_of: "_Rows"
     seeded: bool  # a simulation
     assumptions: tuple[Assumption, ...] = ()  # on the table
+
+    def __repr__(self) -> str:
+        return in_lines("TableSearch", self.rows())
 
     @property
     def statement(self) -> str:

@@ -1,0 +1,104 @@
+"""What people print of a result is a title and a few lines of what they ask for first, whatever it holds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from contracts.scenes import make_plan
+from quoron.model import Model
+from quoron.planning.plans import Planned
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.features import Numeric
+from quoron_server.algorithms import ALGORITHMS
+
+LINES, WIDTH = 10, 120
+DRAW = np.random.default_rng(0)
+USERS = 1500
+ROWS = pd.DataFrame({"who": np.arange(2 * USERS) // 2, "age": DRAW.uniform(0, 90, 2 * USERS)})
+ROWS["ill"] = ROWS.age + 10 * DRAW.normal(size=len(ROWS)) > 45
+QUICK = ["algorithm.name=one-pass-dp-sgd", "algorithm.options.rounds=3"]
+TABLE: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}, "epsilon": 8.0, "delta": 1e-4}
+
+
+def lines_of(result: object, *words: str) -> list[str]:
+    """Its lines, which are few and short, and have these words."""
+    printed = repr(result)
+    found = printed.split("\n")
+    assert 2 < len(found) <= LINES
+    assert max(map(len, found)) <= WIDTH
+    assert str(result) == printed or type(result).__name__ == "Summary"  # which has a table of its own
+    assert not [word for word in words if word not in printed]
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("printed")
+
+
+@pytest.fixture(autouse=True)
+def inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("QUORON_LEDGER", str(place / "lifetime.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> Any:
+    keep = quoron.Keep(place / "trained", ledger=place / "lifetime.sqlite")
+    return quoron.train(ROWS, **TABLE, evaluate=0.3, settings=QUICK, keep=keep)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_plan_of_every_algorithm_prints_what_it_promises_and_takes(name: str) -> None:
+    plan = make_plan(name)
+    rounds = f"{plan.cost.rounds:,}, "
+    lines_of(plan, name, "ε = ", "δ = ", plan.guarantee.adjacency, plan.guarantee.exposure, "rounds", rounds, "risk")
+    lines_of(Planned(plan, (), remarks=("x" * 1000,) * 50), name, "50: xxx")
+    assert "SIMULATED" in repr(plan.simulated())
+
+
+def test_a_run_prints_its_guarantee_and_how_good_it_is(trained: Any) -> None:
+    lines_of(trained, "one-pass-dp-sgd", "ε = 8, δ = 0.0001", "accuracy per user", "differential privacy")
+    lines_of(trained.model, "label", "ill", "1: age", "differential privacy")
+    lines_of(trained.summary, "ε = 8, δ = 0.0001")
+    lines_of(trained.evaluation, "accuracy per user", "differential privacy")
+
+
+def test_a_model_of_a_thousand_columns_prints_in_ten_lines(trained: Any) -> None:
+    """Their names are somebody's: none moves a cursor."""
+    features = tuple(Numeric(f"column {place}\x1b[2J\n", 0, 1) for place in range(1000))
+    rules = Encoding(features, trained.model.encoding.label, intercept=True, feature_norm=1.0)
+    found = lines_of(Model(np.zeros(1001), rules, trained.model.loss, None), "1,000: column 0", "guarantee")
+    assert all(line.isprintable() for line in found)
+
+
+def test_simulations_and_comparisons_print_what_they_reached() -> None:
+    table = {name: value for name, value in TABLE.items() if name != "epsilon"}
+    run = quoron.simulate(ROWS, **table, epsilon=8.0, settings=QUICK)
+    lines_of(run, "one-pass-dp-sgd", "rounds", "excess risk")
+    lines_of(run.summary, "one-pass-dp-sgd")
+    told = {"directory": Path("there"), "request": None, "runs": ()}
+    cells = [{"algorithm": f"a{place}", "excess_risk": None if place else 0.5} for place in range(40)]
+    lines_of(quoron.Comparison(cells=tuple(cells), **told), "40 cells", "a0 ", "0.5", "no result", "32 more")  # type: ignore[arg-type]
+
+
+def test_other_releases_print_their_figures() -> None:
+    lines_of(quoron.private_mean(np.ones((9000, 300)), 2.0, 1e-6, bound=30.0), "300 numbers", "differential privacy")
+    asked = ["mean of age", "histogram of age in 40 bins"]
+    known = {"user": "who", "numeric": {"age": (0, 100)}}
+    lines_of(quoron.statistics(ROWS, asked, **known, epsilon=8.0, delta=1e-4), "1,500 users", "mean of age", "more")
+    rows = quoron.train_rows(
+        lambda users, point: np.zeros((len(users), len(point))), users=900, dimension=3, epsilon=2.0, delta=1e-4,
+        items_per_user=3, method=quoron.Method(radius=1.0, clip_norm=1.0, options={"rounds": 2}),
+    )  # fmt: skip
+    lines_of(rows, "one-pass-dp-sgd", "900", "differential privacy")
+
+
+def test_a_search_prints_its_price_and_its_choice() -> None:
+    asked: dict[str, Any] = {**TABLE, "vary": {"loss.ridge": [0.0, 0.1]}, "settings": QUICK}
+    lines_of(quoron.plan_tuning(ROWS, **asked), "settings", "ε = 8")
+    lines_of(quoron.tune(ROWS, **asked, effort=quoron.Effort(trials=2.0)), "chosen", "differential privacy")
