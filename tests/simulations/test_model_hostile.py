@@ -237,7 +237,7 @@ def test_names_that_no_model_can_hold_are_refused_before_a_charge(control, tmp_p
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
     table = pd.DataFrame({"who": list("abcd"), "ward": ["north", f"n{control}"] * 2, "ill": [0, 1, 1, 0]})
     for columns in ({"categorical": {"ward": [f"n{control}"]}}, {"numeric": {f"age{control}": (0, 1)}}):
-        with pytest.raises(ConfigError, match="names and values without control characters, got '.*Write it without"):
+        with pytest.raises(ConfigError, match=r"names and values without control characters, got '.*Write it without"):
             quoron.train(table, user="who", label="ill", epsilon=1.0, **columns)
     assert not (tmp_path / "lifetime.sqlite").exists()
     codes, names = row_kinds.codes(tables.read(table), "ward")
