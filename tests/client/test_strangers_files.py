@@ -164,7 +164,7 @@ def test_names_of_columns_that_are_no_utf8_are_told(how: str, tmp_path: Path) ->
     source = {"folder": tmp_path, "a reader": None}.get(how, path)
     for names in (None, ["who"], ["age"]):
         source = pa.ipc.open_stream(data) if how == "a reader" else source
-        with pytest.raises(DataError, match="Expected the names of columns in '.*' in UTF-8, got other bytes"):
+        with pytest.raises(DataError, match=r"Expected the names of columns in '.*' in UTF-8, got other bytes"):
             tables.read(source, names)
 
 
