@@ -202,7 +202,7 @@ def test_lists_of_any_depth_are_refused_by_name(levels, tmp_path):
         quoron.load(tmp_path / "model.json")
 
 
-CONTROLS = ("\x1b[2J", "\x00", "\x07", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u200f")
+CONTROLS = ("\x1b[2J", "\x00", "\x07", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u2069")
 TEXTS = (
     ("promise", "statement"),
     ("promise", "algorithm"),

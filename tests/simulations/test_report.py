@@ -28,7 +28,7 @@ from summaries import EXAMPLE
 pytestmark = pytest.mark.usefixtures("planned_once")
 
 SUMMARY = Summary(**EXAMPLE)
-HOSTILE = ('<script>alert("1")</script>', 'it\'s "quoted" & <b>', "\u202eoidar\u202c عمر", "x" * 400)
+HOSTILE = ('<script>alert("1")</script>', 'it\'s "quoted" & <b>', "\u200fعمر radio", "x" * 400)
 FIGURES = (
     Figure("accuracy", "user", 0.69, 0.66, 0.72, 0.63, "majority", useless=False),
     Figure("AUC", "user", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
