@@ -43,6 +43,13 @@ MAX_NAME = 200  # characters of a run's name
 MAX_BINS = 1 << 16
 MAX_POINTS = 16  # at which losses are asked for
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
+# Whoever does not answer a ping is gone. gRPC waits a minute unless it is told; a slow link needs some seconds.
+KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+)
+GONE_AFTER = 50  # seconds until a connection that has died without a word counts as none
 # Of both ends' connections: no pings that measure the link, so that a round's bytes follow from its question alone.
 STEADY = (("grpc.http2.bdp_probe", 0),)
 
