@@ -178,6 +178,17 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
     return np.zeros(shape), Status.REJECTED
 
 
+def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
+    """Whether an answer is of the type, shape and length that was asked for, and its status one of this protocol.
+
+    A client that works sends no other, whatever its data are; what the numbers are is not looked at.
+    """
+    status, sent = int(message.status), message.values
+    if status != Status.ANSWERED:
+        return status in (Status.MISSING, Status.REJECTED)
+    return sent.dtype == "float64" and tuple(sent.shape) == shape and len(sent.data) == 8 * prod(shape)
+
+
 def array_to_wire(array: NDArray[Any]) -> values.Array:
     """Raw little-endian bytes in C order."""
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

@@ -141,6 +141,7 @@ class Sessions:
         self.backlog = Backlog() if backlog is None else backlog
         self._spill = spill_folder() if spill is None else spill
         self.runs: dict[str, RunSession] = {}
+        self.misfits: Counter[int] = Counter()  # answers of another type or length than was asked for, by user
         self._here: dict[int, Connection] = {}
 
     @property
@@ -279,6 +280,10 @@ class Sessions:
         elif user not in current.cohort.persons:
             row = int(rows[0] if current.apart is None else np.searchsorted(current.apart, rows[0]))
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+            if current.status[row] == Status.REJECTED and not wire.fits(message, current.shape):
+                self.misfits[user] += 1
+        elif current.cohort.sums is None and not wire.fits(message, (len(rows), *current.shape)):
+            self.misfits[user] += 1
         elif isinstance(read := current.cohort.read(message, user, current.shape, current.length), Answers):
             current.values[rows], current.status[rows] = read.values, read.status
         elif read is not None:
@@ -298,6 +303,8 @@ class Sessions:
         if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
             current.values.view(np.uint64)[row], current.sealed[row] = made
             current.status[row] = Status.ANSWERED
+        if made is None:
+            self.misfits[user] += 1
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
