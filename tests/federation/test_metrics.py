@@ -1,6 +1,7 @@
 """What a coordinator tells those who watch over it: where, in which format, and nothing that a user's answer moves."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import re
@@ -10,13 +11,17 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from federation import crowd
 from federation.crowd import Answering, Honest, carried_out, coordinator, put_clock_forward, until
 from federation.rehearsal import USERS, Scene
 from quoron.cli.app import invoke
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import service
@@ -176,6 +181,39 @@ async def fetched(address: str, request: str) -> str:
         return ""
     finally:
         writer.close()
+
+
+def test_answers_of_another_length_are_named_and_counted_and_numbers_that_follow_from_data_are_not(
+    tmp_path: Path, our_logs: pytest.LogCaptureFixture
+) -> None:
+    honest = crowd.Honest.of(20)
+    sent = {0: np.zeros(4), 1: np.full(3, np.nan), 2: np.full(3, 1e300)}
+
+    def answering(user: int, question: pb.Question) -> pb.Answer:
+        answer = honest(user, question)
+        values = sent.get(user)
+        return (
+            answer
+            if values is None
+            else wire.answer_to_wire("trial", answer.round, answer.digest, values, Status.ANSWERED)
+        )
+
+    async def scene() -> str:
+        async with crowd.coordinator(tmp_path, metrics="0") as running, contextlib.AsyncExitStack() as stack:
+            for peer in await stack.enter_async_context(crowd.crowd(running.listen, 20)):
+                stack.callback(asyncio.create_task(peer.work(answering)).cancel)
+            wanted = crowd.specification("mean-sgd", options={"rounds": 3, "rate": 1.0})
+            await running.manager.submit(wanted.as_text())
+            await crowd.complete(running)
+            return await running.metrics.text()
+
+    told = crowd.carried_out(scene())
+    assert [line for line in told.splitlines() if line.startswith("quoron_client_misfits")] == [
+        'quoron_client_misfits_total{client="client-0"} 3'
+    ]
+    named = [line for line in our_logs.messages if "does not fit" in line]
+    assert len(named) == 1
+    assert "client 'client-0' answers with another type or length" in named[0]
 
 
 def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> None:

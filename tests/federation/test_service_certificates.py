@@ -1,22 +1,42 @@
 """Which certificates are let in, and where a coordinator listens without any."""
 
+import asyncio
+import contextlib
 import datetime as dt
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from federation.crowd import Peer, carried_out, coordinator
-from federation.tls import channel, own_authority, refused, transport
+from federation.crowd import (
+    Honest,
+    Peer,
+    carried_out,
+    complete,
+    coordinator,
+    crowd,
+    inline_model,
+    specification,
+    until,
+)
+from federation.tls import USERS, channel, own_authority, refused, transport
+from federation.wires import Wires
+from quoron.operate.watching import words
+from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, revocation
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, clock, revocation
 from quoron_server.service.revocation import Revocations
+
+coordinators = sys.modules[Coordinator.__module__]
 
 
 @pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator"])
@@ -40,6 +60,69 @@ def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: Path, 
                 return code, await Peer(invited).enrol()  # nobody had come in before, and it goes on
 
     assert carried_out(outside()) == (grpc.StatusCode.UNAVAILABLE, 0)
+
+
+def test_a_connection_that_died_without_a_word_counts_as_none_within_fifty_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a hundred times sooner; gRPC's own minute for an answer to a ping stood beyond them."""
+    options, timed = dict(coordinators._CONNECTION), ("grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms")
+    assert sum(options[name] for name in timed) <= 1000 * wire.GONE_AFTER
+    hurried = options | {name: options[name] // 100 for name in timed}
+    monkeypatch.setattr(coordinators, "_CONNECTION", tuple(hurried.items()))
+
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running:
+            with Wires(running.listen) as wires:
+                async with grpc.aio.insecure_channel(wires.address) as cut:
+                    peer = Peer(cut, "ada")
+                    await peer.enrol()
+                    await peer.hello()
+                    assert running.sessions.connected == 1
+                    wires.cut.add(0)
+                    await until(lambda: not running.sessions.connected)
+
+    carried_out(scene(), within=50.0)
+
+
+def test_a_clock_that_is_put_back_shuts_nobody_out_and_ends_no_run(
+    issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hours, in the middle of a round of a run with a quorum: the round is asked again once the clock is right."""
+    monkeypatch.setattr(client_plane, "LOOK", 0.01)
+    wanted, back = specification("one-pass-dp-sgd", early_ends=True), [0.0]
+    monkeypatch.setattr(clock, "_wall", lambda: time.time() - back[0])
+    honest = Honest.of(USERS)
+
+    def answering(user: int, question: pb.Question) -> pb.Answer:
+        back[0] = 7200.0 if len(honest.asked) == 9 else back[0]  # three rounds of three
+        return honest(user, question)
+
+    async def scene() -> np.ndarray:
+        opened = transport(issued)
+        async with coordinator(tmp_path, transport=opened) as running, contextlib.AsyncExitStack() as stack:
+
+            def own(number: int) -> grpc.aio.Channel:
+                return channel(running.listen, issued, f"client-{number}")
+
+            for peer in await stack.enter_async_context(crowd(running.listen, USERS, own)):
+                stack.callback(asyncio.create_task(peer.work(answering)).cancel)
+            await running.manager.submit(wanted.as_text())
+            await until(lambda: running.manager.records.away)
+            (run,) = await running.manager.runs()
+            assert (run["state"], run["connected"]) == ("paused", USERS)
+            assert run["error"].startswith("The coordinator's clock was put back by 7,200 seconds")
+            awaited = await running.manager.awaited("trial")
+            assert words(awaited).startswith("paused: The coordinator's clock was put back")
+            for _ in range(20):  # looks of whoever ends conversations by their certificates
+                await asyncio.sleep(0.01)
+            assert running.sessions.connected == USERS
+            assert len((await running.manager.feed("trial"))._events) <= 3
+            back[0] = 0.0
+            return await complete(running)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
+    assert len(honest.asked) > 18  # of six rounds of three clients one was asked twice
 
 
 def test_plain_text_and_a_name_do_not_get_past_tls(issued: Path, tmp_path: Path) -> None:

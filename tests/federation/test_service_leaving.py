@@ -209,8 +209,12 @@ def test_a_coordinator_that_cannot_listen_leaves_its_runs_for_the_next(tmp_path:
     np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
 
 
-def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_asked(tmp_path: Path) -> None:
-    """A run submitted to a coordinator that has just come back: its clients come a little later, and all answer."""
+@pytest.mark.parametrize("all_come", [True, False])
+def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_asked(tmp_path: Path, all_come: bool) -> None:
+    """A run submitted to a coordinator that has just come back: its clients come a little later, and all answer.
+
+    Once the last of them is there nobody waits for the rest of that time.
+    """
     wanted = specification("one-pass-dp-sgd")
 
     async def scene() -> np.ndarray:
@@ -223,11 +227,16 @@ def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_asked(
             assert (awaited["kind"], awaited["what"]) == ("awaits", "clients")
             assert re.match(r"awaits clients that come back after the coordinator's start, \d+ s left", words(awaited))
             honest = Honest.of(USERS)
-            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
+            *others, last = await stack.enter_async_context(crowd(running.listen, USERS))
+            for peer in others:
                 stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-            await until(lambda: len(running.sessions.runs["trial"].present) == USERS)
+            await until(lambda: len(running.sessions.runs["trial"].present) == USERS - 1)
+            put_clock_forward(1800.0)  # looks whether all are there
             assert not honest.asked
-            put_clock_forward(3600.0)
+            if not all_come:
+                put_clock_forward(1800.0)
+                await until(lambda: honest.asked)
+            stack.callback(asyncio.create_task(last.work(honest)).cancel)
             return await complete(running)
 
     np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))

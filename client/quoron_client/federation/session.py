@@ -52,8 +52,7 @@ LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specificati
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_SAID),
     ("grpc.max_send_message_length", parts.MOST + parts.BESIDE),
-    ("grpc.keepalive_time_ms", 1000 * wire.KEEPALIVE_SECONDS),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *wire.KEEPALIVE,
     ("grpc.http2.max_pings_without_data", 0),
     *wire.STEADY,
     ("grpc.http2.lookahead_bytes", 1 << 20),  # of a question, before the first word about how much may come

@@ -43,6 +43,13 @@ MAX_NAME = 200  # characters of a run's name
 MAX_BINS = 1 << 16
 MAX_POINTS = 16  # at which losses are asked for
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
+# Whoever does not answer a ping is gone. gRPC waits a minute unless it is told; a slow link needs some seconds.
+KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+)
+GONE_AFTER = 50  # seconds until a connection that has died without a word counts as none
 # Of both ends' connections: no pings that measure the link, so that a round's bytes follow from its question alone.
 STEADY = (("grpc.http2.bdp_probe", 0),)
 
@@ -169,6 +176,17 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
             if np.count_nonzero(np.isfinite(found)) == len(found):  # several times as fast as `all`
                 return found.reshape(shape), Status.ANSWERED
     return np.zeros(shape), Status.REJECTED
+
+
+def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
+    """Whether an answer is of the type, shape and length that was asked for, and its status one of this protocol.
+
+    A client that works sends no other, whatever its data are; what the numbers are is not looked at.
+    """
+    status, sent = int(message.status), message.values
+    if status != Status.ANSWERED:
+        return status in (Status.MISSING, Status.REJECTED)
+    return sent.dtype == "float64" and tuple(sent.shape) == shape and len(sent.data) == 8 * prod(shape)
 
 
 def array_to_wire(array: NDArray[Any]) -> values.Array:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from quoron_client.protocol import wire
 from quoron_client.protocol.identity import fingerprint, load
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError
 from quoron_privacy.two_servers.chain import Entry
@@ -48,8 +49,7 @@ _OPTIONS = (
     ("grpc.max_allowed_incoming_connections", 64),
     ("grpc.max_concurrent_streams", 4),
     ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.keepalive_time_ms", 30_000),  # who is gone keeps no place, and no firewall takes a long round for the end
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *wire.KEEPALIVE,  # who is gone keeps no place, and no firewall takes a long round for the end
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

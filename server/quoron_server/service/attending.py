@@ -18,13 +18,10 @@ import numpy as np
 
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import WithoutQuorum
-from quoron_server.round_clock import PAUSE
 from quoron_server.service.engine import RunStopped
 from quoron_server.service.feed import MOST_SHOWN
-from quoron_server.service.sessions import RunSession
+from quoron_server.service.sessions import RunSession, look
 from quoron_server.specification import RunSpecification, willing_needed
-
-_LOOK, _SOON = 1.0, 0.02  # seconds between two looks whether enough members have agreed; with early ends
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +52,7 @@ class Gathering:
         """
         loop, wanted = asyncio.get_running_loop(), self.wanted
         self.until = begins + wanted.waiting
-        look = _SOON if wanted.early_ends else min(_LOOK, PAUSE * wanted.seconds)
+        pause = look(wanted.seconds, early_ends=wanted.early_ends)
         while not self._left.is_set():
             self.willing = self.session.count(self.session.present)
             self.over = self.over or self.willing >= self.needed
@@ -69,7 +66,7 @@ class Gathering:
                     "then submit another run."
                 )
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._left.wait(), min(look, self.until - loop.time()))
+                await asyncio.wait_for(self._left.wait(), min(pause, self.until - loop.time()))
         raise RunStopped(f"Run {wanted.run} was stopped before it began.")
 
     def figures(self) -> dict[str, int]:

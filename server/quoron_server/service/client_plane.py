@@ -174,6 +174,14 @@ class ClientPlane:
             called = journal.called("" if strange else who.name, who.identity)
         _log.info("refused %s: %s, %s", called, refusal.code.name, refusal.words)
         self._manager.counts.refuse_call(refusal.code, refusal.words)
+        if who is not None and refusal.words == OTHER_PROTOCOL:
+            self._misfit(who, "speaks another protocol")
+
+    def _misfit(self, caller: Caller, what: str) -> None:
+        """A client whose software does not fit, whatever its data are: named once in the log, and counted by name."""
+        name = caller.name or caller.identity[:16]
+        if self._manager.counts.misfit(name):
+            _log.warning("client %r %s: its software does not fit, and what it sends counts as nothing", name, what)
 
     async def watch_certificates(self) -> None:
         """For ever, every few seconds: end conversations with clients that only listen, by certificates that are
@@ -276,11 +284,14 @@ class ClientPlane:
             await self._manager.sessions.consent(conversation, message.consent)
 
     def _answered(self, conversation: Conversation, answer: pb.Answer | pb.MaskedAnswer, size: int) -> None:
-        sessions = self._manager.sessions
+        sessions, user = self._manager.sessions, conversation.user
+        misfits = sessions.misfits[user]
         if isinstance(answer, pb.MaskedAnswer):
             verdict = sessions.masked(conversation.user, answer, size)
         else:
             verdict = sessions.answer(conversation.user, answer, size)
+        if sessions.misfits[user] > misfits:
+            self._misfit(self._callers[conversation], "answers with another type or length than it was asked for")
         if verdict == pb.VERDICT_TAKEN:  # nobody needs to hear it, and saying so costs as much as the next question
             return
         receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)

@@ -32,7 +32,7 @@ from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.rounds import Evaluate
-from quoron_server.service import journal, metrics_port
+from quoron_server.service import clock, journal, metrics_port
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.client_plane import ClientPlane
 from quoron_server.service.control_plane import ControlPlane, TokenGate
@@ -71,8 +71,7 @@ _CONTROL = (
 )
 _CONNECTION = (
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a partner
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *wire.KEEPALIVE,
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -158,6 +157,7 @@ class Coordinator:
                 away_after=config.away_after,
                 most_people=config.most_people,
                 revoked=config.transport.revoked,
+                put_back=float if config.transport.plaintext else clock.put_back,  # without certificates nothing ends
                 helping=None if config.helper is None else two_servers.Helping(config.helper, self._database),
             )
             try:

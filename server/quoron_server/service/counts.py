@@ -1,4 +1,4 @@
-"""What a coordinator counts for those who watch over it, since it started: nothing of an answer, nor of who gave it."""
+"""What a coordinator counts for those who watch over it, since it started: nothing that follows from anybody's data."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from quoron_server.specification import OtherPlan
 
 WHY = ("limit", "plan", "other")  # a submitted run is refused
 OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}. Use a matching version."
+_NAMED, _OTHERS = 100, "others"  # clients
 CALLS = ("identity", "revoked", "expired", "foreign", "other")  # a call is refused
 
 
@@ -21,6 +22,7 @@ class Counts:
 
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
+    misfits: Counter[str] = field(default_factory=Counter)  # messages of software that does not fit, by client
     newer_books: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
@@ -28,6 +30,12 @@ class Counts:
         if not isinstance(error, LedgerUnavailable):
             kinds = {"limit": BudgetExceeded, "plan": OtherPlan}
             self.refused[next((why for why, kind in kinds.items() if isinstance(error, kind)), "other")] += 1
+
+    def misfit(self, client: str) -> bool:
+        """A client's software does not fit; whether that is new. Of many clients the later ones are counted as one."""
+        name = client if client in self.misfits or len(self.misfits) < _NAMED else _OTHERS
+        self.misfits[name] += 1
+        return self.misfits[name] == 1
 
     def refuse_call(self, code: StatusCode, words: str) -> None:
         """A call of a client or an operator ends before it is heard."""

@@ -34,6 +34,7 @@ class GrpcEngine:
     seconds: float
     early_ends: bool = False
     note_agreed: Callable[[set[int]], None] | None = None  # told of members who have agreed since the last time
+    ready: Callable[[], None] = lambda: None  # raises while nobody may be counted as missing
     stopped: bool = False
     _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
@@ -50,6 +51,7 @@ class GrpcEngine:
 
     def collect(self, question: Question, shape: tuple[int, ...], row: pb.Row | None = None) -> Answers:
         """What came, of this shape, as `Sessions.ask` has it: nobody has looked at it."""
+        self.ready()
         self.note()
         coroutine = self.sessions.ask(
             self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends, row=row
@@ -63,6 +65,7 @@ class GrpcEngine:
             raise RunStopped(
                 f"Run {self.session.run} was stopped before round {question.round} was complete."
             ) from None
+        self.ready()
         self.note()
         return answers
 

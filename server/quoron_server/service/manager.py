@@ -66,20 +66,22 @@ class Manager:
         most_people: int = 1,
         revoked: Revocations | None = None,
         helping: "Helping | None" = None,
+        put_back: Callable[[], float] = float,
     ) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
         Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
-        asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else. Users who
-        were not seen for `away_after` seconds are away, those who were `revoked` retired. A client answers for at most
-        `most_people`. Runs of two servers need the other one, for `helping`.
+        asked, or until all members of a run are there, which is told. `evaluate` measures models of simulations, and
+        of nothing else. Users who were not seen for `away_after` seconds are away, those who were `revoked` retired. A
+        client answers for at most `most_people`. Runs of two servers need the other one, for `helping`. Runs wait while
+        this machine's clock is `put_back`.
         """
         self.sessions, self._evaluate = sessions, evaluate
         self._books = Books(database, away_after=away_after)
         self._registry = self._books.registry
         self.users = Users(self._books, sessions, revoked)
         self.accounts = Accounts(self._books.population)
-        self.records = Records(database)
+        self.records = Records(database, put_back)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._helping = helping
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
@@ -371,6 +373,7 @@ class Manager:
     async def _carry_out(self, run: Running) -> None:
         """One try: begin unless begun, then ask on from where the ledger stands."""
         loop, wanted = asyncio.get_running_loop(), run.specification
+        self._require_clock(run)
         members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
         run.begun = run.begun or begun
         helping = self._helping if run.plan.guarantee.exposure == "two-servers" else None
@@ -386,7 +389,11 @@ class Manager:
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()
-        await run.gathering.wait(max(loop.time(), self._gathered))
+        try:
+            await run.gathering.wait(max(loop.time(), self._gathered))
+        except WithoutQuorum:
+            self._require_clock(run)
+            raise
         run.begun = True
         events = await asyncio.to_thread(self._begin, run)
         for event in events:
@@ -403,6 +410,7 @@ class Manager:
             wanted.seconds,
             wanted.early_ends,
             lambda users: self._note_agreed(run, users),
+            lambda: self._require_clock(run),
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
@@ -418,6 +426,11 @@ class Manager:
             await until_published(run, session, self._stopping)
             raise
         await until_published(run, session, self._stopping)
+
+    def _require_clock(self, run: Running) -> None:
+        """LedgerUnavailable while the clock is put back: who is missing then, is missing for this machine's sake."""
+        if self.records.put_back() and not run.cancelled:
+            raise LedgerUnavailable(self.records.away)
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee

@@ -6,7 +6,8 @@
     quoron_runs{state="running"} 2
 
 Nothing follows from an answer, from who gave one or when, or from how many there were: whoever answers, the text is
-the same (docs/federation.md#metrics). How far a run has come is told when its watchers are told. Sizes are rounded.
+the same (docs/federation.md#metrics), unless it is no answer, of a length or type that no data lead to. How far a run
+has come is told when its watchers are told. Sizes are rounded.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ _PER_RUN: "tuple[tuple[str, str, Callable[[Standing], float | None]], ...]" = (
         lambda run: run.idle,
     ),
     ("run_members", "Users whose run it is.", lambda run: run.members),
-    ("run_members_connected", "Of these, who is connected now.", lambda run: run.connected),
+    ("run_members_connected", "Of these, who is connected, or was 50 seconds ago.", lambda run: run.connected),
     ("run_quorum", "Share of those asked who must answer, as declared.", lambda run: run.quorum),
 )
 
@@ -241,6 +242,9 @@ class Metrics:
         yield family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)
         calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
         yield family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
+        misfits = [({"client": client}, number) for client, number in self._manager.counts.misfits.items()]
+        told = "Answers of another type or length than was asked for, and calls in another protocol, since the start."
+        yield family("client_misfits_total", told, misfits, "counter")
         days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
         yield family("certificate_days_left", "Whole days to the end of the first certificate of a kind.", days)
         if self._transport.revoked is not None:

@@ -41,9 +41,12 @@ class UnknownRun(ConfigError):
 class Records:
     """Reads. Methods raise UnknownRun, and LedgerUnavailable while the database is away."""
 
-    def __init__(self, database: Database) -> None:
-        """It reads in threads of its own, and plans in one: whoever asks much keeps nobody else waiting."""
-        self._database = database
+    def __init__(self, database: Database, put_back: Callable[[], float] = float) -> None:
+        """It reads in threads of its own, and plans in one: whoever asks much keeps nobody else waiting.
+
+        `put_back`: seconds by which this machine's clock was put back.
+        """
+        self._database, self.put_back = database, put_back
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._registry, self._population = Registry(database), PopulationLedger(database)
@@ -52,7 +55,13 @@ class Records:
 
     @property
     def away(self) -> str:
-        """Why nothing can be written now, and that runs wait for it; "" while it can."""
+        """Why runs wait, though they are here: nothing can be written, or the clock was put back; "" if they do not."""
+        if behind := self.put_back():
+            return (
+                f"The coordinator's clock was put back by {behind:,.0f} seconds, by which it would shut out clients. "
+                "Nothing is lost, and it goes on by itself once the clock is right. If it is right now, start the "
+                "coordinator again."
+            )
         why = self._database.failing
         return f"{why} Nothing is lost, and it goes on by itself once it can be written." if why else ""
 

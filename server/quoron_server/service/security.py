@@ -19,8 +19,9 @@ from quoron_client.protocol.identity import days_left
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.budget import EVERYONE
 from quoron_server.service import certificates
+from quoron_server.service.clock import now
 from quoron_server.service.revocation import Revocations
-from quoron_server.service.trust import Held, Trust, now
+from quoron_server.service.trust import Held, Trust
 
 NAME, GROUP = "quoron-client", "quoron-group"  # metadata that names a client, in plaintext only
 EXPIRED = "This client's certificate is not valid now. Renew it, or correct the clock, and come back."

@@ -37,6 +37,7 @@ from quoron_server.traffic import GRPC
 
 _PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
 _BATCH = 32  # questions between two looks at what has come in
+_LOOK, _SOON = 1.0, 0.02  # seconds between two looks at who is there; with early ends
 _log = logging.getLogger("quoron")
 
 
@@ -117,9 +118,19 @@ class RunSession:
         self.persons = Counter(homes(self.members, self.silos).tolist())
         self.users = self.persons.keys()
 
+    @property
+    def everybody(self) -> bool:
+        """Whether every client is connected and has said whether it takes part."""
+        return self.users <= self.present | self.absent
+
     def count(self, clients: Iterable[int]) -> int:
         """How many members these have."""
         return sum(self.persons[each] for each in clients)
+
+
+def look(seconds: float, *, early_ends: bool) -> float:
+    """Seconds between two looks at who is there: when each comes may tell how long its file is."""
+    return _SOON if early_ends else min(_LOOK, round_clock.PAUSE * seconds)
 
 
 class Sessions:
@@ -130,6 +141,7 @@ class Sessions:
         self.backlog = Backlog() if backlog is None else backlog
         self._spill = spill_folder() if spill is None else spill
         self.runs: dict[str, RunSession] = {}
+        self.misfits: Counter[int] = Counter()  # answers of another type or length than was asked for, by user
         self._here: dict[int, Connection] = {}
 
     @property
@@ -173,7 +185,8 @@ class Sessions:
         sheet: str = "",
         consent: HelperConsent | None = None,
     ) -> RunSession:
-        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on.
+        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on, or
+        once all of them are here.
 
         `silos` says of clients that answer for several members how many users they have, by the first; with `sums` they
         answer with the sums of a question that has any. With two servers a client is told the `sheet` of the plan, and
@@ -267,6 +280,10 @@ class Sessions:
         elif user not in current.cohort.persons:
             row = int(rows[0] if current.apart is None else np.searchsorted(current.apart, rows[0]))
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+            if current.status[row] == Status.REJECTED and not wire.fits(message, current.shape):
+                self.misfits[user] += 1
+        elif current.cohort.sums is None and not wire.fits(message, (len(rows), *current.shape)):
+            self.misfits[user] += 1
         elif isinstance(read := current.cohort.read(message, user, current.shape, current.length), Answers):
             current.values[rows], current.status[rows] = read.values, read.status
         elif read is not None:
@@ -286,6 +303,8 @@ class Sessions:
         if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
             current.values.view(np.uint64)[row], current.sealed[row] = made
             current.status[row] = Status.ANSWERED
+        if made is None:
+            self.misfits[user] += 1
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
@@ -332,8 +351,11 @@ class Sessions:
         times that do not depend on who answered (`round_clock`).
         """
         loop = asyncio.get_running_loop()
-        if (left := session.gathered - loop.time()) > 0:
-            await asyncio.sleep(left)
+        while (left := session.gathered - loop.time()) > 0:
+            if session.everybody:
+                session.gathered = loop.time()
+            else:
+                await asyncio.sleep(min(left, look(seconds, early_ends=early_ends)))
         cohort = Cohort.of(question, session.members, session.silos, sums=session.sums, row=row)
         apart = cohort.apart
         place = len(question.cohort if apart is None else apart), shape, self._spill

@@ -22,15 +22,11 @@ from cryptography.hazmat.primitives import serialization
 from quoron_client.protocol.identity import days_left, ending
 from quoron_privacy.errors import IdentityError
 from quoron_server.service import certificates
+from quoron_server.service.clock import now
 from quoron_server.service.revocation import Version, version
 
 _log = logging.getLogger("quoron")
 _A_DAY = dt.timedelta(days=1)  # between two warnings of what ends soon
-
-
-def now() -> dt.datetime:
-    """The time by which certificates are valid: this machine's."""
-    return dt.datetime.now(dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def serve(
         typer.Option(
             envvar="QUORON_GATHER",
             metavar="SECONDS",
-            help="After a start, for clients enrolled before to come back before anybody is asked.",
+            help="After a start, at most, for clients enrolled before to come back before anybody is asked.",
         ),
     ] = 75.0,
     away_after: Annotated[
@@ -246,11 +246,13 @@ def _warn(said: str | None) -> None:
 @shared_options
 def runs(connection: Connection, as_json: Json = False) -> None:
     """List the runs of a coordinator."""
+    from quoron_client.protocol.wire import GONE_AFTER
+
     with connection.open() as control:
         for each in control.runs():
             shown = "\t".join(str(each[key]) for key in ("run", "state", "created", "error") if each[key])
             if "connected" in each:
-                shown += f"\t{each['connected']} of {each['members']} members connected now"
+                shown += f"\t{each['connected']} of {each['members']} members connected in the last {GONE_AFTER} s"
             say(each, printable(shown), as_json=as_json)
 
 

@@ -33,8 +33,7 @@ from quoron_protos.v1 import federation_pb2_grpc
 PATIENCE = 30.0  # seconds for one call; planning takes a few
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a model or a ledger is as long as it is
-    ("grpc.keepalive_time_ms", 1000 * wire.KEEPALIVE_SECONDS),  # who watches learns of a connection that is gone
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *wire.KEEPALIVE,  # who watches learns of a connection that is gone
     ("grpc.http2.max_pings_without_data", 0),
 )
 _KINDS: dict[grpc.StatusCode, type[QuoronError]] = {

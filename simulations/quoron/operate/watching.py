@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from quoron.operate.control import Control
+from quoron_client.protocol.wire import GONE_AFTER
 from quoron_privacy.errors import LedgerUnavailable, RunError, Unreachable, printable
 
 LONGEST = 10.0  # seconds between two tries
@@ -120,7 +121,7 @@ def _left(event: dict[str, Any]) -> str:
 
 def _connected(event: dict[str, Any]) -> str:
     """How many clients are there, which tells nothing of who has answered."""
-    return f"; {event['connected']} connected now" if "connected" in event else ""
+    return f"; {event['connected']} connected in the last {GONE_AFTER} s" if "connected" in event else ""
 
 
 def _quorum(share: float | None) -> str:
