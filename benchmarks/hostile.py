@@ -212,7 +212,8 @@ def measured(name: str, folder: Path, turns: int, seconds: float) -> dict[str, P
         address = Address(where["control"], (folder / "token").read_text(), folder / "authority.pem")
         with Control(address) as operator:
             operator.submit(specification(USERS, ROUNDS, DIMENSION).as_text())
-        threading.Thread(target=lambda: said.extend(map(json.loads, crowd.stdout)), daemon=True).start()
+        reader = threading.Thread(target=lambda: said.extend(map(json.loads, crowd.stdout)), daemon=True)
+        reader.start()
         calm = 0.0
         spans: list[tuple[str, float, float]] = []
 
@@ -241,7 +242,7 @@ def measured(name: str, folder: Path, turns: int, seconds: float) -> dict[str, P
                 found[kind].rates.append(float(attacker.communicate("")[0]))
                 time.sleep(1.0)
         crowd.kill()
-        crowd.wait()
+        reader.join()
     found["clean"].mebibytes = calm
     for what, began, took in said:
         for kind, start, end in spans:
@@ -260,14 +261,12 @@ def serve(folder: Path, place: Path) -> list[object]:
 
 @contextmanager
 def process(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    started = subprocess.Popen(
-        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        yield started
-    finally:
-        started.terminate()
-        started.wait()
+    words = [sys.executable, *map(str, arguments)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as started:
+        try:
+            yield started
+        finally:
+            started.terminate()
 
 
 def addresses(started: "subprocess.Popen[str]") -> list[str]:
@@ -279,12 +278,26 @@ def memory(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
+def prepare(folder: Path) -> None:
+    """Certificates and the operator's token. Who takes part in the run is in its group, and nobody else is."""
+    certificates.make_authority(folder, days=1)
+    certificates.issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
+    (folder / "token").write_text(tokens.add(folder / "tokens.json", name="benchmark", role="operator"))
+    for who, number in (("honest", 2 * HONEST + USERS), ("member", MEMBERS)):
+        for each in range(number):
+            certificates.issue(folder, f"{who}-{each}", days=1, unit=None if each >= 2 * HONEST else "others")
+
+
 def row(name: str, found: dict[str, Phases]) -> bool:
     """Prints it; whether the targets are kept."""
     medians = {
         kind: {what: statistics.median(took) if took else float("inf") for what, took in phases.took.items()}
         for kind, phases in found.items()
     }
+    if never := [what for what in KINDS if not found["clean"].took[what]]:
+        raise SystemExit(
+            f"Expected calls of each kind in clean phases, got none of {', '.join(never)}: nothing to compare."
+        )
     cells, kept = [], True
     for what in KINDS:
         clean = medians["clean"][what]
@@ -319,12 +332,7 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            certificates.make_authority(folder, days=1)
-            certificates.issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
-            (folder / "token").write_text(tokens.add(folder / "tokens.json", name="benchmark", role="operator"))
-            for who, number in (("honest", 2 * HONEST + USERS), ("member", MEMBERS)):
-                for each in range(number):
-                    certificates.issue(folder, f"{who}-{each}", days=1)
+            prepare(folder)
             targets = f"below {MOST_RATIO:g}, below {MOST_MEBIBYTES:g} MiB"
             print(f"medians: clean, attacked / clean, sink / clean; targets: {targets}")
             print(f"{'':26s}" + " | ".join(f"{kind:>21s}" for kind in KINDS) + " | MiB more | reached a second")
