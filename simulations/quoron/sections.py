@@ -150,9 +150,9 @@ def with_keywords(part: S, door: str, **short: Any) -> S:
 
 def one_value(*layers: tuple[str, Mapping[str, Any]]) -> None:
     """ConfigError where two layers, each with where it was given, have different values of a key; it names both."""
-    sections = [(where, {name: of for name, of in tree.items() if isinstance(of, Mapping)}) for where, tree in layers]
-    for place, (here, above) in enumerate(sections):
-        for there, below in sections[:place]:
+    trees = [(where, {name: of for name, of in tree.items() if isinstance(of, Mapping)}) for where, tree in layers]
+    for place, (here, above) in enumerate(trees):
+        for there, below in trees[:place]:
             if (found := _difference(below, above)) is not None:
                 key, one, two = found
                 raise ConfigError(
@@ -163,7 +163,7 @@ def one_value(*layers: tuple[str, Mapping[str, Any]]) -> None:
 
 def _difference(below: Mapping[str, Any], above: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """The first dotted key of which both have a value, and these differ; with both."""
-    for key in below.keys() & above.keys():
+    for key in (key for key in below if key in above):
         one, two = below[key], above[key]
         if isinstance(one, Mapping) and isinstance(two, Mapping):
             if (found := _difference(one, two)) is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # planning needs no table
 Frame = Any  # a pandas or polars DataFrame, or a pyarrow Table
 Source = str | Path | Config | Frame
 Settings = Sequence[Setting] | Mapping[str, Any]
+STAND = {"privacy": ("epsilon", "delta"), "train": ("group",)}  # of a file, where noise is secret
 
 
 def described(
@@ -30,17 +31,18 @@ def described(
 ) -> tuple[Config, str, Frame]:
     """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that.
 
-    A simulation may be of a source with other settings. Where noise is `secret` they may not change the promise of a
-    file, only of a preset. ConfigError for two values of one thing.
+    A simulation may be of a source with other settings. Where noise is `secret` they may not change the ε and the δ of
+    a file or whom it charges, only those of a preset. ConfigError for two values of one thing.
     """
     tree, name, base, frame = _found(source, columns)
     layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
     if any(value is not None for value in columns.values()):
         one_value(("arguments, options", tree), *layers_of(layers))
     elif secret and not (isinstance(source, str) and _is_preset(source)):
-        promise = {key: value for key, value in tree.get("privacy", {}).items() if key in ("epsilon", "delta")}
         where = "the Config" if isinstance(source, Config) else str(source)
-        one_value((where, {"privacy": promise}), *layers_of(layers))
+        given = {name: tree[name] for name in STAND if isinstance(tree.get(name), Mapping)}
+        stands = {name: {key: given[name][key] for key in STAND[name] if key in given[name]} for name in given}
+        one_value((where, stands), *layers_of(layers))
     config = configs.from_tree(overlay(tree, layers))
     if base is None:
         return with_columns(config, Path.cwd(), frame), name, frame
@@ -91,8 +93,8 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
             "the path of a file."
         )
     if isinstance(source, Config):
-        unset = {"epsilon"} - source.privacy.model_fields_set  # nobody gave it
-        tree = source.model_dump(mode="json", exclude_none=True, exclude={"privacy": unset})
+        unset = {name: set(keys) - getattr(source, name).model_fields_set for name, keys in STAND.items()}
+        tree = source.model_dump(mode="json", exclude_none=True, exclude=unset)  # defaults, which nobody gave
         return tree, path.stem, Path.cwd(), None
     if path.suffix == ".toml":
         return configs.read(path), path.stem, path.parent, None

@@ -125,6 +125,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: quoron.plan_training("visits.toml", settings=["privacy.delta=1e-3"]),
         r"privacy\.delta, got 0\.0001 \(visits\.toml\) and 0\.001 \(settings, --set\)",
     ),
+    "a file's account": (
+        lambda: quoron.train("charged.toml", keep=Keep(group="others")),
+        r"train\.group, got 'clinic' \(charged\.toml\) and 'others'",
+    ),
     "a Config": (
         lambda: quoron.tune(configs.parse(FILE), epsilon=5.0, vary={"loss.ridge": [0, 1]}),
         r"privacy\.epsilon, got 1\.0 \(the Config\) and 5\.0",
@@ -165,6 +169,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
     ROWS.to_csv("visits.csv", index=False)
     Path("visits.toml").write_text(FILE)
+    Path("charged.toml").write_text(f'{FILE}\n[train]\ngroup = "clinic"\n')
+    Path("odd.toml").write_text(f"privacy = 3\n{FILE.partition('[privacy]')[0]}")
     return tmp_path / "lifetime.sqlite"
 
 
@@ -215,6 +221,14 @@ def test_equal_values_are_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert quoron.plan_training("visits.toml", epsilon=1.0, delta=1e-4).plan.problem.users == 600
     assert invoke(["train", "visits.toml", "--dry-run", "--epsilon", "1", "--epsilon", "1"]) == 0
     assert "error" not in capsys.readouterr().err
+
+
+def test_a_default_that_nobody_gave_is_no_value() -> None:
+    text = FILE.partition("[privacy]")[0]
+    planned = quoron.plan_training(configs.parse(text), epsilon=1.0, delta=1e-4, keep=Keep(group="clinic"))
+    assert planned.plan.problem.users == 600
+    with pytest.raises(ConfigError, match="Expected privacy to be a section"):
+        quoron.plan_training("odd.toml", epsilon=1.0)
 
 
 def test_a_simulation_may_have_another_promise_than_its_preset_or_file() -> None:
