@@ -232,11 +232,11 @@ numeric = { age = [0, 100], dose = [0, 5] }
 items_per_user = 3
 attendance = 0.5
 
-[budget]
-answers_per_user = 6
-
 [privacy]
 epsilon = 1.0
+
+[budget]
+answers_per_user = 6
 """
 
 
