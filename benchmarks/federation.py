@@ -1,6 +1,6 @@
 """Answers a second of a coordinator with many clients, against a bare echo; its memory; that no answer is lost.
 
-    python benchmarks/federation.py [--clients 1000] [--rounds 20] [--dimension 100 ...] [--repeats 3] [--insecure]
+    python benchmarks/federation.py [--clients 1000] [--rounds 20] [--dimension 100 ...] [--repeats 1] [--insecure]
 
 The coordinator is `quoron serve`, one process. The clients are coroutines of another process, each with a connection,
 a certificate and a conversation of its own; they answer at once with a fixed vector, so that the protocol alone is
