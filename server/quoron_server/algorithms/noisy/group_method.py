@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import NoiseSource
@@ -103,8 +104,13 @@ class GroupSGD:
     def update(self, state: NoisyState, answers: Answers, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step. A user's sum is clipped to what its chosen places may add, whatever it sends."""
         p = self.parameters
-        chosen = np.sum(self._chosen(state.round, noise)[1] >= 0, axis=1)  # by the same coins as those asked
-        total, clipped = np.zeros_like(state.iterate), 0
+        cohort, places = self._chosen(state.round, noise)  # by the same coins again
+        if len(cohort) != len(answers.answered):
+            raise RunError(
+                f"Expected answers of the {len(cohort):,} users that this noise draws in round {state.round}, got "
+                f"{len(answers.answered):,}. Update with the noise of the request."
+            )
+        chosen, total, clipped = np.sum(places >= 0, axis=1), np.zeros_like(state.iterate), 0
         for many in range(1, p.width + 1):
             alike = answers.answered & (chosen == many)
             mean, cut = clipped_mean(answers.values, alike, many * p.clip_norm, p.cohort_size)
