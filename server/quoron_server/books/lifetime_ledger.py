@@ -319,9 +319,9 @@ class PopulationLedger:
 
                 def append(kind: str, payload: Row) -> None:
                     row = {"sequence": known.count, "time": self._clock(), "kind": kind, "payload": payload}
-                    row["hash"] = row_hash(known.head, row)
+                    head = row["hash"] = row_hash(known.head, row)
                     connection.execute(_chain.insert(), row | {"payload": canonical(payload)})
-                    self._database.keep_head(row["hash"])
+                    self._database.keep_head(head)
                     written.append(row)
 
                 yield known, append

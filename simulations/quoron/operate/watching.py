@@ -83,6 +83,7 @@ def _words(event: dict[str, Any]) -> str:
     if event["kind"] == "awaits":
         return _awaited(event)
     public = " ".join(f"{key}={value}" for key, value in event["public"].items() if not isinstance(value, list))
+    public = public.replace("answered=", "messages=")  # whoever counts them knows nothing of what is in them
     missing = event["public"].get("missing")
     if missing:
         public += f"; missing: {', '.join(missing[:_SHOWN])}" + (" and others" if len(missing) > _SHOWN else "")
