@@ -95,10 +95,11 @@ def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missi
     assert events[0]["public"]["answered"] == users - stopped
     assert events[0]["public"]["missing"] == [f"client-{user}" for user in silent]
     assert events[1]["how"] == "without-quorum"
-    assert f"{users - stopped} answered; missing: client-{silent[0]}, " in events[1]["error"]
+    assert f"{users - stopped} messages came; missing: client-{silent[0]}, " in events[1]["error"]
     assert f"missing: client-{silent[0]}" in words(events[0])
+    assert "answered" not in words(events[0])
     assert (" and others" in words(events[0])) == (stopped > 20)
-    assert f"{users} users asked, {users - stopped} answered, quorum " in shown[0]
+    assert f"{users} users asked, {users - stopped} messages came, quorum " in shown[0]
     assert charged(tmp_path) == ["trial"]
 
 

@@ -200,7 +200,7 @@ def test_a_specification_has_the_quorum_of_its_configuration_at_a_twentieth_of_e
 def test_a_round_is_told_without_internals() -> None:
     event = {"kind": "round", "round": 2, "rounds": 9, "messages": 20}
     public = {"phase": 3, "radius": 0.25, "absent": [4], "answered": 19, "missing": ["ada"], "quorum": "met"}
-    said = "round 3 of at most 9: 20 users asked, 19 answered, quorum met; missing: ada"
+    said = "round 3 of at most 9: 20 users asked, 19 messages came, quorum met; missing: ada"
     assert words(event | {"public": public}) == said
     assert words(event | {"public": {"halted": True}}) == "round 3 of at most 9: 20 users asked, halted"
 

@@ -68,7 +68,7 @@ def missing_words(event: Mapping[str, Any] | None, unwilling: Sequence[str]) -> 
     if event is None:
         return f" Missing: {_listed(unwilling)}."
     public = event["public"]
-    return f" {public['answered']} answered; missing: {_listed(public.get('missing', ()))}."
+    return f" {public['answered']} messages came; missing: {_listed(public.get('missing', ()))}."
 
 
 def _listed(names: Sequence[str]) -> str:

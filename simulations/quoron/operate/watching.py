@@ -94,9 +94,9 @@ def _words(event: dict[str, Any]) -> str:
 
 
 def _round(event: dict[str, Any], asked: int) -> str:
-    """Which round, whom it asks, and how many have answered where that is public."""
+    """Which round, whom it asks, and how many messages came where that is public; what they hold is not known."""
     line = f"round {event['round'] + 1} of at most {event['rounds']}: {asked} users asked"
-    return line + (f", {event['answered']} answered" if "answered" in event else "")
+    return line + (f", {event['answered']} messages came" if "answered" in event else "")
 
 
 def _awaited(event: dict[str, Any]) -> str:
