@@ -330,4 +330,6 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_
         assert [event["round"] for event in ledger.events()] == list(range(3 * kills))
         np.testing.assert_array_equal(ledger.model, inline(text, tmp_path / "inline"))
     assert len(dead) == kills
+    killed = json.loads((tmp_path / "run" / "federation.json").read_text())["killed"]
+    assert (killed.count("coordinator"), len(killed)) == (kills // 2, kills // 2 + 2 * (kills - kills // 2))
     assert "Traceback" not in (kept.path / "coordinator.log").read_text()
