@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection
+from quoron.network import DEADLINE
 from quoron.paths import dataset, table_file
 from quoron.planning import bounds, projection
 from quoron.planning.plans import Planned, choose
@@ -118,7 +119,7 @@ def _in_silos(prepared: Prepared[Setup]) -> Engine:
     return InSilos(scene.engine, silos, scene.population, section.silos_away, section.silos_hostile)
 
 
-def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int) -> RunResult:
+def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> RunResult:
     """The same with what another ledger holds: of the same run, carried out to its end elsewhere, by processes that
     took so many bytes of `memory`.
     """
@@ -246,7 +247,7 @@ def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
         run=projection.NAME,
         loss={"name": loss.name, **loss.bounds},
         columns=columns_of(config, prepared.scene.population),
-        seconds=projection.DEADLINE,
+        seconds=DEADLINE,
         attendance=config.privacy.attendance,
         silos=None if (silos := silos_of(config, plan.problem.users)) is None else silos.sizes,
         simulation=True,
