@@ -168,11 +168,10 @@ class Carried:
         self.going = [(served, program) for served, program in self.going if program.returncode is None]
 
 
-def main(page: str) -> None:
-    """Bring loopback up, and carry a page out."""
+def loopback_up() -> None:
+    """In a new network, in which nothing is up."""
     with socket.socket() as some:
         fcntl.ioctl(some, 0x8914, struct.pack("16sh", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
-    Carried(page).page_through()
 
 
 def apart() -> str | None:
@@ -209,4 +208,5 @@ def test_whatever_is_said_of_a_line_is_of_one_that_a_page_has(words: str) -> Non
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    loopback_up()
+    Carried(sys.argv[1]).page_through()

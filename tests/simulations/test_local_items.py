@@ -13,11 +13,12 @@ from quoron.local import kept, people, rehearsal
 from quoron.local.folder import ITEMS, ORDER, RUN, Folder
 from quoron.local.items import load_items
 from quoron.local.order import Order
-from quoron.local.people import columns_of, cut, give, give_tables, settle, silos_in
+from quoron.local.people import cut, give, give_tables, settle, silos_in
 from quoron.local.programs import MADE
 from quoron.operate.submission import declared
 from quoron.populations import Synthetic
 from quoron.simulation import run as runs
+from quoron.simulation.scene import columns_of
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items
 from quoron_client.federation.terms import read_terms

@@ -6,6 +6,7 @@ The bits are those of the inline engine: the same plan, the same seeds, and ever
 An interrupted run begins again, to the same bits.
 """
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,14 +20,15 @@ from quoron.local import rehearsal
 from quoron.local.folder import Folder, passing, sweep
 from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, processes_for
-from quoron.local.people import columns_of, give, settle
+from quoron.local.people import give, settle
 from quoron.operate.submission import specification_of
 from quoron.ports import free_ports
 from quoron.prepared import Prepared
+from quoron.processors import memory_below
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.run import RunResult
-from quoron.simulation.scene import Setup
+from quoron.simulation.scene import Setup, columns_of
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, Unreachable, WithoutQuorum
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
@@ -105,9 +107,10 @@ def simulate(
         began = time.monotonic()
         _carry_out(local, prepared, observers)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
+        memory = memory_below(os.getpid())
         folder.write_json(FIGURES, figures | local.stop())
         with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
-            result = runs.taken_over(prepared, folder, ledger)
+            result = runs.taken_over(prepared, folder, ledger, memory)
         if ordered.keep:
             settle(place, prepared, base)
             local.begin(replace(order, simulation_seed=None, corruption=(), kills=(), slow=None, network=None))

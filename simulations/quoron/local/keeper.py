@@ -42,6 +42,7 @@ class Child:
     due: float = 0.0  # when it is to begin
     short: int = 0  # lives that were none, in a row
     by_itself: bool = False  # whether the last one was ended by nobody
+    ordered: bool = False  # whether the last one was to be killed
 
     @property
     def kind(self) -> str:
@@ -58,6 +59,7 @@ class Keeper:
     ear: socket.socket | None  # of whoever started it
     children: list[Child] = field(default_factory=list)
     died: set[int] = field(default_factory=set)  # clients that were killed as ordered
+    killed: list[int | str] = field(default_factory=list)  # clients, or the coordinator, as often as they were
     figures: dict[str, float] = field(default_factory=dict)  # seconds of processors, and largest memory, of who ended
     here: int = 0  # clients in conversation
     leaving: bool = False
@@ -102,7 +104,7 @@ class Keeper:
     def _begin_due(self) -> None:
         for child in self.children:
             if child.process is None and child.due <= time.monotonic():
-                child.began, child.process = time.monotonic(), self._fork(child)
+                child.began, child.process, child.ordered = time.monotonic(), self._fork(child), False
                 self._note()
 
     def _until_due(self) -> float | None:
@@ -148,6 +150,8 @@ class Keeper:
         for child in self.children:
             if child.process is not None and self._has_ended(child):
                 self._hear()
+                if not (child.by_itself or child.ordered):
+                    self.killed += child.numbers or ("coordinator",)
                 if not child.numbers:
                     self.here = 0
                 child.short = child.short + 1 if child.by_itself and time.monotonic() - child.began < QUICK else 0
@@ -191,6 +195,9 @@ class Keeper:
                 self._tell(here=self.here)
             elif kind == "dying":
                 self.died.add(int(rest[0]))
+                self.killed.append(int(rest[0]))
+                for child in self.children:
+                    child.ordered |= int(rest[0]) in child.numbers
             elif kind == "failed":
                 self._fail(f"Client {' has failed: '.join(rest)}")
 
@@ -218,9 +225,10 @@ class Keeper:
                 gc.freeze()  # what is there now no child has to look through, nor to copy
                 self.order, self.here = Order.from_json(self.folder.read(ORDER)), 0
                 self.children, self.died, self.figures = [Child()], set(), {}
+                self.killed = []
             elif word == b"stop":
                 self._end()
-                self._tell(stopped=self.figures | {"killed": sorted(self.died)})
+                self._tell(stopped=self.figures | {"killed": self.killed})
             elif word == b"keep":
                 selector.unregister(self.ear)
                 self.ear.close()

@@ -1,7 +1,6 @@
 """The clients' own items: one file each, of a table split by its user column, or of made-up users."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +19,18 @@ from quoron.populations.table import trained
 from quoron.prepared import Prepared
 from quoron.run_folder import FRAME as OF_FRAME
 from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import Setup, encoding_of, loss_of, setup
+from quoron.simulation.scene import LABEL, Setup, encoding_of, loss_of, setup
 from quoron.sources import resolve
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
-from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
-from quoron_client.losses import Loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_server.silos import Silos
 
-LABEL, PERSON = "label", "person"
+PERSON = "person"
 
 
 def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None) -> tuple[Config, pa.Table | None]:
@@ -100,28 +97,6 @@ def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]
         rows = order[ends[user - 1] if user else 0 : ends[user]]
         _save(own.take(pa.array(rows)), folder, number)
     return kept[training] > 0
-
-
-def columns_of(config: Config, population: Population) -> Encoding:
-    """How the rows of its users' tables become items; of made-up users, names for what they hold."""
-    if isinstance(config.population, TableSection):
-        known = getattr(population, "encoding", None)
-        rules = encoding_of(config.population, population.loss)
-        return rules if known is None else replace(rules, class_weight=known.class_weight)
-    encoding = getattr(population, "encoding", None)
-    if encoding is not None:
-        return encoding  # type: ignore[no-any-return]
-    loss = population.loss
-    features = loss.feature_norm
-    numeric = tuple(Numeric(f"x{place}", -features, features) for place in range(population.dimension // loss.outputs))
-    return Encoding(numeric, _label(loss), intercept=False, feature_norm=loss.feature_norm)
-
-
-def _label(loss: Loss) -> Signs | Range | None:
-    bound = getattr(loss, "label_bound", None)
-    if loss.name == "linear":
-        return None
-    return Signs(LABEL) if bound is None else Range(LABEL, -bound, bound, bound)
 
 
 def _with_domain(config: Config, population: Population) -> Config:

@@ -22,6 +22,9 @@ OF_RELEASES = frozenset(  # labels of rows that follow from what is public or re
         "rounds",
         "users asked",
         "messages",
+        "payload up, down",
+        "messages up, down",
+        "once up, down",
         "bytes up, down",
         "gradient evaluations",
         "silos",
@@ -64,10 +67,12 @@ class Summary:
     private: bool = False  # never: its noise comes from a seed, and figures of private data stand beside the model
     simulation_seed: int = 0
     seconds: float = 0.0
-    peak_memory_bytes: int = 0
+    peak_memory_bytes: int = 0  # of all processes, pages that they share once
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
     wire_up: int = 0  # bytes from clients as on the wire: answers
     wire_down: int = 0  # bytes to clients as on the wire: questions
+    once_up: int = 0  # bytes on the wire from all clients once: handshakes, enrolment, the run's announcement, its end
+    once_down: int = 0  # the same to them
     network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound made of what the run released, by methods that do
@@ -90,6 +95,8 @@ class Summary:
         beside: "Beside",
         simulation_seed: int,
         seconds: float,
+        memory: int = 0,
+        once: tuple[int, int] = (0, 0),
         choice: str | None = None,
         traffic: Sequence[Mapping[str, Any]] = (),
         network: Mapping[str, Any] | None = None,
@@ -98,7 +105,7 @@ class Summary:
         worth: "GaussianPromise | None" = None,
         silos: Sequence[int] = (),
     ) -> "Summary":
-        """The summary of a complete run from its ledger's events."""
+        """The summary of a complete run from its ledger's events; `memory` is of other processes than this one."""
         last = events[-1] if events else {}
         filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
         private = plan.guarantee.exposure != "none"
@@ -133,10 +140,12 @@ class Summary:
             remarks_simulation_only=beside.remarks,
             simulation_seed=simulation_seed,
             seconds=seconds,
-            peak_memory_bytes=peak_memory(),
+            peak_memory_bytes=peak_memory() + memory,
             choice=choice,
             wire_up=sum(row.get("wire_up", 0) for row in traffic),
             wire_down=sum(row.get("wire_down", 0) for row in traffic),
+            once_down=once[0],
+            once_up=once[1],
             network=network,
             told=dict(told or {}),
             users_held_out=users_held_out,
@@ -171,7 +180,8 @@ class Summary:
             rows.append(("users filtered (simulation only)", f"{self.users_filtered_simulation_only:,}"))
         rows += [
             ("messages", f"{self.messages:,}"),
-            ("bytes up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}{self._on_the_wire()}"),
+            ("payload up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}"),
+            *self._on_the_wire(),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
         ]
         if self.silos:
@@ -190,7 +200,7 @@ class Summary:
             rows.append(("values outside their range (simulation only)", shares))
         if self.network is not None:
             rows += time_rows(self.network)
-        rows.append(("time, peak memory", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
+        rows.append(("time, peak memory of all processes", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
         return rows
 
     def _held_out(self) -> str:
@@ -224,8 +234,17 @@ class Summary:
         parts = [f"{word} {value:.4g}" for word, value in known if value is not None]
         return f"{self.test[name]:.4g}" + (f" ({', '.join(parts)})" if parts else "")
 
-    def _on_the_wire(self) -> str:
-        return f" (on the wire {size(self.wire_up)}, {size(self.wire_down)})" if self.wire_up else ""
+    def _on_the_wire(self) -> list[tuple[str, str]]:
+        """What TCP carries; where silos send for their users, what is sent is theirs to say."""
+        if not self.wire_up or self.silos:
+            return []
+        clients = "handshakes, enrolment and the run's announcement, of all clients"
+        whole = size(self.wire_up + self.once_up), size(self.wire_down + self.once_down)
+        return [
+            ("messages up, down", f"{size(self.wire_up)}, {size(self.wire_down)}: with that payload, on the wire"),
+            ("once up, down", f"{size(self.once_up)}, {size(self.once_down)}: {clients}"),
+            ("bytes up, down", f"{', '.join(whole)}: messages and once, without headers of TCP and IP"),
+        ]
 
     def __repr__(self) -> str:
         return in_lines("Summary", self.rows())

@@ -1,6 +1,7 @@
 """Carrying out a run in its folder: start, continue after any interruption, write what it found."""
 
 import hashlib
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection
+from quoron.network import DEADLINE
 from quoron.paths import dataset, table_file
 from quoron.planning import bounds, projection
 from quoron.planning.plans import Planned, choose
@@ -21,12 +23,13 @@ from quoron.prepared import Prepared
 from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import Setup, problem_for_real, setup
+from quoron.simulation.scene import Setup, columns_of, problem_for_real, setup
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import check_delta
 from quoron_server.plan import Plan, in_lines
 from quoron_server.rounds import Engine, Observer
+from quoron_server.traffic import once
 
 if TYPE_CHECKING:  # planning needs neither
     import pyarrow as pa
@@ -119,19 +122,27 @@ def _in_silos(prepared: Prepared[Setup]) -> Engine:
     return InSilos(scene.engine, silos, scene.population, section.silos_away, section.silos_hostile)
 
 
-def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") -> RunResult:
-    """The same with what another ledger holds: of the same run, carried out to its end elsewhere."""
+def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> RunResult:
+    """The same with what another ledger holds: of the same run, carried out to its end elsewhere, by processes that
+    took so many bytes of `memory`.
+    """
     with prepared.begin(folder) as ledger:
         ledger.take_over(other)
-        return _written(prepared, folder, ledger, time.perf_counter() - prepared.began)
+        return _written(prepared, folder, ledger, time.perf_counter() - prepared.began, memory=memory)
 
 
 def _written(
-    prepared: Prepared[Setup], folder: RunFolder, ledger: "Ledger", seconds: float, *, report: bool = True
+    prepared: Prepared[Setup],
+    folder: RunFolder,
+    ledger: "Ledger",
+    seconds: float,
+    *,
+    report: bool = True,
+    memory: int = 0,
 ) -> RunResult:
     """A complete run, and its folder."""
     model, plan = ledger.model, prepared.planned.plan
-    summary, rows = _results(prepared, ledger, model, seconds)
+    summary, rows = _results(prepared, ledger, model, seconds, memory)
     folder.write_rounds(rows)
     folder.write_model(model)
     released = _table_model(prepared, model)
@@ -192,7 +203,7 @@ def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -
 
 
 def _results(
-    prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float
+    prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float, memory: int
 ) -> tuple[Summary, list[dict[str, object]]]:
     config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
     events = ledger.events()
@@ -217,6 +228,8 @@ def _results(
         beside=replace(beside, remarks=(*beside.remarks, *bounds.capped(events))),
         simulation_seed=config.run.simulation_seed,
         seconds=seconds,
+        memory=memory,
+        once=_once(prepared),
         choice=prepared.planned.choice,
         traffic=traffic,
         network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
@@ -226,6 +239,26 @@ def _results(
         users_held_out=getattr(scene.population, "everybody", plan.problem.users) - plan.problem.users,
     )
     return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]
+
+
+def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
+    """Bytes (down, up), on the wire, of all clients that connect and are told of the run, and of its end."""
+    from quoron_server.specification import RunSpecification, describe  # it brings protobuf
+
+    config, plan, loss = prepared.config, prepared.planned.plan, prepared.scene.population.loss
+    told = RunSpecification.model_construct(
+        run=projection.NAME,
+        loss={"name": loss.name, **loss.bounds},
+        columns=columns_of(config, prepared.scene.population),
+        seconds=DEADLINE,
+        attendance=config.privacy.attendance,
+        silos=None if (silos := silos_of(config, plan.problem.users)) is None else silos.sizes,
+        simulation=True,
+    )
+    real = replace(plan, guarantee=replace(plan.guarantee, seeded=False))
+    down, up = once(run=projection.NAME, description=len(json.dumps(describe(told, real))))
+    clients = plan.problem.users if silos is None else len(silos.sizes)
+    return clients * down, clients * up
 
 
 def _spent(plan: Plan, first: float, round_: int) -> dict[str, float]:

@@ -18,7 +18,16 @@ from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
 from quoron.table_section import Dates, Simulated
 from quoron_client.data.dates import DateNumber, DatePart, day_number
-from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
+from quoron_client.data.encoding import (
+    Balanced,
+    Categorical,
+    ClassWeights,
+    Encoding,
+    Numeric,
+    Signs,
+    Weight,
+    read_label,
+)
 from quoron_client.data.features import Hashed
 from quoron_client.data.labels import AnyLabel, Range
 from quoron_client.losses import (
@@ -43,6 +52,7 @@ if TYPE_CHECKING:  # only a table needs it
     import pyarrow as pa
 
 Vector = NDArray[np.float64]
+LABEL = "label"  # of made-up users, as a column
 NARROW = 3.0  # radius of the domain times the feature norm where none is declared, for methods whose noise needs one
 
 
@@ -254,6 +264,28 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         missing=table.missing,
         class_weight=_class_weight(table, label),
     )
+
+
+def columns_of(config: Config, population: Population) -> Encoding:
+    """How the rows of its users' tables become items; of made-up users, names for what they hold."""
+    if isinstance(config.population, configs.TableSection):
+        known = getattr(population, "encoding", None)
+        rules = encoding_of(config.population, population.loss)
+        return rules if known is None else replace(rules, class_weight=known.class_weight)
+    encoding = getattr(population, "encoding", None)
+    if encoding is not None:
+        return encoding  # type: ignore[no-any-return]
+    loss = population.loss
+    features = loss.feature_norm
+    numeric = tuple(Numeric(f"x{place}", -features, features) for place in range(population.dimension // loss.outputs))
+    return Encoding(numeric, _label(loss), intercept=False, feature_norm=loss.feature_norm)
+
+
+def _label(loss: Loss) -> Signs | Range | None:
+    bound = getattr(loss, "label_bound", None)
+    if loss.name == "linear":
+        return None
+    return Signs(LABEL) if bound is None else Range(LABEL, -bound, bound, bound)
 
 
 def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:
