@@ -222,7 +222,7 @@ def test_what_depends_on_private_data_is_marked_everywhere(page: Any) -> None:
         "excess risk",
         "held-out accuracy",
         "values outside their range (simulation only)",
-        "time, peak memory of all processes",
+        "time, peak memory with child processes",
     }
     assert f"{badge} The table has &lt;one&gt; user." in text
     assert "nothing on this page protects anybody" in text

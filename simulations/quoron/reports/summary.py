@@ -67,7 +67,7 @@ class Summary:
     private: bool = False  # never: its noise comes from a seed, and figures of private data stand beside the model
     simulation_seed: int = 0
     seconds: float = 0.0
-    peak_memory_bytes: int = 0  # of all processes, pages that they share once
+    peak_memory_bytes: int = 0  # of this process and those below it, shared pages once
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
     wire_up: int = 0  # bytes from clients as on the wire: answers
     wire_down: int = 0  # bytes to clients as on the wire: questions
@@ -200,7 +200,7 @@ class Summary:
             rows.append(("values outside their range (simulation only)", shares))
         if self.network is not None:
             rows += time_rows(self.network)
-        rows.append(("time, peak memory of all processes", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
+        rows.append(("time, peak memory with child processes", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
         return rows
 
     def _held_out(self) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from quoron.planning.plans import Planned, choose
 from quoron.planning.silos import silos_of
 from quoron.populations import Population
 from quoron.prepared import Prepared
+from quoron.processors import memory_below
 from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
@@ -108,7 +110,8 @@ def carry_out(
     with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
         run.carry_out(ledger, _in_silos(prepared), observers, evaluate=scene.evaluate)
-        return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
+        seconds, memory = before + time.perf_counter() - prepared.began, memory_below(os.getpid())  # of workers
+        return _written(prepared, folder, ledger, seconds, report=report, memory=memory)
 
 
 def _in_silos(prepared: Prepared[Setup]) -> Engine:
