@@ -377,7 +377,7 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
         if None not in (value, option) and value != option:
             raise ConfigError(
                 f"Expected one value of {key}, got {section}.{key}={value} and algorithm.options.{key}={option}. Leave "
-                "one out."
+                "one out, or set both alike where a file or a preset has one."
             )
     return config
 
