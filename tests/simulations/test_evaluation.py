@@ -318,7 +318,7 @@ def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so(scored):
 
 def test_a_label_of_one_class_and_rows_of_no_use_are_told_and_raise_nothing(people, ledger, tmp_path, monkeypatch):
     """With one noise of the figures: an interval misses its baseline once in forty times by chance."""
-    monkeypatch.setattr(SecureNoise, "fresh", lambda: SecureNoise(bytes(32)))
+    monkeypatch.setattr(SecureNoise, "fresh", lambda: SecureNoise(bytes(range(32))))
     alike = train(people.assign(ill=True), tmp_path / "alike").evaluation
     assert alike.figure("AUC").useless
     broken = train(
