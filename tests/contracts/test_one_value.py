@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 import quoron
+from contracts.test_epsilon_is_given import FEDERATED
 from quoron import Keep, Method, Privacy, declare
 from quoron import config as configs
 from quoron.cli.app import app, invoke
@@ -22,21 +23,7 @@ from quoron.flower import train_privately
 from quoron.sklearn import PrivateLogisticRegression
 from quoron_privacy.errors import ConfigError
 
-FILE = """
-[population]
-kind = "table"
-path = "visits.csv"
-user = "who"
-label = "ill"
-numeric = { age = [0, 100] }
-
-[problem]
-items_per_user = 1
-
-[privacy]
-epsilon = 1.0
-delta = 1e-4
-"""
+FILE = f"{FEDERATED}\n[privacy]\nepsilon = 1.0\ndelta = 1e-4\n"
 ROWS = pd.DataFrame({"who": np.arange(600), "age": np.arange(600) % 90, "ill": np.arange(600) % 2})
 TABLE: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
 METHOD = Method(items_per_user=1, radius=1.0, clip_norm=1.0)
