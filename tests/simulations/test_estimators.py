@@ -290,6 +290,7 @@ def test_a_number_of_numpy_is_a_number(ledger):
     assert classifier(**given).fit(X, Y, USERS).guarantee_.epsilon == 8.0
 
 
+@pytest.mark.filterwarnings("ignore:The model predicts")  # of some draws
 def test_a_fit_warns_where_what_it_released_is_no_better_than_none(ledger):
     """Ranges ten million times too wide: no column can be told from noise, whatever the draw."""
     many, ill, whose = people(600)

@@ -178,14 +178,6 @@ class Summary:
         ]
         if self.users_filtered_simulation_only is not None:
             rows.append(("users filtered (simulation only)", f"{self.users_filtered_simulation_only:,}"))
-        rows += [
-            ("messages", f"{self.messages:,}"),
-            ("payload up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}"),
-            *self._on_the_wire(),
-            ("gradient evaluations", f"{self.gradient_evaluations:,}"),
-        ]
-        if self.silos:
-            rows.append(("silos", _silo_words(self.silos)))
         if self.excess_risk is not None:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
         if self.forecast is not None and (words := Meaning(**self.forecast).words()):
@@ -198,6 +190,14 @@ class Summary:
         if self.clipped_simulation_only:
             shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
             rows.append(("values outside their range (simulation only)", shares))
+        rows += [
+            ("messages", f"{self.messages:,}"),
+            ("payload up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}"),
+            *self._on_the_wire(),
+            ("gradient evaluations", f"{self.gradient_evaluations:,}"),
+        ]
+        if self.silos:
+            rows.append(("silos", _silo_words(self.silos)))
         if self.network is not None:
             rows += time_rows(self.network)
         rows.append(("time, peak memory with child processes", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
