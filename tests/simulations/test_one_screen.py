@@ -224,12 +224,16 @@ def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
         assert planned.as_json()["remarks"][0] == doubt
     assert quoron.plan("few.csv", **said | {"epsilon": 8.0, "numeric": {"x0": (0, 100)}}).doubts == ()
     words = ["few.csv", "--user", "who", "--label", "ill", "--epsilon", "1", "--numeric", "x*=0:100"]
-    for command in (["plan", *words], ["train", *words, "--dry-run"], ["train", *words, "--dry-run", "--details"]):
-        assert " ".join(screen(command, monkeypatch, 80)).startswith(f"Warning: {sentence[:50]}")
+    dry = ["train", *words, "--dry-run"]
+    searched = ["tune", "people.csv", *dry[2:], "--vary", "loss.ridge=[0, 0.1]"]
+    for command in (["plan", *words], ["simulate", *words], dry, [*dry, "--details"], searched):
+        assert " ".join(screen(command, monkeypatch, 80)).startswith("Warning: No better than not training, as far as")
     with warnings.catch_warnings():
         warnings.simplefilter("error", DoubtfulModel)
         with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
             quoron.train("few.csv", **said, keep=Keep("stopped"))
+        with pytest.raises(DoubtfulModel, match="No better than not training"):
+            quoron.tune("people.csv", **said, vary={"loss.ridge": [0, 0.1]}, keep=Keep("searched"))
         rows, ill, who = table.filter(like="x"), table["ill"], table["who"]
         with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
             PrivateLogisticRegression(epsilon=1.0, bounds=(0, 100), classes=[False, True]).fit(rows, ill, groups=who)

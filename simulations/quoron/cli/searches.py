@@ -39,6 +39,7 @@ def show_search(search: TableSearch, *, as_json: bool) -> None:
         print(dumps(search.as_json()))
         return
     out = showing.console()
+    showing.say_doubts(out, search.doubts)
     for line in (one_screen.DRY, search.statement):
         out.print(escape(line), highlight=False)
     out.print(one_screen.pairs(search.rows()))

@@ -55,6 +55,7 @@ def show_result(result: RunResult, *, as_json: bool) -> None:
         print(dumps(result.summary.as_json() | {"directory": str(result.directory)}))
         return
     out = console()
+    say_doubts(out, result.planned.doubts)
     _say(out, result.summary.statement)
     _show_choice(out, result.planned)
     out.print(_rows(result.summary.rows()))
@@ -141,7 +142,7 @@ def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> N
         show_plan(planned, as_json=as_json)
         return
     out, promised = console(), planned.plan.guarantee
-    _say_doubts(out, planned)
+    say_doubts(out, planned.doubts)
     said = [one_screen.DRY, one_screen.promise(promised.epsilon, promised.delta, promised.adjacency)]
     said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
     for text in said:
@@ -209,7 +210,7 @@ def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool)
         print(dumps(planned.as_json() | answers.as_json()))
         return
     out, chosen = console(), planned.plan
-    _say_doubts(out, planned)
+    say_doubts(out, planned.doubts)
     _say(out, sentence(chosen.guarantee))
     _show_choice(out, planned)
     out.print(_rows(plan_rows(planned)))
@@ -386,9 +387,9 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
     return rows
 
 
-def _say_doubts(out: Console, planned: Planned) -> None:
+def say_doubts(out: Console, doubts: Iterable[str]) -> None:
     """In the first line: that a plan is no better than not training."""
-    for doubt in planned.doubts:
+    for doubt in doubts:
         _say(out, f"Warning: {doubt}", style="yellow")
 
 

@@ -6,7 +6,7 @@ import typer
 
 import quoron
 from quoron.cli.columns import table_options
-from quoron.cli.common import Charged, Delta, Epsilon, ItemsPerUser, Json, Out, Settings, interruptible
+from quoron.cli.common import Charged, Delta, Epsilon, ItemsPerUser, Json, Out, Settings, doubts, interruptible
 from quoron.cli.connection import shared_options
 from quoron.cli.train import Table
 from quoron.table_columns import TableColumns
@@ -70,6 +70,6 @@ def tune(
     if dry_run:
         searches.show_search(quoron.plan_tuning(source, **asked, **columns), as_json=as_json)
         return
-    with interruptible():
+    with interruptible(), doubts():
         tuned = quoron.tune(source, **asked, **columns)
     searches.show_tuned(tuned, as_json=as_json)

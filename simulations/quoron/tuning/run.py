@@ -5,6 +5,7 @@ public numbers alone.
 """
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +23,7 @@ from quoron.training.result import TrainedTable
 from quoron.training.room import ONCE, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated
+from quoron.training.trained import DoubtfulModel
 from quoron.tuning.effort import Effort
 from quoron.tuning.scoring import score_name
 from quoron.tuning.searching import Best, Books, search
@@ -139,7 +141,10 @@ def books_of(search: TableSearch, folder: RunFolder) -> Books:
 
 
 def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
-    """The whole search, from wherever its folder stands. Raises what `Books.begin` raises."""
+    """The whole search, from wherever its folder stands. Raises what `Books.begin` raises.
+
+    Warns with DoubtfulModel before the charge where no setting's plan is better than not training.
+    """
     if (folder.path / MODEL).is_file():
         raise ConfigError(
             f"Expected a folder for a new or an interrupted search, got {folder.path} of a complete one. Read its "
@@ -148,6 +153,8 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
     books = books_of(search, folder)
     if not books.ledger.is_file():
         books.check()
+        for doubt in search.doubts:
+            warnings.warn(doubt, DoubtfulModel, stacklevel=2)
         folder.write_text("config.toml", search.config.as_toml())
         folder.write_json(SEARCH, {"identity": asdict(search.identity), **_said(search)})
     with closing(books.begin()) as own:

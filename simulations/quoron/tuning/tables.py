@@ -111,6 +111,12 @@ class TableSearch:
         return max(room_for(each.problem.dimension, each.cost.rounds) for each in plans)
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """That no setting's plan is better than not training, said of the first; () where one is."""
+        found = [candidate.planned.doubts for candidate in self.candidates]
+        return found[0] if all(found) else ()
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What is public and amiss."""
         found = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
@@ -149,7 +155,7 @@ class TableSearch:
             "held_out": self.held,
             "score": score_name(self.candidates[0].declared.loss),
             "score_noise": self.noise.scale,
-            "remarks": list(self.remarks),
+            "remarks": [*self.doubts, *self.remarks],
         }
 
     def rows(self) -> list[tuple[str, str]]:
