@@ -26,6 +26,7 @@ LEFT_OUT = {
     "(umask 077; docker compose ": "needs a container engine",
     "export QUORON_HOST=federation.example.org": "for containers on other machines",
     "export QUORON_COORDINATOR=federation.example.org": "for containers on other machines",
+    "pip install '.[ray]'": "installs, from the checkout: scripts/test-flower",
     "flwr run ": "needs Ray or a federation of Flower's: scripts/test-flower",
     "python examples/flower/loopback.py ": "tests/flower/test_federation_example.py carries it out",
     "quoron submit --engine flower ": "the same test: its port is told when it starts",

@@ -53,16 +53,16 @@ def test_a_run_whose_clients_stop_ends_in_its_first_round_and_names_them(tmp_pat
             started.append(Program("client", *record, *arguments, *limits))
         clients = started[1:]
         operator = ["--coordinator", control, "--token-file", token, *authority]
-        ask = ["submit", tmp_path / "run.toml", "--users", USERS, "--waiting", 300, *operator]
+        ask = ["submit", tmp_path / "run.toml", "--users", USERS, *operator, "--waiting"]
 
-        quoron(*ask, "--run", "all", *asked_of_all(8.0))
+        quoron(*ask, 300, "--run", "all", *asked_of_all(8.0))
         lines = [json.loads(line) for line in quoron("watch", "all", "--json", *operator).splitlines()]
         assert lines[-1]["how"] == "complete"
         rounds = [line for line in lines if line["kind"] == "round"]
         assert rounds[-1]["public"]["answered"] == USERS
 
         stopped, names = clients[:STOPPED], called(tmp_path, range(1, STOPPED + 1))
-        quoron(*ask, "--run", "stopped", *asked_of_all(30.0))
+        quoron(*ask, 300, "--run", "stopped", *asked_of_all(30.0))
         with Control(Address(control, token.read_text().strip(), tmp_path / "authority.pem")) as control_plane:
             for event in control_plane.watch("stopped"):
                 if event.get("what") == "answers":
@@ -80,7 +80,7 @@ def test_a_run_whose_clients_stop_ends_in_its_first_round_and_names_them(tmp_pat
         for client in stopped:
             client.process.kill()
             client.process.communicate()
-        quoron(*ask, "--run", "few", *asked_of_all(8.0), "--waiting", 5)
+        quoron(*ask, 5, "--run", "few", *asked_of_all(8.0))
         watching = Program("watch", "few", *operator)
         out, _ = watching.process.communicate()
         assert watching.process.returncode == 3
