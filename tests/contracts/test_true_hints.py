@@ -8,8 +8,10 @@ import pytest
 
 import quoron
 from problems import problem_of
+from quoron.comparing.request import Request
+from quoron.config import from_tree
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_privacy.errors import Infeasible, Needs, QuoronError
+from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.search import settled
 from quoron_server.plan import Privacy
@@ -32,7 +34,7 @@ PROBLEMS = {
     "few users": (FEW, PLAIN),
     "few users in a box": (replace(FEW, domain=Box(1.0), coordinate_smoothness=0.25), PLAIN),
     "few users, two servers": (FEW, Privacy(1.0, 1e-6, exposure="two-servers")),
-    "a small epsilon": (replace(FEW, users=3_000), Privacy(0.05, 1e-6)),
+    "a small epsilon": (replace(FEW, users=1_000), Privacy(0.3, 1e-6)),
     "the least epsilon, two servers": (
         replace(FEW, users=3_000),
         Privacy(0.01, 1e-6, exposure="two-servers", groups=3),
@@ -41,6 +43,7 @@ PROBLEMS = {
 }
 SOME = {  # for some algorithms only: the others need long
     "a minimum cohort": (FEW, Privacy(1.0, 1e-6, 0.8, 0.1)),
+    "too small an epsilon": (replace(FEW, users=3_000), Privacy(0.05, 1e-6)),
     "more users": (replace(FEW, users=300_000, items_per_user=50), PLAIN),
 }
 NUMBERS = {
@@ -104,6 +107,11 @@ def test_so_they_are_with_a_minimum_cohort(name: str) -> None:
     assert holds(name, "a minimum cohort") == 1
 
 
+@pytest.mark.slow
+def test_an_epsilon_at_which_there_are_too_few_users_is_named_with_their_number() -> None:
+    assert holds("filtered-sgd", "too small an epsilon") == 1
+
+
 PAPER = ("algorithm.constants=paper", "algorithm.name=filtered-sgd")
 
 
@@ -129,6 +137,16 @@ def test_an_algorithm_without_printed_constants_is_not_listed_as_infeasible_with
     printed = {name for name, info in ALGORITHMS.items() if "paper" in info.constants and info.exposure != "none"}
     assert {each.algorithm for each in planned.candidates} == printed
     assert not any("algorithm.constants" in each.reason for each in planned.candidates)
+
+
+def test_so_it_is_where_algorithms_are_compared() -> None:
+    paper, both = {"algorithm": {"constants": "paper"}}, {"algorithm.constants": ["calibrated", "paper"]}
+    printed = {name for name, info in ALGORITHMS.items() if "paper" in info.constants and info.exposure != "none"}
+    assert set(Request.of(from_tree(paper)).algorithms) == printed
+    cells = Request.of(from_tree({}), algorithms=["phased-sgd", "filtered-sgd"], vary=both).cells()
+    assert [cell.algorithm for cell in cells] == ["phased-sgd", "filtered-sgd", "filtered-sgd"]
+    with pytest.raises(ConfigError, match="one of calibrated for phased-sgd, got others"):
+        Request.of(from_tree(paper), algorithms=["phased-sgd", "filtered-sgd"])
 
 
 def test_where_no_number_of_users_will_do_none_is_named() -> None:
