@@ -22,6 +22,8 @@ cursor: what a file or another machine calls itself is told by `printable`.
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 # Characters that move a terminal's cursor, or turn the order of what stands beside them; not tabs and line ends.
 CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -63,20 +65,79 @@ class IdentityError(UsageError):
     """A certificate, a key or a token is missing, unreadable, expired, or not of whom it should be."""
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What would make a problem feasible: words, and the numbers in them, as `n >= 1,000`, `epsilon >= 2` or rounds."""
+
+    words: str
+    users: int | None = None
+    epsilon: float | None = None
+    rounds: int | None = None
+    unit: float | None = None  # where the words give ε as a multiple: of what
+
+    def naming(self, users: int | None, epsilon: float | None, *, most: tuple[int, float]) -> "Needs":
+        """Return the same with other numbers in the words; None says that nothing up to `most` does."""
+        words = self.words
+        if self.users is not None:
+            none = f"other settings (no n up to {most[0]:,} was found to do)"
+            words = words.replace(f"n >= {self.users:,}", none if users is None else f"n >= {users:,}")
+        if self.epsilon is not None and epsilon is not None:
+            words = words.replace(self.multiple(self.epsilon), self.multiple(epsilon))
+        elif self.epsilon is not None:
+            none = f"other settings (no epsilon up to {most[1]:g} was found to do)"
+            words = words.replace(f", or {self.multiple(self.epsilon)}", "").replace(self.multiple(self.epsilon), none)
+        return Needs(words, users, epsilon, self.rounds, self.unit)
+
+    def multiple(self, epsilon: float) -> str:
+        """Return an ε in words."""
+        return f"epsilon >= {epsilon:g}" if self.unit is None else f"{epsilon / self.unit:.2g} times this epsilon"
+
+
 class Infeasible(UsageError):
     """No parameters satisfy the theorem for this problem.
 
     `condition` is the inequality that fails; `needs` what would satisfy it (for example `n >= 199,560`); `users` how
-    many users would, where that is known: what code reads, which never reads the words.
+    many users would, where that is known: what code reads, which never reads the words. A planner may give estimates:
+    `settle_by` names a function that makes them true, called when somebody reads them.
     """
 
     def __init__(
-        self, algorithm: str, condition: str, needs: str, feasible: tuple[str, ...] = (), *, users: int | None = None
+        self,
+        algorithm: str,
+        condition: str,
+        needs: str | Needs,
+        feasible: tuple[str, ...] = (),
+        *,
+        users: int | None = None,
     ) -> None:
-        self.algorithm, self.condition, self.needs, self.feasible = algorithm, condition, needs, feasible
-        self.users = users
-        message = f"Infeasible: {algorithm}: {condition}; needs {needs}."
-        super().__init__(message + (f" Feasible here: {', '.join(feasible)}." if feasible else ""))
+        self.algorithm, self.condition, self.feasible = algorithm, condition, feasible
+        self.estimate = Needs(needs, users) if isinstance(needs, str) else needs
+        self._settle: Callable[[Needs], Needs] | None = None
+        self._settled: Needs | None = None
+        super().__init__(algorithm, condition, needs, feasible)
+
+    def settle_by(self, settle: Callable[[Needs], Needs]) -> None:
+        """Call `settle` with the estimates when somebody reads them; of several functions the last one counts."""
+        self._settle, self._settled = settle, None
+
+    def _read(self) -> "Needs":
+        if self._settled is None:
+            self._settled = self.estimate if self._settle is None else self._settle(self.estimate)
+        return self._settled
+
+    @property
+    def needs(self) -> str:
+        """What would satisfy the condition."""
+        return self._read().words
+
+    @property
+    def users(self) -> int | None:
+        """How many users would; None where that is not known."""
+        return self._read().users
+
+    def __str__(self) -> str:
+        message = f"Infeasible: {self.algorithm}: {self.condition}; needs {self.needs}."
+        return printable(message + (f" Feasible here: {', '.join(self.feasible)}." if self.feasible else ""))
 
     @classmethod
     def too_few(

@@ -19,12 +19,13 @@ from quoron.doors import asking
 from quoron.doors.asking import accuracy_of, risk_of
 from quoron.planning import plans
 from quoron.planning.plans import choose
-from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, up, wanted_risk
+from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, wanted_risk
 from quoron.reports import curve as curve_plot
 from quoron.sections import Method
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms.forecast import start_risk
+from quoron_server.algorithms.search import two_digits
 from said import said
 from small_run import TOML
 
@@ -87,7 +88,7 @@ def test_the_search_finds_any_threshold_to_two_digits(threshold: float, start: f
 
 @given(st.floats(1e-6, 1e12))
 def test_rounding_up_never_goes_below(number: float) -> None:
-    assert number * (1 - 1e-9) <= up(number) <= 1.1001 * number
+    assert number * (1 - 1e-9) <= two_digits(number) <= 1.1001 * number
 
 
 def test_what_epsilon_buys_is_a_plan_for_each() -> None:

@@ -205,7 +205,7 @@ def calibrate(
     if least is not None:
         ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")
     step = (epsilon or SHARE * rest[0]) / 8
-    most = math.ceil((rest[0] + epsilon) / step) - 1
+    most = math.ceil((rest[0] + epsilon) / step) - 1 if math.isfinite(rest[0]) else 0  # without privacy none is spent
     enough = _first(lambda steps: best(steps * step, planned)[0] <= beta, 9 if epsilon else 1, most)
     if enough is not None and MARGIN * enough * step < rest[0] + epsilon:
         ways.append(f"quorum_epsilon of about {MARGIN * enough * step:.3g}")

@@ -10,7 +10,7 @@ No algorithm knows of this room, nor of the quorum and the look at the table tha
 import math
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
@@ -33,6 +33,7 @@ from quoron_server.algorithms.quorum import (
     with_public_attendance,
     with_quorum,
 )
+from quoron_server.algorithms.search import settled
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, together
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -68,9 +69,24 @@ class Registered(AlgorithmInfo):
 
         `options` are of the type `self.options`, None for its defaults; `seed` is public, and draws slots alone.
         With a quorum it is for fewer rounds than it would take where only those ask enough users to count. Raises
-        ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible.
+        ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible,
+        with an n or ε that was planned for, everything else as it is.
         """
-        options = self.options() if options is None else options
+        try:
+            return self._planned(problem, privacy, self.options() if options is None else options, constants, seed)
+        except Infeasible as error:
+
+            def again(users: int, epsilon: float, rounds: int | None) -> Plan:
+                other = replace(problem, users=users), replace(privacy, epsilon=epsilon)
+                asked = self.options() if options is None else options
+                asked = asked if rounds is None else replace(asked, rounds=rounds)
+                return self._planned(*other, asked, constants, seed)
+
+            error.settle_by(partial(settled, again, problem.users, privacy.epsilon))
+            raise
+
+    def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+        """The same; the n of its Infeasible is an estimate."""
         if privacy.exposure is not None:
             return resting(two_servers.planned(self, problem, privacy, options, constants, seed))
         given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}

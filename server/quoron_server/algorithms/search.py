@@ -14,12 +14,13 @@ All of it is about public numbers: a plan is as private as its calibration says,
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from quoron_privacy.errors import Infeasible, QuoronError
-from quoron_server.plan import Plan
+from quoron_privacy.errors import Infeasible, Needs, QuoronError
+from quoron_server.plan import MOST_EPSILON, Plan
+from quoron_server.problem import MOST
 
 C = TypeVar("C")
 P = TypeVar("P")
@@ -110,6 +111,98 @@ def too_few(
     """Why `users` do not do, and about how many are `enough`; `otherwise` is needed where none up to `most` are."""
     found = least_users(enough, users, within=within, most=most)
     return Infeasible.too_few(name, condition, found, also=also, otherwise=otherwise)
+
+
+# Plans with n users, ε and a number of rounds, or the usual one; raises where that is infeasible.
+Again = Callable[[int, float, int | None], object]
+
+
+def settled(again: Again, users: int, epsilon: float, needs: Needs) -> Needs:
+    """Return what a problem needs that is infeasible with `users` and ε: each number in it is one that is feasible.
+
+    Where it needs an ε or a number of rounds and has too few users with that, it needs both.
+    """
+    at, rounds = epsilon, needs.rounds
+    if needs.users is None and (needs.epsilon, rounds) != (None, None):
+        try:
+            again(users, needs.epsilon or epsilon, rounds)
+            return needs
+        except Infeasible as error:
+            then = error.estimate
+        except QuoronError:
+            then = Needs("")
+        if then.users is not None:
+            at = needs.epsilon or epsilon
+            both = settled(lambda n, _, few: again(n, at, few or rounds), users, at, replace(then, epsilon=None))
+            return Needs(f"{needs.words} and {both.words}")
+    elif rounds is not None:  # one of two ways
+        try:
+            again(users, epsilon, rounds)
+        except QuoronError:
+            needs = replace(needs, words=needs.words.replace(f"at most {rounds:,} rounds, or ", ""))
+        rounds = None
+    enough, found = None, needs.epsilon
+    if needs.users is not None:
+        number = _feasible(lambda n: again(int(n), at, rounds), needs.users, users, MOST, math.ceil, "users")
+        enough = None if number is None else int(number)
+    if needs.epsilon is not None and at != needs.epsilon:
+        unit = needs.unit or 1.0
+
+        def rounded(number: float) -> float:
+            return unit * two_digits(number / unit)
+
+        found = _feasible(lambda e: again(users, e, rounds), needs.epsilon, epsilon, MOST_EPSILON, rounded, "epsilon")
+    return needs.naming(enough, found, most=(MOST, MOST_EPSILON))
+
+
+def _feasible(
+    planned: Callable[[float], object],
+    estimate: float,
+    bad: float,
+    most: float,
+    rounded: Callable[[float], float],
+    kind: Literal["users", "epsilon"],
+    *,
+    within: float = 1.1,
+) -> float | None:
+    """Return a number for which `planned` raises nothing, within that factor of one for which it does.
+
+    From an estimate on it goes where errors point, and on by growing factors; None where that ends beyond `most`.
+    """
+
+    def refusal(number: float) -> QuoronError | None:
+        try:
+            planned(number)
+        except QuoronError as error:
+            return error
+        return None
+
+    good, factor = max(rounded(bad), estimate), 1.05
+    while (error := refusal(good)) is not None:
+        if good >= most:
+            return None
+        further = getattr(error.estimate, kind) if isinstance(error, Infeasible) else None
+        factor = 2.0 if further is None else factor
+        bad, good = good, min(max(rounded(factor * good), good + (kind == "users"), further or 0.0), most)
+        factor = min(factor**2, 2.0)
+    factor = within  # the estimate is mostly the least number, and one look below it will do
+    while good > within * bad and bad < (lower := rounded(max(good / factor, math.sqrt(bad * good)))) < good:
+        if refusal(lower) is None:
+            good, factor = lower, factor**2
+        else:
+            bad = lower
+    return good
+
+
+def two_digits(number: float) -> float:
+    """Return a positive number rounded up to two digits.
+
+    >>> two_digits(1234), two_digits(0.0121), two_digits(50)
+    (1300.0, 0.013, 50.0)
+    """
+    power = math.floor(math.log10(number)) - 1
+    digits = math.ceil(number / 10.0**power * (1 - 1e-12))
+    return float(f"{digits}e{power}")
 
 
 def round_grid(largest: int, *, smallest: int = 1) -> list[int]:

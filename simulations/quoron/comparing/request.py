@@ -7,7 +7,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -74,7 +74,10 @@ class Request:
         vary: Mapping[str, Sequence[Any]] | None = None,
         seeds: int | Literal["auto"] = SEEDS,
     ) -> "Request":
-        """A request that makes sense; ConfigError otherwise. `algorithms` are all that promise privacy by default."""
+        """A request that makes sense; ConfigError otherwise.
+
+        `algorithms` are by default all that promise privacy and have the constants that are asked for.
+        """
         if isinstance(algorithms, str):
             raise ConfigError(f"Expected algorithms to be a list of names, got the text {algorithms!r}.")
         private = tuple(name for name, info in ALGORITHMS.items() if info.exposure != "none")
@@ -89,8 +92,13 @@ class Request:
             raise ConfigError(f"Expected seeds >= 1 or 'auto', got seeds={seeds!r}.")
         swept = tuple((key, _values(key, values)) for key, values in (vary or {}).items())
         request = cls(config, names, swept, seeds)
-        request.cells()  # what does not check is refused now
-        return request
+        able = {cell.algorithm for cell in request.cells()}  # what does not check is refused now
+        if algorithms is not None and (lacking := [name for name in names if name not in able]):
+            raise ConfigError(
+                f"Expected algorithm.constants to be one of {', '.join(ALGORITHMS[lacking[0]].constants)} for "
+                f"{lacking[0]}, got others. Leave it out."
+            )
+        return replace(request, algorithms=tuple(name for name in names if name in able))
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -98,10 +106,18 @@ class Request:
         return {} if any(key == NETWORK for key, _ in self.vary) else self.config.run.networks
 
     def cells(self) -> tuple[Cell, ...]:
-        """Every algorithm under every combination of values; ConfigError for a key or a value that is not one."""
+        """Every algorithm under every combination of values, but for constants that it does not have.
+
+        ConfigError for a key or a value that is not one.
+        """
         keys = [key for key, _ in self.vary]
         choices = [tuple(zip(keys, values, strict=True)) for values in product(*(values for _, values in self.vary))]
-        return tuple(Cell(name, varied, self._laid(name, varied)) for varied in choices for name in self.algorithms)
+        cells = [Cell(name, varied, self._laid(name, varied)) for varied in choices for name in self.algorithms]
+        return tuple(
+            cell
+            for cell in cells
+            if cell.algorithm == "auto" or cell.config.algorithm.constants in ALGORITHMS[cell.algorithm].constants
+        )
 
     def _laid(self, algorithm: str, varied: Varied) -> Config:
         """The configuration with the values and the algorithm; another algorithm starts without options."""

@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.plan import Exposure, Plan
@@ -55,8 +55,17 @@ class Candidate:
 
     algorithm: str
     plan: Plan | None
-    reason: str = ""  # why it is infeasible
-    users: int | None = None  # how many would make it feasible, where that is known
+    refusal: QuoronError | str = ""  # why it is infeasible
+
+    @property
+    def reason(self) -> str:
+        """The refusal in words; read it only to show it, as an n in it is then searched for."""
+        return str(self.refusal)
+
+    @property
+    def users(self) -> int | None:
+        """How many users would make it feasible, where that is known; searched for as well."""
+        return self.refusal.users if isinstance(self.refusal, Infeasible) else None
 
     @property
     def predicted(self) -> float | None:
@@ -172,7 +181,7 @@ def _rule(
         beside += (verdict.because,) if verdict.because else ()
     for each in candidates:
         own = algorithms[each.algorithm].choosing
-        if own.rule is not None and own.many_passes and each.reason.startswith("Infeasible"):
+        if own.rule is not None and own.many_passes and isinstance(each.refusal, Infeasible):
             beside += (f"{each.algorithm} is not feasible here ({_nameless(each).rstrip('.')})",)
     feasible = [each for each in feasible if algorithms[each.algorithm].choosing.rule is None] or feasible
     many = [each for each in feasible if algorithms[each.algorithm].choosing.many_passes]

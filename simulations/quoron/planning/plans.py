@@ -1,6 +1,5 @@
 """Making and checking plans: every algorithm is asked, those that cannot say why not."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -17,16 +16,16 @@ from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
 from quoron_privacy.counts.quorum import spent_on
-from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, QuoronError, VerificationError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
-from quoron_server.algorithms.search import round_grid, within_rounds
+from quoron_server.algorithms.search import round_grid, settled, within_rounds
 from quoron_server.budget import Budget
-from quoron_server.plan import MOST_EPSILON, Plan, Privacy, in_lines
+from quoron_server.plan import Plan, Privacy, in_lines
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json
@@ -166,7 +165,12 @@ def choose(
             f"Expected algorithm.name to be auto or one of {', '.join(algorithms)}, got algorithm.name={name!r}."
         )
     if name == "auto":
-        planned = _automatic(config, problem, algorithms, alternatives=alternatives, federated=federated)
+        asked = partial(_automatic, algorithms=algorithms, federated=federated)
+        try:
+            planned = asked(config, problem, alternatives=alternatives)
+        except Infeasible as error:
+            _settling(error, config, problem, lambda other, more, _: asked(other, more, alternatives=False))
+            raise
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
@@ -248,7 +252,7 @@ def _automatic(
                     algorithms[plan.algorithm].verify(plan)
                     return Planned(plan, alone, choice=choice)
                 break
-    private = [info for info in algorithms.values() if info.exposure != "none"]
+    private = _private(config, algorithms)
     candidates = tuple(_worthwhile(_within_budget(info, config, problem), problem) for info in private)
     if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
         candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
@@ -273,24 +277,10 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     for info in algorithms.values():
         too_few = info.choosing.too_few
         if too_few is not None and (found := too_few(problem, left, _attendance(config))) is not None:
-            needs = f"{found.needs}{_larger_epsilon(left, partial(too_few, problem), config)}; or name an algorithm"
-            raise Infeasible("auto", found.condition, needs, users=found.users)
-
-
-def _larger_epsilon(left: Privacy, too_few: Callable[[Privacy, float], Any], config: Config) -> str:
-    """How many times as much would do, in words; nothing where none that is allowed does."""
-    low, high = 1.0, MOST_EPSILON / config.privacy.epsilon
-
-    def enough(times: float) -> bool:
-        privacy = replace(left, epsilon=min(left.epsilon * times, MOST_EPSILON))
-        return too_few(privacy, _attendance(config)) is None
-
-    if high <= low or not enough(high):
-        return ""
-    while high > 1.04 * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return f", or {high:.2g} times this epsilon"
+            here = config.privacy.epsilon  # less than the user's own, where a share of that bought declarations
+            needs = Needs(found.needs, found.users, 1.1 * here, unit=here)
+            words = f"{found.needs}, or {needs.multiple(1.1 * here)}; or name an algorithm"
+            raise Infeasible("auto", found.condition, replace(needs, words=words))
 
 
 def _within_budget(info: Registered, config: Config, problem: Problem) -> Candidate:
@@ -370,11 +360,35 @@ def _without_silos(plan: Plan, silos: Silos, config: Config, algorithms: Registr
     given = config.algorithm.options if config.algorithm.name == plan.algorithm else {}
 
     def without(users: int) -> Plan:
-        left = {"silos": min(users, len(silos.sizes)), "silos_away": (), "silos_hostile": ()}
-        others = config.model_copy(update={"population": config.population.model_copy(update=left)})
+        others = _in_equal_silos(config, min(users, len(silos.sizes)))
         return _plan(algorithms[plan.algorithm], others, replace(plan.problem, users=users), given)
 
     return remarks(plan, silos, without)
+
+
+def _in_equal_silos(config: Config, count: int) -> Config:
+    """The same of users of another number than configured, in so many silos of which none is away or hostile."""
+    left = {"silos": count, "silos_away": (), "silos_hostile": ()}
+    return config.model_copy(update={"population": config.population.model_copy(update=left)})
+
+
+def with_epsilon(config: Config, epsilon: float) -> Config:
+    """The same at another ε."""
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": epsilon})})
+
+
+def _settling(
+    error: Infeasible, config: Config, problem: Problem, planned: Callable[[Config, Problem, int | None], Any]
+) -> None:
+    """Have the error name an n and an ε that are feasible with all of the configuration, budget and silos included."""
+
+    def again(users: int, epsilon: float, rounds: int | None) -> Any:
+        other, silos = with_epsilon(config, epsilon), silos_of(config, problem.users)
+        if silos is not None and users != problem.users:
+            other = _in_equal_silos(other, min(users, len(silos.sizes)))
+        return planned(other, replace(problem, users=users), rounds)
+
+    error.settle_by(partial(settled, again, problem.users, config.privacy.epsilon))
 
 
 def budget_of(config: Config) -> Budget:
@@ -408,7 +422,14 @@ def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | N
 
 
 def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
-    return tuple(_candidate(info, config, problem) for info in algorithms.values() if info.exposure != "none")
+    return tuple(_candidate(info, config, problem) for info in _private(config, algorithms))
+
+
+def _private(config: Config, algorithms: Registry) -> list[Registered]:
+    """The algorithms that keep something private and have the constants that are asked for."""
+    return [
+        info for info in algorithms.values() if info.exposure != "none" and config.algorithm.constants in info.constants
+    ]
 
 
 def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
@@ -426,13 +447,24 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))
     except QuoronError as error:  # also a loss or domain that the algorithm is not made for
-        return Candidate(info.name, None, str(error), error.users if isinstance(error, Infeasible) else None)
+        return Candidate(info.name, None, error)
 
 
 def _plan(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> Plan:
     """The best plan; of exactly `rounds` rounds, or budget.rounds, or at most budget.max_rounds. Infeasible if none."""
+    try:
+        return _estimated(info, config, problem, given, rounds)
+    except Infeasible as error:
+        _settling(error, config, problem, lambda other, more, few: _estimated(info, other, more, given, few or rounds))
+        raise
+
+
+def _estimated(
+    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
+) -> Plan:
+    """The same; the n of its Infeasible is an estimate."""
     section, most = config.algorithm, config.budget.max_rounds
     if rounds is None and given.get("rounds") is None and most is not None:
         limited = config.model_copy(update={"budget": config.budget.model_copy(update={"max_rounds": None})})

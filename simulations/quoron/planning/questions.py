@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quoron.config import Config
-from quoron.planning.plans import choose
+from quoron.planning.plans import choose, with_epsilon
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_server.algorithms.forecast import start_risk
+from quoron_server.algorithms.search import two_digits
 from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Plan
 from quoron_server.problem import Problem
 
@@ -41,10 +42,11 @@ class EpsilonPoint:
         return self.guessed_excess_risk if self.predicted_excess_risk is None else self.predicted_excess_risk
 
     @classmethod
-    def of(cls, epsilon: float, planned: "Plan | str") -> "EpsilonPoint":
+    def of(cls, epsilon: float, planned: Plan | QuoronError) -> "EpsilonPoint":
         """From a plan, or the reason why there is none."""
-        if isinstance(planned, str):
-            return cls(epsilon, None, None, None, planned)
+        if isinstance(planned, QuoronError):
+            why = f"{planned.condition}; needs {planned.needs}." if isinstance(planned, Infeasible) else str(planned)
+            return cls(epsilon, None, None, None, why)
         bound, guess = planned.predicted_excess_risk, planned.guessed_excess_risk
         return cls(epsilon, planned.algorithm, planned.cost.rounds, bound, guessed_excess_risk=guess)
 
@@ -92,7 +94,7 @@ def epsilon_curve(config: Config, problem: Problem, steps: Sequence[float] = STE
     for epsilon in (config.privacy.epsilon * step for step in steps):
         if not EPSILONS[0] <= epsilon <= EPSILONS[1]:
             continue
-        points.append(EpsilonPoint.of(epsilon, _planned(_with_epsilon(config, epsilon), problem)))
+        points.append(EpsilonPoint.of(epsilon, _planned(with_epsilon(config, epsilon), problem)))
     return tuple(points)
 
 
@@ -114,7 +116,7 @@ def enough(config: Config, problem: Problem, risk: float) -> Enough:
         return _good(_planned(config, replace(problem, users=round(users))), risk)
 
     def at_epsilon(epsilon: float) -> Plan | None:
-        return _good(_planned(_with_epsilon(config, epsilon), problem), risk)
+        return _good(_planned(with_epsilon(config, epsilon), problem), risk)
 
     users = least(at_users, problem.users, 2, MOST_USERS)
     epsilon = least(at_epsilon, config.privacy.epsilon, *EPSILONS)
@@ -158,19 +160,8 @@ def least(
             bad = middle
         else:
             good, plan = middle, at
-    rounded = min(up(good), highest)
+    rounded = min(two_digits(good), highest)
     return (rounded, at) if (at := found(rounded)) is not None else (good, plan)
-
-
-def up(number: float) -> float:
-    """The number rounded up to two digits.
-
-    >>> up(1234), up(0.0121), up(50)
-    (1300.0, 0.013, 50.0)
-    """
-    power = math.floor(math.log10(number)) - 1
-    digits = math.ceil(number / 10.0**power * (1 - 1e-12))
-    return float(f"{digits}e{power}")
 
 
 def wanted_risk(text: str, problem: Problem) -> float:
@@ -185,22 +176,16 @@ def wanted_risk(text: str, problem: Problem) -> float:
     return value * start_risk(problem) / 100 if text.strip().endswith("%") else value
 
 
-def _with_epsilon(config: Config, epsilon: float) -> Config:
-    return config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": epsilon})})
-
-
-def _planned(config: Config, problem: Problem) -> Plan | str:
+def _planned(config: Config, problem: Problem) -> Plan | QuoronError:
     """The plan, or why there is none."""
     try:
         return choose(config, problem, alternatives=False).plan
-    except Infeasible as error:
-        return f"{error.condition}; needs {error.needs}."
     except QuoronError as error:
-        return str(error)
+        return error
 
 
-def _good(planned: Plan | str, risk: float) -> Plan | None:
-    if isinstance(planned, str):
+def _good(planned: Plan | QuoronError, risk: float) -> Plan | None:
+    if isinstance(planned, QuoronError):
         return None
     best = planned.guessed_excess_risk if planned.predicted_excess_risk is None else planned.predicted_excess_risk
     return None if best is None or best > risk else planned

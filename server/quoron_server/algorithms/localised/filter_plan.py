@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_client.protocol.domains import Box
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm
 from quoron_server.algorithms.forecast import told, trivial_risk
@@ -160,7 +160,7 @@ def search(
         raise Infeasible(
             name,
             f"n={problem.users:,} predict a risk of {told(chosen.risk, problem)}, no better than not training",
-            f"more users (n >= {start:,} is a sensible start)",
+            f"n >= {start:,}",
             users=start,
         )
     return chosen
@@ -195,16 +195,14 @@ def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) 
         )
     least = math.ceil(RATIOS[0] * edge)
     if options.rounds:
-        size = problem.users // options.rounds
+        size, fewer, enough = problem.users // options.rounds, problem.users // least, options.rounds * least
         return Infeasible(
             name,
             f"n={problem.users:,} users fill {options.rounds:,} cohorts of {size:,}, and the test needs {least:,}",
-            f"at most {problem.users // least:,} rounds, or n >= {options.rounds * least:,}",
-            users=options.rounds * least,
+            Needs(f"at most {fewer:,} rounds, or n >= {enough:,}", enough, rounds=fewer),
         )
     return Infeasible.too_few(
         name,
         f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least that the test needs",
         FEWEST_ROUNDS * least,
-        also=f" for {FEWEST_ROUNDS} rounds (better {20 * math.ceil(1.5 * edge):,})",
     )

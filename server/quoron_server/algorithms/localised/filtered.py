@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.filter import decisions
 from quoron_privacy.robust.filter import outlier_filter as theorem
@@ -86,7 +86,8 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) ->
     require_smooth(NAME, problem)
     epsilon, delta, slack = privacy.epsilon, privacy.delta, planning.sampler_slack(problem)
     if epsilon < SMALLEST_EPSILON:
-        raise Infeasible(NAME, f"epsilon={epsilon:g} is too small to tabulate", f"epsilon >= {SMALLEST_EPSILON}")
+        enough = Needs(f"epsilon >= {SMALLEST_EPSILON:g}", epsilon=SMALLEST_EPSILON)
+        raise Infeasible(NAME, f"epsilon={epsilon:g} is too small to tabulate", enough)
     if (1 + math.exp(epsilon)) * slack >= delta:
         needs = "a smaller epsilon, fewer users or a larger delta"
         raise Infeasible(NAME, f"the noise of n={problem.users:,} decisions is not exact enough for delta", needs)

@@ -121,7 +121,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
         raise Infeasible(
             NAME,
             f"n={problem.users:,} predict a risk of {told(risk, problem)}, no better than not training",
-            f"more users (n >= {start:,} is a sensible start) or more items of each",
+            f"n >= {start:,}, or more items of each",
             users=start,
         )
     phases = tuple(
@@ -312,7 +312,7 @@ def _infeasible(problem: Problem, target: Target, options: OutlierIterateOptions
             f"n={problem.users:,} users fill {rounds:,} rounds with {problem.users // rounds:,} chains, and the test "
             f"needs {chains:,} (C_min)",
             rounds * chains,
-            also=f" (better {3 * rounds * chains:,}), or fewer rounds",
+            also=", or fewer rounds",
         )
     return Infeasible(
         NAME,

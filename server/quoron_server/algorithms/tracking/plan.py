@@ -16,7 +16,7 @@ from scipy.special import chdtri
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, Needs, VerificationError
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
@@ -206,7 +206,7 @@ def require(problem: Problem, options: TrackingOptions) -> None:
             raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={getattr(options, name)!r}.")
     if options.rounds is not None and options.rounds < PILOT + 2:
         condition = f"{options.rounds} rounds hold no pilot of {PILOT}, warm-up and main round"
-        raise Infeasible(NAME, condition, f"rounds >= {PILOT + 2}")
+        raise Infeasible(NAME, condition, Needs(f"rounds >= {PILOT + 2}", rounds=PILOT + 2))
     if problem.feature_norm is None or problem.link_curvature is None or not problem.convex:
         raise Infeasible(NAME, "the loss is not smooth", "a smooth loss, such as logistic or huber")
     if problem.link_curvature <= 0:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import quorum as quorums
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, Needs, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
@@ -21,6 +21,7 @@ from quoron_privacy.two_servers.planned_sheet import Servers, louder
 from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.options import summed
+from quoron_server.algorithms.search import two_digits
 from quoron_server.parameters import Kind
 from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
@@ -59,8 +60,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
     for again in range(TRIES):
         if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
-            enough = f"epsilon >= {2 * LEAST_EPSILON * louder(privacy.groups):.2g}"
-            raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", enough)
+            enough = two_digits(2 * LEAST_EPSILON * louder(privacy.groups))
+            few = f"two noises leave epsilon={least:.2g}"
+            raise Infeasible(info.name, few, Needs(f"epsilon >= {enough:g}", epsilon=enough))
         own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_masked(own)
         if (fewest := min(own.parameters.cohorts())) < privacy.groups:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, Needs
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
@@ -222,7 +222,7 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
     least, most = (each + (PARTS if options.parts else 0) for each in (ROUNDS_FROM, ROUNDS_TO))
     if options.rounds is not None and not least <= options.rounds <= most:
         condition = f"rounds={options.rounds} is not within {least} and {most}"
-        raise Infeasible(NAME, condition, f"{least} rounds or more")
+        raise Infeasible(NAME, condition, Needs(f"{least} to {most} rounds", rounds=least))
     if not 1 / 32 <= options.attendance <= 1:
         raise ConfigError(f"Expected algorithm.options.attendance in [1/32, 1], got attendance={options.attendance:g}.")
     hinge = problem.link_curvature is None and problem.beliefs.label_bound is None
