@@ -135,6 +135,9 @@ class Infeasible(UsageError):
         """How many users would; None where that is not known."""
         return self._read().users
 
+    def __reduce__(self) -> tuple[type["Infeasible"], tuple[str, str, Needs, tuple[str, ...]]]:
+        return Infeasible, (self.algorithm, self.condition, self._read(), self.feasible)  # a planner is not copied
+
     def __str__(self) -> str:
         message = f"Infeasible: {self.algorithm}: {self.condition}; needs {self.needs}."
         return printable(message + (f" Feasible here: {', '.join(self.feasible)}." if self.feasible else ""))

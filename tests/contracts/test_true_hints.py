@@ -1,5 +1,6 @@
 """The n, ε and rounds that an `Infeasible` names are feasible, for every algorithm and all else as it is."""
 
+import pickle
 import re
 from dataclasses import fields, replace
 from typing import Any
@@ -164,3 +165,10 @@ def test_few_users_without_privacy_and_a_minimum_cohort_are_told_what_would_do()
     settings = ("algorithm.name=sgd", "privacy.quorum=0.8", "population.users=50")
     with pytest.raises(Infeasible, match=r"needs about [0-9,]+ users in every round or no quorum"):
         quoron.plan("quickstart", settings=settings)
+
+
+def test_what_is_infeasible_is_told_alike_by_another_process() -> None:
+    with pytest.raises(Infeasible) as raised:
+        ALGORITHMS["filtered-sgd"].plan(FEW, PLAIN, None, "calibrated", 0)
+    copied = pickle.loads(pickle.dumps(raised.value))
+    assert (str(copied), copied.users) == (str(raised.value), raised.value.users)
