@@ -81,13 +81,17 @@ def test_an_example_makes_its_folder_and_names_one_that_cannot_be(
     assert "Choose another with --out" in capsys.readouterr().err
 
 
-def test_the_shipped_example_fits_its_own_description(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shipped_example_fits_its_own_description(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one noise of the data quality check, whose warnings are a matter of chance, too."""
+    monkeypatch.setattr(SecureNoise, "fresh", lambda: SecureNoise(bytes(range(32))))
     assert invoke(["example", "scorecard"]) == 0
     rows = pd.read_csv("scorecard.csv")
     described = config.parse(Path("scorecard.toml").read_text(encoding="utf-8")).population
     for name, (low, high) in {**described.numeric, described.label: described.label_range}.items():
         outside = ~rows[name].between(low, high)  # also what is missing
-        assert outside.groupby(rows[described.user]).mean().mean() < 0.035
+        assert outside.groupby(rows[described.user]).mean().mean() < (0.02 if name == described.label else 1e-9)
     assert set(rows.columns) == {
         described.user,
         described.label,

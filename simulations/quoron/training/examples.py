@@ -17,8 +17,8 @@ from quoron_privacy.errors import ConfigError
 def write_example(name: str, folder: Path) -> tuple[Path, Path]:
     """NAME.csv and NAME.toml in `folder`; ConfigError for a preset without a shipped table, or files that are there.
 
-    Rows with an empty cell in a column that is described are left out, so that the description fits. Makes the folder
-    if there is none.
+    Rows with an empty cell in a column that is described, or a number outside its range, are left out, so that the
+    description fits. Makes the folder if there is none.
     """
     import pyarrow.compute as pc
     import pyarrow.csv
@@ -41,8 +41,10 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
     shipped = tables.read(table_file(source.path, folder))
     read = {name for kind in KINDS for name in getattr(source, kind)} | roles(source)
     fits = shipped.select([name for name in shipped.column_names if name in read])
-    known = functools.reduce(pc.and_, (pc.is_valid(column) for column in fits.columns))
-    pyarrow.csv.write_csv(shipped.filter(known), rows)
+    known = [pc.is_valid(column) for column in fits.columns]
+    for column, (low, high) in source.numeric.items():
+        known += [pc.greater_equal(fits[column], low), pc.less_equal(fits[column], high)]
+    pyarrow.csv.write_csv(shipped.filter(functools.reduce(pc.and_, known)), rows)
     write(table, rows.getvalue(), advice="Choose another folder with --out.")
     text = preset(name).text.replace(f'"{source.path}"', f'"{table.name}"')
     write(description, text.encode(), advice="Choose another folder with --out.")
