@@ -41,10 +41,10 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
     shipped = tables.read(table_file(source.path, folder))
     read = {name for kind in KINDS for name in getattr(source, kind)} | roles(source)
     fits = shipped.select([name for name in shipped.column_names if name in read])
-    known = [pc.is_valid(column) for column in fits.columns]
+    checks = [pc.is_valid(column) for column in fits.columns]
     for column, (low, high) in source.numeric.items():
-        known += [pc.greater_equal(fits[column], low), pc.less_equal(fits[column], high)]
-    pyarrow.csv.write_csv(shipped.filter(functools.reduce(pc.and_, known)), rows)
+        checks += [pc.greater_equal(fits[column], low), pc.less_equal(fits[column], high)]
+    pyarrow.csv.write_csv(shipped.filter(functools.reduce(pc.and_, checks)), rows)
     write(table, rows.getvalue(), advice="Choose another folder with --out.")
     text = preset(name).text.replace(f'"{source.path}"', f'"{table.name}"')
     write(description, text.encode(), advice="Choose another folder with --out.")
