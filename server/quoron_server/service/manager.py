@@ -23,6 +23,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive
+from quoron_server.parameters import Kind
 from quoron_server.plan import Plan
 from quoron_server.rounds import Evaluate, Observer
 from quoron_server.runs import Books
@@ -386,6 +387,7 @@ class Manager:
             session = self.sessions.open(
                 run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **told
             )
+            session.secret_cohorts = run.plan.guarantee.rests_on(Kind.SECRET_COHORTS)
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()

@@ -100,6 +100,7 @@ class RunSession:
     members: NDArray[np.int64]  # user of each slot
     silos: Mapping[int, int] = field(default_factory=dict)  # persons of each client that has several
     sums: bool = False  # silos answer with sums where the question has any
+    secret_cohorts: bool = False  # the guarantee rests on nobody's learning who is asked
     open: _Open | None = None
     present: set[int] = field(default_factory=set)  # connected and taking part
     absent: set[int] = field(default_factory=set)  # connected and declining
@@ -281,9 +282,9 @@ class Sessions:
             row = int(rows[0] if current.apart is None else np.searchsorted(current.apart, rows[0]))
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
             if current.status[row] == Status.REJECTED and not wire.fits(message, current.shape):
-                self.misfits[user] += 1
+                self._misfit(user, message.run)
         elif current.cohort.sums is None and not wire.fits(message, (len(rows), *current.shape)):
-            self.misfits[user] += 1
+            self._misfit(user, message.run)
         elif isinstance(read := current.cohort.read(message, user, current.shape, current.length), Answers):
             current.values[rows], current.status[rows] = read.values, read.status
         elif read is not None:
@@ -304,10 +305,15 @@ class Sessions:
             current.values.view(np.uint64)[row], current.sealed[row] = made
             current.status[row] = Status.ANSWERED
         if made is None:
-            self.misfits[user] += 1
+            self._misfit(user, message.run)
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
+
+    def _misfit(self, user: int, run: str) -> None:
+        """Count an answer of another type or length, unless that would tell who is in a secret cohort."""
+        if not self.runs[run].secret_cohorts:
+            self.misfits[user] += 1
 
     def _awaited(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> "tuple[_Open, _Asked] | pb.Verdict":
         """What an answer is to, by its name alone; the verdict on it where that is nothing that is open."""
