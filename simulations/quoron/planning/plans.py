@@ -149,9 +149,9 @@ def choose(
 
     With budget.rounds every algorithm is planned for exactly that many rounds, with budget.max_rounds for as many up to
     that as leave the least predicted error. The others are planned for `auto`, with `compare`, and when the named one
-    is infeasible; `compare` also gives the plan's rounds curve. Without
-    `alternatives` they are not planned where that changes no plan: a refusal of the named one does not look for others,
-    and `auto` not beyond a method whose own rule takes the problem.
+    is infeasible; `compare` also gives the plan's rounds curve. Without `alternatives` they are not planned where that
+    changes no plan: a refusal of the named one does not look for others, and `auto` not beyond a method whose own rule
+    takes the problem.
     Raises ConfigError for an unknown algorithm or option, Infeasible naming the condition, what would satisfy it and
     what is feasible instead, and BudgetExceeded when the plan could exceed the budget.
     """
