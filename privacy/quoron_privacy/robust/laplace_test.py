@@ -15,6 +15,7 @@ Source: Lowy, Liu & Asi (2024), Algorithm 1, lines 6 and 7. Statement, proof and
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -45,6 +46,7 @@ from quoron_privacy.robust.valley import cheapest
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 
 _CELLS = 400
+_LARGEST_EPSILON = 200.0  # beyond, nobody is protected
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,35 @@ def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> f
     if not certified <= delta:
         raise VerificationError(f"Expected a certified delta <= {delta:g} at epsilon={epsilon:g}, got {certified:.6g}.")
     return certified
+
+
+@lru_cache(maxsize=64)
+def certified_epsilon(plan: LaplaceOneShot, delta: float, lacking: float) -> float:
+    """The least ε, to about 1e-6, at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `lacking`.
+
+    Found by the account of `calibrate`, certified by `verify_laplace_test`; infinite where the theorem says nothing.
+    `lacking` is what the samplers lack in total variation.
+    """
+    step = recounted_step(plan.mean.cohort_size) / plan.mean.cohort_size
+    least = step / plan.test.scale  # what a decision costs by itself
+
+    def left(epsilon: float) -> float:
+        return delta - (1 + math.exp(min(epsilon, 700.0))) * lacking
+
+    low, high = least, 2 * least
+    while not (left(high) > 0 and enough(plan, high, left(high))):
+        low, high = high, 2 * high
+        if high > _LARGEST_EPSILON:
+            return math.inf
+    while high - low > 1e-7 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(plan, middle, left(middle)) else (middle, high)
+    while high < _LARGEST_EPSILON:
+        with suppress(VerificationError):
+            verify_laplace_test(plan, high, left(high))
+            return high
+        high = least + (high - least) * 1.001
+    return math.inf
 
 
 def _tail(v: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -266,11 +266,15 @@ def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Ve
 
 
 @lru_cache(maxsize=4096)
-def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
-    """outlier-mean#o2 (κ = 2, B = k − 1): the number of coins that differ is at most Bin(C − k, 1/(B − A))."""
+def random_inclusion(cohort_size: int, core: int, ramp_high: int | None = None) -> OutlierMean:
+    """outlier-mean#o2 (κ = 2, B <= k − 1): the number of coins that differ is at most Bin(C − k, 1/(B − A)).
+
+    `ramp_high` is B; None takes k − 1, of which the fewest coins differ.
+    """
     _check(cohort_size, core, 2)
-    _require_core(cohort_size, core, ramp_floor(cohort_size) + 2)
-    return _at_core(OutlierMean("random", cohort_size, core, 2, ramp_floor(cohort_size), core - 1, (), ()))
+    low, high = ramp_floor(cohort_size), core - 1 if ramp_high is None else ramp_high
+    _require_core(cohort_size, core, max(low + 2, high + 1))
+    return _at_core(OutlierMean("random", cohort_size, core, 2, low, high, (), ()))
 
 
 def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierMean:
@@ -317,9 +321,9 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
     size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
     sound = 2 * low >= size and low < high < size and core <= size and mean.kappa in (1, 2)
     if mean.kappa == 2:
-        sound = sound and high == core - 1
+        sound = sound and high <= core - 1
     if not sound:
-        raise VerificationError(f"Expected a ramp with C/2 <= A < B < C (and B = k - 1 for kappa=2), got {mean}.")
+        raise VerificationError(f"Expected a ramp with C/2 <= A < B < C (and B <= k - 1 for kappa=2), got {mean}.")
     shifts_sound = all(0 < shift < math.inf for shift in mean.shifts)
     chances_sound = all(0 <= chance <= 1 + 1e-9 for chance in mean.chances) and sum(mean.chances) >= 1 - 1e-12
     if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):

@@ -8,6 +8,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
 )
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
+from quoron_server.algorithms.printed import lowy_erm
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
@@ -28,6 +29,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=AcceleratedERM,
+    printed=lowy_erm.PRINTED,
     factor=Factor(known=8.0, unknown=1.5),
     no_black_boxes=NoBlackBoxes("it has no clip; it leaves out answers that are far from the others, of convex losses"),
     choosing=Choosing(many_passes=True, removes_outliers=True),

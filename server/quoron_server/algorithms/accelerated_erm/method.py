@@ -16,7 +16,9 @@ Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4 and remark 3.6; wh
 why, and the proof: docs/privacy/accelerated-erm.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +68,7 @@ class AcceleratedERM:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(AcceleratedERMParameters)
-        self._places = places(self.parameters)
+        self._places = places(self.parameters.phases)
 
     def init(self) -> AcceleratedERMState:
         """Start at zero."""
@@ -155,10 +157,18 @@ class AcceleratedERM:
         return users[stream.subset(phase.users, size)]
 
 
-def places(parameters: AcceleratedERMParameters) -> tuple[Place, ...]:
+class Staged(Protocol):
+    """A phase that has stages."""
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Their lengths."""
+
+
+def places(phases: Sequence[Staged]) -> tuple[Place, ...]:
     """The schedule, round by round."""
     found: list[Place] = []
-    for i, phase in enumerate(parameters.phases):
+    for i, phase in enumerate(phases):
         done = 0
         for k, length in enumerate(phase.stages):
             for t in range(length):

@@ -5,6 +5,7 @@ from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Pro
 from quoron_server.algorithms.outlier_iterates import plan as planning
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
+from quoron_server.algorithms.printed import lowy_iterates
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
@@ -21,6 +22,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OutlierIterates,
+    printed=lowy_iterates.PRINTED,
     factor=Factor(known=1.5, unknown=1.5),
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True),

@@ -29,7 +29,9 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, OutlierIterateParameters
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan
+from quoron_server.problem import Problem
 
+Chains = NDArray[np.bool_]  # (C,)
 RELEASED, HALTED, PENDING = 1, 0, -1
 
 
@@ -41,8 +43,26 @@ class OutlierIterateState:
     released: Vector  # x_{i-1}
     iterates: Vector  # (C, d), where each chain stands
     averages: Vector  # (C, d), the phase's averages so far
-    whole: NDArray[np.bool_]  # (C,), chains that nobody has broken in this phase
+    whole: Chains  # chains that nobody has broken in this phase
     statuses: NDArray[np.int64]  # per phase, RELEASED, HALTED or PENDING
+
+
+def largest(problem: Problem) -> float:
+    """What no coordinate of a local pass exceeds: it ends in the domain."""
+    return problem.domain.norm_bound(problem.dimension) * (1 + 1e-9)
+
+
+def handed_on(
+    answers: Answers, whole: Chains, start: Vector, problem: Problem
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Chains]:
+    """Where each chain goes on, its mean iterate of this pass, and which chains nobody has broken.
+
+    Whose row is no local pass's breaks the chain, told by that row alone: its clients are sent `start` from there on.
+    """
+    sane = (np.abs(answers.values) <= largest(problem)).all(axis=(1, 2))
+    whole = whole & answers.answered & sane
+    values = np.where(whole[:, None, None], answers.values, 0.0)
+    return np.where(whole[:, None], problem.domain.project(values[:, 0]), start), values[:, 1], whole
 
 
 class OutlierIterates:
@@ -52,7 +72,7 @@ class OutlierIterates:
         self.plan = plan
         self.parameters = plan.parameters_of(OutlierIterateParameters)
         self._ends = np.cumsum([phase.users for phase in self.parameters.phases])
-        self._largest = plan.problem.domain.norm_bound(plan.problem.dimension) * (1 + 1e-9)
+        self._largest = largest(plan.problem)
 
     def init(self) -> OutlierIterateState:
         """Start at zero."""
@@ -73,15 +93,12 @@ class OutlierIterates:
         """Hand the iterates on; at the end of a phase, its release."""
         index = self._index(state)
         phase, left = self.parameters.phases[index], int(self._ends[index]) - state.round
-        # A local pass ends in the domain; what does not is nonsense, told by its own row alone.
-        sane = (np.abs(answers.values) <= self._largest).all(axis=(1, 2))
-        whole = state.whole & answers.answered & sane
-        values = np.where(whole[:, None, None], answers.values, 0.0)
+        iterates, means, whole = handed_on(answers, state.whole, state.released, self.plan.problem)
         moved = replace(
             state,
             round=state.round + 1,
-            iterates=np.where(whole[:, None], self.plan.problem.domain.project(values[:, 0]), state.released),
-            averages=state.averages + values[:, 1] / phase.averaged if left <= phase.averaged else state.averages,
+            iterates=iterates,
+            averages=state.averages + means / phase.averaged if left <= phase.averaged else state.averages,
             whole=whole,
         )
         diagnostics = {"broken_chains": int(np.sum(~whole))}

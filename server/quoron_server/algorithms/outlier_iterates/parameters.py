@@ -46,11 +46,7 @@ class OutlierIterateParameters(Parameters):
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy mean a phase, behind its test."""
         del dimension
-        ends = list(accumulate((phase.users for phase in self.phases), initial=0))
-        return tuple(
-            PlannedRelease(phase.release, phase.entry(index), 1, range(ends[index], ends[index + 1]), None)
-            for index, phase in enumerate(self.phases)
-        )
+        return releases_of(self.phases)
 
     def cohorts(self) -> tuple[int, ...]:
         """A user of every chain."""
@@ -63,3 +59,12 @@ class OutlierIterateParameters(Parameters):
     def answer_length(self, problem: Problem) -> int:
         """The last iterate of a local pass, and their mean."""
         return 2 * problem.dimension
+
+
+def releases_of(phases: tuple[ChainPhase, ...]) -> tuple[PlannedRelease, ...]:
+    """One noisy mean a phase, behind its test."""
+    ends = list(accumulate((phase.users for phase in phases), initial=0))
+    return tuple(
+        PlannedRelease(phase.release, phase.entry(index), 1, range(ends[index], ends[index + 1]), None)
+        for index, phase in enumerate(phases)
+    )

@@ -1,0 +1,1 @@
+"""Algorithms exactly as their papers print them, for comparison in simulations: docs/papers/README.md."""

@@ -1,0 +1,356 @@
+"""Accelerated phased ERM with outlier-gradient removal exactly as printed: Lowy, Liu & Asi (2024), Algorithms 2 and 3.
+
+    >>> from quoron_client.protocol.domains import L2Ball
+    >>> from quoron_server.plan import Privacy
+    >>> problem = Problem(1_000_000, 100, 10, L2Ball(1.0), lipschitz=1.0, smoothness=0.25)
+    >>> first = planner(problem, Privacy(1.0, 1e-9), PrintedERMOptions()).parameters.phases[0]
+    >>> first.users, first.draws, first.rounds
+    (62482, 15626592, 544)
+
+Losses whose slope jumps are smoothed by convolution, with the numbers of Theorem D.3 and its proof.
+
+No theorem covers these numbers: users are drawn with replacement, so that one of them may be in a batch any number of
+times, and the printed proof amplifies by sampling given that tests have passed (docs/papers/lowy.md). With K_i draws
+from n_i < K_i users, which is what is printed, nearly everybody is asked in every step.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.smoothing import Convolution
+from quoron_privacy.errors import Infeasible
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.robust.above_threshold import AboveThreshold
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms import checks
+from quoron_server.algorithms.accelerated_erm import acsa
+from quoron_server.algorithms.accelerated_erm.method import places
+from quoron_server.algorithms.info import Chosen, Printed
+from quoron_server.algorithms.printed.lowy import PAPER, diameter, phase_share, phase_users, phases_of, usual_void
+from quoron_server.algorithms.slots import partition
+from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
+from quoron_server.plan import MOST_ROUNDS, Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "accelerated-erm"
+THEOREM = "docs/privacy/subsampled-lottery.md#printed"
+BLOCK = 2**22  # draws, or numbers of differences of gradients, at a time
+
+Integers = NDArray[np.int64]
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedERMOptions:
+    """What Algorithms 2 and 3 and Theorems C.3 and D.3 leave open."""
+
+    shrink: float = 0.1  # q > 0
+    growth: float | None = None  # p; None: the least of Theorem C.3, 3q + 2.5 + log_n √m
+    radius_factor: float = 1.0  # c in τ = c L log(ndm) / √m, printed O(.)
+    rounds_factor: float = 1.0  # c in T_i = c (1 + √(β/λ_i)) log(ndm), printed Θ̃(.)
+    stages: int = 1  # of AC-SA in a phase: one in Algorithm 2; Remark C.5 wants several
+    one_threshold: bool = False  # ξ_i once a phase, as the proof has it, and not in every step, as line 4 has it
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedPhase:
+    """One phase's public numbers."""
+
+    first: int  # its users hold the slots first .. first + users - 1
+    users: int  # n_i
+    draws: int  # K_i, with replacement
+    stages: tuple[int, ...]  # of T_i steps in all
+    regularisation: float  # λ_i
+    smoothness: float  # β + λ_i
+    test: AboveThreshold  # of scores, which count pairs within 2τ
+    noise: GaussianNoise  # σ_i
+
+    @property
+    def rounds(self) -> int:
+        """T_i."""
+        return sum(self.stages)
+
+    @property
+    def shape(self) -> acsa.Shape:
+        """What a step knows of the objective."""
+        return acsa.Shape(self.regularisation, self.smoothness)
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedERMParameters(PrintedParameters):
+    """Public numbers of one run of Algorithm 3."""
+
+    radius: float  # τ
+    one_threshold: bool
+    smoothing: float | None  # r
+    phases: tuple[PrintedPhase, ...]
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """A decision in every step, up to the first miss, and the noisy gradient where it passes."""
+        del dimension
+        found: list[PlannedRelease] = []
+        first = 0
+        for phase in self.phases:
+            rounds = range(first, first := first + phase.rounds)
+            found += [
+                PlannedRelease(made, made.entry(), phase.rounds, rounds, None, tested=True)
+                for made in (phase.test, phase.noise)
+            ]
+        return tuple(found)
+
+    def cohorts(self) -> tuple[int, ...]:
+        """Different users of K_i draws, at most."""
+        return tuple(min(phase.draws, phase.users) for phase in self.phases for _ in range(phase.rounds))
+
+    def participations(self) -> int:
+        """Any step of a phase; phases share no user."""
+        return max(phase.rounds for phase in self.phases)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Who is drawn is secret."""
+        del problem
+        return Assumption(Kind.ABSENT_IS_OUTLIER), Assumption(Kind.SECRET_COHORTS)
+
+
+def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
+    """Every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
+    checks.require_options(options, "shrink", "growth", "radius_factor", "rounds_factor", "stages")
+    n, m, d = problem.users, problem.items_per_user, problem.dimension
+    epsilon, delta = privacy.epsilon, privacy.delta
+    lipschitz, width, q, last = problem.lipschitz, diameter(problem), options.shrink, phases_of(n)  # L, R, q, l
+    if phase_users(n, q, last) < 1:
+        enough = math.ceil(1 / phase_share(q, last))
+        raise Infeasible.too_few(NAME, f"n={n:,} leave the last of {last} phases nobody", enough)
+    p = options.growth or 3 * q + 2.5 + math.log(math.sqrt(m)) / math.log(n)  # Theorem C.3
+    log, odds = math.log(n * d * m), math.log(1 / delta)
+    tau = options.radius_factor * lipschitz * log / math.sqrt(m)  # Algorithm 3, line 2
+    if problem.smoothness is None:  # Theorem D.3 and its proof
+        smoothing = math.sqrt(d) / (epsilon * n * math.sqrt(m)) * width  # r
+        beta, strength = lipschitz * math.sqrt(d) / smoothing, 1 / math.sqrt(m * n)  # β, λ
+    else:
+        smoothing, beta = None, problem.smoothness
+        strength = lipschitz / width * (1 / math.sqrt(n * m) + math.sqrt(d) / (epsilon * n * math.sqrt(m)))
+    phases: list[PrintedPhase] = []
+    for i in range(1, last + 1):
+        users, pull = phase_users(n, q, i), strength * 2 ** (p * i)  # line 4: n_i, λ_i
+        steps = math.ceil(options.rounds_factor * (1 + math.sqrt(beta / pull)) * log)  # T_i
+        if smoothing is None:
+            size = 500 * (math.log(users**2 * m**2 / delta) + epsilon)
+            size *= 1 / epsilon + users * epsilon / math.sqrt(steps * odds)
+        else:
+            size = users * epsilon / math.sqrt(steps) + (math.log(n * m * d / delta) + epsilon) / epsilon
+        draws = math.ceil(size)  # K_i
+        noise = 1000 * tau * math.sqrt(steps) * (math.log(n * d / delta) + epsilon) / (epsilon * users)  # σ_i
+        moved = tau * (math.log(n * m / delta) + epsilon) / draws  # what (8) says that one user moves
+        phases.append(
+            PrintedPhase(
+                first=sum(phase.users for phase in phases),
+                users=users,
+                draws=draws,
+                stages=acsa.stage_lengths(steps, min(options.stages, steps), 1.0),
+                regularisation=pull,
+                smoothness=beta + pull,
+                test=AboveThreshold(draws, 4 * draws / 5, 8 / epsilon, 16 / epsilon),  # Algorithm 2, lines 4 and 6
+                noise=GaussianNoise(moved, noise),  # line 14
+            )
+        )
+    if (rounds := sum(phase.rounds for phase in phases)) > MOST_ROUNDS:
+        raise Infeasible(
+            NAME, f"the printed T_i are {rounds:,} steps, and plans have {MOST_ROUNDS:,}", "fewer users or items"
+        )
+    parameters = PrintedERMParameters(
+        epsilon=epsilon,
+        delta=delta,
+        filled_in=_filled_in(options, p, smoothing),
+        void=_void(problem, privacy, options, phases, p),
+        radius=tau,
+        one_threshold=options.one_threshold,
+        smoothing=smoothing,
+        phases=tuple(phases),
+    )
+    return Chosen(parameters, None, theorem=THEOREM)
+
+
+def epsilon_of(parameters: PrintedERMParameters, problem: Problem, delta: float) -> float:
+    """Infinite: no theorem of ours covers users that are drawn with replacement behind a shared threshold."""
+    del parameters, problem, delta
+    return math.inf
+
+
+def _filled_in(options: PrintedERMOptions, p: float, smoothing: float | None) -> tuple[str, ...]:
+    return (
+        f"q = {options.shrink:g}",
+        f"p = {p:.4g}",
+        f"τ = {options.radius_factor:g} L log(ndm)/√m",
+        f"T_i = {options.rounds_factor:g} (1 + √(β/λ_i)) log(ndm), rounded up",
+        f"stages of AC-SA in a phase: {options.stages}",
+        "x_i is the aggregate point of AC-SA",
+        "K_i rounded up, n_i rounded down",
+        "x_0 = 0",
+        "a gradient of 0 where no user is left",
+        "a halt ends the run with 0",
+        *(() if smoothing is None else ("one draw of y for each item and step stands for ∇f_r",)),
+    )
+
+
+def _void(
+    problem: Problem, privacy: Privacy, options: PrintedERMOptions, phases: list[PrintedPhase], p: float
+) -> tuple[str, ...]:
+    """Conditions of Theorems C.1, C.3 and D.3 that these numbers break, and steps of their proofs that fail."""
+    n, m, d, q = problem.users, problem.items_per_user, problem.dimension, options.shrink
+    epsilon, delta = privacy.epsilon, privacy.delta
+    found = list(usual_void(problem, epsilon, smooth=False))
+    have = n ** (1 - q)
+    need = 100 * (math.log(20 * n * m * d / delta) + epsilon) / (epsilon * (1 - 0.5**q))
+    if have <= need:
+        found.append(f"Theorem C.1 needs n^(1-q) > {need:,.0f}, and n^(1-q) = {have:,.0f}.")
+    if delta >= 1 / (m * n):
+        found.append(f"Theorem C.3 needs δ < 1/(mn) = {1 / (m * n):.2g}.")
+    if p < (least := 3 * q + 2.5 + math.log(math.sqrt(m)) / math.log(n)) * (1 - 1e-12):
+        found.append(f"Theorem C.3 needs p >= {least:.4g}.")
+    over = [i for i, phase in enumerate(phases, 1) if phase.draws > phase.users]
+    if over:
+        found.append(
+            f"The proof of Theorem C.3 takes K_i <= n_i, and K_i > n_i in {len(over)} of {len(phases)} phases "
+            f"(K_{over[0]} = {phases[over[0] - 1].draws:,}, n_{over[0]} = {phases[over[0] - 1].users:,})."
+        )
+    found.append("Lemmas A.8 and C.2 are about different users, and line 3 of Algorithm 2 draws with replacement.")
+    found.append("The proof of Theorem C.1 amplifies by sampling given that tests passed, where no batch is uniform.")
+    if not options.one_threshold:
+        found.append("Lemma A.9 draws the threshold once, and line 4 of Algorithm 2 draws it in every step.")
+    if options.stages == 1:
+        found.append("Lemma C.4 is about several stages of AC-SA (Remark C.5), and Algorithm 2 has one.")
+    if problem.smoothness is None:
+        found.append("The proof of Theorem D.3 sets λ = 1/√(mn), which Theorem C.3 has in units of L/R.")
+    return tuple(found)
+
+
+def drawn(stream: RandomStream, users: int, draws: int) -> Integers:
+    """How often each of `users` comes up in `draws` with replacement, shape (users,)."""
+    counts = np.zeros(users, np.int64)
+    for start in range(0, draws, BLOCK):
+        counts += np.bincount(stream.uniform_below(users, min(BLOCK, draws - start)), minlength=users)
+    return counts
+
+
+def draws_near(rows: Matrix, often: Integers, radius: float) -> Integers:
+    """h(Z) of every row: how many draws, of `often` each, lie within `radius` of it; shape (k,)."""
+    centre = rows.mean(axis=0) if len(rows) else np.zeros(rows.shape[1])
+    if np.sqrt(np.max(np.sum((rows - centre) ** 2, axis=1), initial=0.0)) * (1 + 1e-9) <= radius / 2:
+        return np.full(len(rows), often.sum())  # all within the radius of one another
+    found, block = np.empty(len(rows), np.int64), max(1, BLOCK // max(1, rows.size))
+    for start in range(0, len(rows), block):
+        apart = np.sum((rows[start : start + block, None] - rows[None]) ** 2, axis=2)
+        found[start : start + block] = (apart <= radius**2) @ often
+    return found
+
+
+def included(near: Integers, often: Integers, size: int, stream: RandomStream) -> Integers:
+    """How many draws of each row join S: a coin each of chance 0 below K/2, 1 from 2K/3 on, (h - K/2)/(K/6) between."""
+    weights = np.clip(6 * near - 3 * size, 0, size)  # in units of 1/K
+    joined = np.where(weights == size, often, 0)
+    for row in np.flatnonzero((weights > 0) & (weights < size)):
+        joined[row] = np.count_nonzero(stream.uniform_below(size, int(often[row])) < weights[row])
+    return joined
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrintedERMState:
+    """Everything between two rounds."""
+
+    round: int
+    centre: Vector  # x_{i-1}
+    x: Vector
+    ag: Vector  # 0 once it has halted
+    steps: int  # of the stage
+    halted: bool
+
+
+class PrintedERM:
+    """Algorithm 3, with Algorithm 2 for its line 7."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.parameters = plan, plan.parameters_of(PrintedERMParameters)
+        self._places = places(self.parameters.phases)
+
+    def init(self) -> PrintedERMState:
+        """x_0 = 0."""
+        zero = np.zeros(self.plan.problem.dimension)
+        return PrintedERMState(0, zero, zero, zero, 0, halted=False)
+
+    def request(self, state: PrintedERMState, noise: NoiseSource) -> Question | None:
+        """Lines 3 and 5 of Algorithm 2: the users of K_i draws are asked for their gradients, once each."""
+        if state.halted or state.round == len(self._places):
+            return None
+        phase = self._phase(state)
+        r = self.parameters.smoothing
+        smoothing = None if r is None else Convolution(r, self.plan.seed)
+        order = partition(seed=self.plan.seed, users=self.plan.problem.users)
+        cohort = order[phase.first :][: phase.users][self._often(state, noise) > 0]
+        task = AverageGradient(self._middle(state)[None, :], (1.0,), smoothing=smoothing)
+        return Question(state.round, cohort, task, planned=min(phase.draws, phase.users), drawn=True)
+
+    def update(self, state: PrintedERMState, answers: Answers, noise: NoiseSource) -> Update[PrintedERMState]:
+        """Lines 4 to 20 of Algorithm 2."""
+        phase, place, often = self._phase(state), self._places[state.round], self._often(state, noise)
+        often, rows = often[often > 0], answers.values[answers.answered]
+        there = often[answers.answered]  # whoever is absent is near nobody but the one draw
+        near = draws_near(rows, there, 2 * self.parameters.radius)
+        score = int(there @ near) + int(often.sum() - there.sum())  # line 6: K_i s_i^t
+        limited = place.phase if self.parameters.one_threshold else state.round
+        limit = phase.test.draw_limit(noise.stream("limit", limited))  # line 4
+        passed = phase.test.decide(score, limit, noise.stream("test", state.round)) is not None  # line 7
+        public = {"phase": place.phase, "released": passed}
+        private = {"answered": len(rows), "concentration": score / phase.draws**2}
+        if not passed:
+            zero = np.zeros_like(state.ag)
+            halted = PrintedERMState(state.round + 1, zero, zero, zero, 0, halted=True)  # line 18: halt, return 0
+            return Update(halted, (phase.test.entry(),), public, private)
+        joined = included(near, there, phase.draws, noise.stream("include", state.round))  # lines 8 to 12
+        mean = (joined[:, None] * rows).sum(axis=0) / max(1, int(joined.sum()))  # line 13
+        gradient = phase.noise.release(mean, noise.stream("release", state.round))  # line 14
+        middle = self._middle(state)
+        whole = gradient + phase.regularisation * (middle - state.centre)  # line 15, and line 6 of Algorithm 3
+        domain, step = self.plan.problem.domain, state.steps + 1
+        x, ag = acsa.step(state.x, state.ag, middle, whole, step, phase.shape, domain)
+        after = replace(state, round=state.round + 1, x=x, ag=ag, steps=step)
+        if place.ends_stage:
+            after = replace(after, x=ag, steps=0)
+        if place.ends_phase:  # line 21; line 7 of Algorithm 3
+            after = replace(after, centre=ag)
+        private["removed"] = int(np.count_nonzero(joined == 0))
+        return Update(after, (phase.test.entry(), phase.noise.entry()), public, private)
+
+    def model(self, state: PrintedERMState) -> Vector:
+        """Line 9 of Algorithm 3: x_l. After a halt 0."""
+        return state.ag
+
+    def iterate(self, state: PrintedERMState) -> Vector:
+        """As `model`."""
+        return state.ag
+
+    def _phase(self, state: PrintedERMState) -> PrintedPhase:
+        return self.parameters.phases[self._places[state.round].phase]
+
+    def _middle(self, state: PrintedERMState) -> Vector:
+        return acsa.middle(state.x, state.ag, state.steps + 1, self._phase(state).shape)
+
+    def _often(self, state: PrintedERMState, noise: NoiseSource) -> Integers:
+        phase = self._phase(state)
+        return drawn(noise.stream("cohort", state.round), phase.users, phase.draws)
+
+
+PRINTED = Printed(
+    source=f"{PAPER}, Algorithms 2 and 3; Theorem D.3 where the loss is not smooth",
+    options=PrintedERMOptions,
+    parameters=PrintedERMParameters,
+    planner=planner,
+    maker=PrintedERM,
+    epsilon=epsilon_of,
+)

@@ -1,0 +1,257 @@
+"""Phased SGD with outlier-iterate removal exactly as printed: Lowy, Liu & Asi (2024), Algorithm 1.
+
+    >>> from quoron_client.protocol.domains import L2Ball
+    >>> from quoron_server.plan import Privacy
+    >>> problem = Problem(1_000_000, 100, 10, L2Ball(1.0), lipschitz=1.0, smoothness=0.25)
+    >>> chosen = planner(problem, Privacy(1.0, 1e-6), PrintedIterateOptions())
+    >>> chosen.parameters.cohort_size, len(chosen.parameters.phases)
+    (3624, 19)
+
+Every printed number stands below with its line; what is ours instead, and why, is docs/papers/lowy.md. The privacy that
+our accountant finds is that of Theorem O5 with the random inclusion of Theorem O2 (docs/privacy/outlier-mean.md): C is
+even, and the printed ramp ends at B = 2C/3, below the core that the printed threshold leaves.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.accounts import moved
+from quoron_privacy.errors import Infeasible
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.robust.laplace_test import LaplaceOneShot, LaplaceTest, certified_epsilon
+from quoron_privacy.robust.one_release import verify_scale
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, random_inclusion, recounted_slack, score_step
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms import checks
+from quoron_server.algorithms.info import Chosen, Printed
+from quoron_server.algorithms.outlier_iterates.method import Chains, handed_on
+from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, releases_of
+from quoron_server.algorithms.printed.lowy import PAPER, diameter, phase_share, phase_users, phases_of, usual_void
+from quoron_server.algorithms.slots import partition
+from quoron_server.parameters import PlannedRelease, PrintedParameters
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "outlier-iterates"
+THEOREM = "docs/privacy/outlier-iterates.md#oi1"
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedIterateOptions:
+    """What Theorem B.1 leaves open."""
+
+    shrink: float = 0.1  # q: "some small q > 0"
+    power: float | None = None  # J, with m <= n^J: "some large J > 0"; None: the larger of 1 and log m / log n
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedIterateParameters(PrintedParameters):
+    """Public numbers of one run of Algorithm 1."""
+
+    cohort_size: int  # C
+    phases: tuple[ChainPhase, ...]
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy mean a phase, behind its test; after a phase that halts, none."""
+        del dimension
+        return tuple(replace(release, tested=True) for release in releases_of(self.phases))
+
+    def cohorts(self) -> tuple[int, ...]:
+        """A user of every chain."""
+        return (self.cohort_size,) * sum(phase.users for phase in self.phases)
+
+    def asks(self, problem: Problem) -> LocalSGD:
+        """A local pass."""
+        return LocalSGD(np.zeros((1, problem.dimension)), self.phases[0].step_size, problem.domain)
+
+    def answer_length(self, problem: Problem) -> int:
+        """The last iterate of a local pass, and their mean."""
+        return 2 * problem.dimension
+
+
+def chains_of(problem: Problem, privacy: Privacy) -> int:
+    """C = 100 log(20 n m e^ε / δ) / ε (line 2), rounded up to a multiple of six: C/2 and 2C/3 are whole chains."""
+    items = 20 * problem.users * problem.items_per_user
+    return 6 * math.ceil(100 * (math.log(items / privacy.delta) + privacy.epsilon) / privacy.epsilon / 6)
+
+
+def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) -> Chosen:
+    """Every number of lines 2 to 22. Raises Infeasible where a phase has fewer users than chains."""
+    checks.require_options(options, "shrink", "power")
+    n, m, d = problem.users, problem.items_per_user, problem.dimension
+    epsilon, delta = privacy.epsilon, privacy.delta
+    chains, lipschitz, last = chains_of(problem, privacy), problem.lipschitz, phases_of(n)  # C, L, l
+    fewest = phase_users(n, options.shrink, last)
+    if chains > LARGEST_COHORT:
+        raise Infeasible(NAME, f"line 2 has {chains:,} chains, and tests take {LARGEST_COHORT:,}", "a larger epsilon")
+    if fewest < chains:
+        enough = math.ceil(chains / phase_share(options.shrink, last))
+        condition = f"n={n:,} leave the last of {last} phases {fewest:,} users for {chains:,} chains"
+        raise Infeasible.too_few(NAME, condition, enough)
+    power = options.power or max(1.0, math.log(m) / math.log(n))  # J
+    p = power + 1.5
+    eta = diameter(problem) / (lipschitz * math.sqrt(d * m * n * epsilon))  # Theorem B.1
+    phases = []
+    for i in range(1, last + 1):
+        users = phase_users(n, options.shrink, i) // chains  # line 4: N_i = n_i / C
+        steps, step_size = users * m, eta / 2 ** (p * i)  # T_i = N_i m, η_i
+        radius = 1000 * step_size * lipschitz * math.sqrt(steps) * math.log(n * d * m)  # τ_i
+        noise = 100 * radius * math.log(n / delta) ** 2 / (epsilon * chains)  # line 22: σ_i
+        phases.append((users, step_size, radius, noise))
+    release = _release(chains, epsilon, delta, [noise / radius for _, _, radius, noise in phases], d)
+    parameters = PrintedIterateParameters(
+        epsilon=epsilon,
+        delta=delta,
+        filled_in=(
+            f"q = {options.shrink:g}",
+            f"J = {power:g}",
+            "C rounded up to a multiple of six, n_i and N_i rounded down",
+            "x_0 = 0",
+            "x_i = x_{i-1} + noise where no iterate is left",
+        ),
+        void=_void(problem, privacy, options, chains),
+        cohort_size=chains,
+        phases=tuple(
+            ChainPhase(users, users, step_size, radius, noise, release) for users, step_size, radius, noise in phases
+        ),
+    )
+    single = all(phase.users == 1 for phase in parameters.phases)
+    return Chosen(parameters, None, theorem=THEOREM, exposure="broadcast" if single else "model")
+
+
+def epsilon_of(parameters: PrintedIterateParameters, problem: Problem, delta: float) -> float:
+    """ε of Theorem O5 for the phase that costs most: they share no user. VerificationError for noise not as stated."""
+    for phase in parameters.phases:
+        verify_scale(phase.release, phase.release_scale, phase.radius, problem.dimension)
+    lacking = checks.lacks(gaussians=problem.dimension, laplaces=1)
+    releases = {phase.release for phase in parameters.phases}
+    return max(certified_epsilon(release, delta, lacking) for release in releases)
+
+
+def _release(chains: int, epsilon: float, delta: float, noises: list[float], dimension: int) -> LaplaceOneShot:
+    """Test, ramp and noise of every phase, with the largest core k for which Theorem O5 may speak of them.
+
+    Line 10: Lap(20/ε). Line 11: 4C/5. Line 15: no chain with C/2 within 2τ, all with 2C/3, a coin in between. With so
+    many users that a phase fills C chains, k > 2C/3 for every δ that can be asked for (docs/papers/lowy.md).
+    """
+    ramp_high, scale, threshold = 2 * chains // 3, 20 / epsilon, 4 * chains / 5
+    room = scale * math.log(1 / (2 * delta * (1 - 1e-6))) * (1 + 1e-12)  # a chance of at most δ below the core
+    core = math.floor(threshold - score_step(chains) / chains - room)
+    mean = random_inclusion(chains, core, ramp_high)
+    slack, least = recounted_slack(mean, dimension), 2 * mean.kappa / chains
+    multiplier = min(
+        shift / moved.mu(shift * (1 + slack), noise, dimension) for noise in noises for shift in (least, *mean.shifts)
+    )
+    return LaplaceOneShot(mean, LaplaceTest(chains, mean.core, scale, threshold), multiplier * (1 - 1e-12))
+
+
+def _void(problem: Problem, privacy: Privacy, options: PrintedIterateOptions, chains: int) -> tuple[str, ...]:
+    """Conditions of Theorem B.1 and of the steps of its proof that these numbers break."""
+    n, m, d, q = problem.users, problem.items_per_user, problem.dimension, options.shrink
+    epsilon, delta = privacy.epsilon, privacy.delta
+    found = list(usual_void(problem, epsilon, smooth=True))
+    if options.power is not None and m > n**options.power:
+        found.append(f"Theorem B.1 needs m <= n^J, and m = {m:,} > n^{options.power:g}.")
+    have, need = n ** (1 - q), 100 / (1 - 0.5**q) * math.log(n / delta) / epsilon
+    if have < need:
+        found.append(f"Theorem B.1 needs n^(1-q) >= {need:,.0f}, and n^(1-q) = {have:,.0f}.")
+    largest = problem.lipschitz / diameter(problem) * math.sqrt(d * m * n * epsilon)
+    if problem.smoothness is not None and problem.smoothness > largest:
+        found.append(f"Theorem B.1 needs beta <= {largest:.3g}, and beta = {problem.smoothness:.3g}.")
+    missed = 2 * math.exp(-2 * chains / 15 * epsilon / 20)  # P(|Lap(20/ε)| >= 2C/15), of both worlds
+    if missed > delta / (10 * math.exp(epsilon)):
+        claimed = delta / (10 * math.exp(epsilon))
+        found.append(f"The proof of Theorem B.1 takes P(E_i, E'_i) >= 1 - {claimed:.2g}, and it is 1 - {missed:.2g}.")
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrintedIterateState:
+    """Everything between two rounds."""
+
+    round: int
+    released: Vector  # x_{i-1}; 0 once it has halted
+    iterates: NDArray[np.float64]  # (C, d), where each chain stands
+    averages: NDArray[np.float64]  # (C, d), x̃_{i,j} so far
+    whole: Chains  # chains that nobody has broken in this phase
+    halted: bool
+
+
+class PrintedIterates:
+    """Algorithm 1, line by line."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.parameters = plan, plan.parameters_of(PrintedIterateParameters)
+        self._ends = np.cumsum([phase.users for phase in self.parameters.phases])
+
+    def init(self) -> PrintedIterateState:
+        """x_0 = 0, and the chains of the first phase."""
+        return self._phase(0, np.zeros(self.plan.problem.dimension), halted=False)
+
+    def request(self, state: PrintedIterateState, noise: NoiseSource) -> Question | None:
+        """Lines 5 to 9: fresh users, the next one of each chain, take their steps of one-pass projected SGD."""
+        del noise
+        if state.halted or state.round == self._ends[-1]:
+            return None
+        chains, problem = self.parameters.cohort_size, self.plan.problem
+        cohort = partition(seed=self.plan.seed, users=problem.users)[state.round * chains :][:chains]
+        step_size = self.parameters.phases[self._index(state)].step_size
+        return Question(state.round, cohort, LocalSGD(state.iterates, step_size, problem.domain))
+
+    def update(self, state: PrintedIterateState, answers: Answers, noise: NoiseSource) -> Update[PrintedIterateState]:
+        """Line 8 for one user of every chain; lines 10 to 22 after the last one."""
+        i = self._index(state)
+        phase = self.parameters.phases[i]
+        iterates, means, whole = handed_on(answers, state.whole, state.released, self.plan.problem)
+        averages = state.averages + means / phase.users
+        state = PrintedIterateState(state.round + 1, state.released, iterates, averages, whole, halted=False)
+        if state.round < self._ends[i]:
+            return Update(state, (), {"phase": i}, {"broken_chains": int(np.sum(~whole))})
+        mean, test = phase.release.mean, phase.release.test
+        seen = mean.observe(averages, whole, radius=phase.radius, reference=state.released)  # line 10, and 14's h_ij
+        passed = test.decide(seen.score, noise.stream("test", i))  # line 11
+        if passed:
+            chosen = mean.include(seen.weights, noise.stream("inclusion", i))  # lines 12 to 16: S_i
+            shift = mean.aggregate(averages, chosen, radius=phase.radius, reference=state.released)  # line 21
+            after = state.released + phase.noise.release(shift, noise.stream("release", i))  # line 22: not projected
+        else:
+            chosen, after = np.zeros_like(seen.weights), np.zeros_like(state.released)  # line 19: halt, output 0
+        private = {
+            "broken_chains": int(np.sum(~whole)),
+            "removed_chains": int(np.sum(chosen == 0)),
+            "score": seen.score / mean.cohort_size**2,
+        }
+        ended = self._phase(state.round, after, halted=not passed)
+        return Update(ended, (phase.entry(i),), {"phase": i, "halted": not passed}, private)
+
+    def model(self, state: PrintedIterateState) -> Vector:
+        """Line 24: x_l. Line 19: 0."""
+        return state.released
+
+    def iterate(self, state: PrintedIterateState) -> Vector:
+        """The mean of the chains."""
+        mean: Vector = state.iterates.mean(axis=0)
+        return mean
+
+    def _index(self, state: PrintedIterateState) -> int:
+        return int(np.searchsorted(self._ends, state.round, side="right"))
+
+    def _phase(self, round_: int, start: Vector, *, halted: bool) -> PrintedIterateState:
+        chains = self.parameters.cohort_size
+        starts = np.tile(start, (chains, 1))
+        return PrintedIterateState(round_, start, starts, np.zeros_like(starts), np.ones(chains, np.bool_), halted)
+
+
+PRINTED = Printed(
+    source=f"{PAPER}, Algorithm 1",
+    options=PrintedIterateOptions,
+    parameters=PrintedIterateParameters,
+    planner=planner,
+    maker=PrintedIterates,
+    epsilon=epsilon_of,
+)
