@@ -7,30 +7,36 @@ by the code that is tested.
 import math
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
+import scipy.optimize
+from flwr.supercore.task_identity import TaskIdentity
+from scipy.spatial.distance import cdist
 
 from contracts import scenes
 from contracts.neighbours import ABSENT, CORNERS, Pair, far
 from contracts.replay import first_complaint, replay, scene
 from contracts.scenes import Quadratic, empty_ledger
-from contracts.test_algorithms import crashing, dying_after_every_write, require_planned
+from contracts.test_algorithms import Crash, crashing, require_planned
+from flower.grids import FakeTime
 from flower.test_simulation_bits import flower
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.questions import Answers, Status
+from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import acsa
-from quoron_server.algorithms.printed.lowy_erm import PrintedERM, PrintedERMOptions, drawn, draws_near, included
-from quoron_server.algorithms.printed.lowy_iterates import PrintedIterateOptions, PrintedIterates
+from quoron_server.algorithms.printed.lowy_erm import PrintedERM, drawn, draws_near, included
+from quoron_server.algorithms.printed.lowy_iterates import PrintedIterates
 from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger
+from quoron_server.flower import exchange
 from quoron_server.plan import Plan, Privacy
 from quoron_server.rounds import run
 
@@ -67,24 +73,28 @@ def test_every_number_of_algorithm_1_is_the_printed_one(n, m, d, epsilon, delta,
     j = power or 1.0  # m <= n^J
     p, eta = j + 3 / 2, big_r / (big_l * math.sqrt(d * m * n * epsilon))  # Theorem B.1
     c = 100 * math.log(20 * n * m * math.exp(epsilon) / delta) / epsilon  # line 2
-    assert 0 <= parameters.cohort_size - c < 6
-    assert parameters.cohort_size % 6 == 0
+    chains = parameters.cohort_size
+    assert 0 <= chains - c < 6
+    assert chains % 6 == 0
     assert len(parameters.phases) == math.floor(math.log2(n))  # line 2
     for i, phase in enumerate(parameters.phases, 1):
         n_i = (1 - (1 / 2) ** q) * n / 2 ** (i * q)  # line 4, from here
-        assert phase.users == phase.averaged == math.floor(n_i) // parameters.cohort_size  # N_i; line 8
+        assert phase.users == phase.averaged == math.floor(n_i) // chains  # N_i; line 8
         t_i = phase.users * m
         tau = 1000 * eta / 2 ** (p * i) * big_l * math.sqrt(t_i) * math.log(n * d * m)
         assert phase.step_size == pytest.approx(eta / 2 ** (p * i), rel=1e-12)
         assert phase.radius == pytest.approx(tau, rel=1e-12)
-        sigma = 100 * tau * math.log(n / delta) ** 2 / (epsilon * parameters.cohort_size)  # line 22
+        sigma = 100 * tau * math.log(n / delta) ** 2 / (epsilon * chains)  # line 22
         assert phase.release_scale == pytest.approx(sigma, rel=1e-12)
         assert phase.noise.scale == phase.release_scale
         mean, test = phase.release.mean, phase.release.test
         assert test.scale == 20 / epsilon  # line 10
-        assert test.threshold == pytest.approx(4 * parameters.cohort_size / 5, rel=1e-12)  # line 11
+        assert test.threshold == pytest.approx(4 * chains / 5, rel=1e-12)  # line 11
         assert mean.removal_radius == pytest.approx(2, rel=2e-6)  # line 14
-        assert (mean.ramp_low, mean.ramp_high) == (parameters.cohort_size / 2, 2 * parameters.cohort_size / 3)  # line 15
+        assert (mean.ramp_low, mean.ramp_high) == (
+            parameters.cohort_size / 2,
+            2 * parameters.cohort_size / 3,
+        )  # line 15
         assert mean.kind == "random"
     assert plan.cost.rounds == sum(phase.users for phase in parameters.phases)
     assert plan.cost.gradient_evaluations <= n * m  # Theorem B.1
@@ -187,7 +197,9 @@ def test_every_number_of_algorithms_2_and_3_is_the_printed_one(n, m, d, epsilon,
     assert "no guarantee" in repr(plan)
 
 
-@pytest.mark.parametrize(("n", "m", "d", "epsilon", "delta"), [(10**4, 10, 3, 4.0, 1e-6), (5 * 10**4, 2, 30, 8.0, 1e-9)])
+@pytest.mark.parametrize(
+    ("n", "m", "d", "epsilon", "delta"), [(10**4, 10, 3, 4.0, 1e-6), (5 * 10**4, 2, 30, 8.0, 1e-9)]
+)
 def test_every_number_for_losses_that_are_not_smooth_is_that_of_theorem_d_3(n, m, d, epsilon, delta):
     plan, big_r = printed(ERM, n, m, d, epsilon, delta, smoothness=None), 2 * RADIUS
     r = math.sqrt(d) / (epsilon * n * math.sqrt(m)) * big_r
@@ -245,3 +257,411 @@ def test_more_steps_than_plans_have_and_phases_without_anybody_are_refused_by_na
     with pytest.raises(Infeasible) as refused:
         printed(ERM, 3, 4, 3, 8.0, 1e-4, shrink=1.0)
     assert "nobody" in str(refused.value)
+
+
+# What the printed numbers are worth.
+
+
+def theorem_o5(plan, phase, delta):
+    """The least ε of Theorem O5 with O2 for one phase, from their statements (docs/privacy/outlier-mean.md)."""
+    c, b = plan.parameters.cohort_size, 20 / plan.parameters.epsilon
+    a, ramp_high, step = c // 2, 2 * c // 3, 2 * (c - 1) / c
+    k = math.floor(4 * c / 5 - step - b * math.log(1 / (2 * delta)))
+    assert ramp_high <= k - 1
+    flips = np.arange(61)
+    chances = scipy.stats.binom.pmf(flips, c - k, 1 / (ramp_high - a))
+    mu = phase.radius / k * (4 + 2 * flips * (2 - max(a + k - c, 0) / c)) / phase.release_scale
+
+    def gaussian(epsilon):  # δ_G, mixed over flips
+        e = np.asarray(epsilon)[..., None]
+        return (scipy.special.ndtr(mu / 2 - e / mu) - np.exp(e) * scipy.special.ndtr(-mu / 2 - e / mu)) @ chances
+
+    u = np.linspace(-30, 10, 4001)
+    tails = [np.where(v > 0, np.exp(-np.abs(v)) / 2, 1 - np.exp(-np.abs(v)) / 2) for v in (u, u + step / b)]
+
+    def missing(epsilon):
+        return np.max(tails[0] * gaussian(epsilon - np.log(tails[0] / tails[1]))) - delta
+
+    least = step / b  # what a decision costs by itself
+    return least if missing(least) <= 0 else scipy.optimize.brentq(missing, least, 10 * least, xtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "size", [(10**6, 100, 10, 1.0, 1e-6), (10**6, 100, 10, 1.0, 1e-9), (2 * 10**4, 4, 3, 10.0, 1e-3)]
+)
+def test_our_epsilon_of_algorithm_1_is_that_of_theorem_o5_and_a_tenth_of_the_claim(size):
+    plan = printed(ITERATES, *size)
+    found = plan.guarantee.epsilon
+    phases = plan.parameters.phases
+    assert np.ptp([phase.release_scale / phase.radius for phase in phases]) < 1e-12  # all cost the same
+    own = theorem_o5(plan, phases[0], size[-1])
+    assert own * (1 - 1e-5) <= found <= own * 1.001
+    assert 0.09 < found / plan.parameters.epsilon < 0.11
+
+
+def with_noise(plan, factor, stated):
+    """Every phase with so many times its noise; its mechanism says that it has `stated` times as much."""
+    phases = []
+    for phase in plan.parameters.phases:
+        release = replace(phase.release, noise_multiplier=phase.release.noise_multiplier * stated)
+        phases.append(replace(phase, release_scale=phase.release_scale * factor, release=release))
+    return replace(plan, parameters=replace(plan.parameters, phases=tuple(phases)))
+
+
+def test_a_printed_plan_with_half_the_noise_or_another_test_is_refused():
+    plan = small_1()
+    ITERATES.verify(plan)
+    ITERATES.verify(with_noise(plan, 1.1, 1.099))
+    for broken in (with_noise(plan, 0.5, 0.499), with_noise(plan, 0.5, 1.0)):
+        with pytest.raises(VerificationError):
+            ITERATES.verify(broken)
+    phases = plan.parameters.phases
+    for change in ({"scale": 1.0}, {"threshold": 0.7 * plan.parameters.cohort_size}):
+        release = replace(phases[0].release, test=replace(phases[0].release.test, **change))
+        other = replace(plan.parameters, phases=(replace(phases[0], release=release), *phases[1:]))
+        with pytest.raises(VerificationError):
+            ITERATES.verify(replace(plan, parameters=other))
+    with pytest.raises(VerificationError):
+        ITERATES.verify(replace(plan, guarantee=replace(plan.guarantee, epsilon=0.99 * plan.guarantee.epsilon)))
+
+
+def test_a_user_who_is_drawn_twice_moves_the_score_by_more_than_any_theorem_allows():
+    """Why nothing is found for Algorithm 2, which draws users with replacement."""
+    rows, often = np.array([[0.0], [0.0], [0.0]]), np.array([1, 2, 5])
+    before = int(often @ draws_near(rows, often, 1.0))
+    after = int(often @ draws_near(np.array([[0.0], [9.0], [0.0]]), often, 1.0))
+    size = int(often.sum())
+    assert before - after == 24  # a pair with each of the six others, in both orders, for each of two draws
+    assert before - after > 2 * (size - 1)
+    plan = printed(ERM, *SIZES[0])
+    assert plan.parameters.phases[0].draws > 200 * plan.parameters.phases[0].users
+    assert ERM.printed.epsilon(plan.parameters, plan.problem, 1e-6) == math.inf
+
+
+# What is printed is what runs.
+
+
+@cache
+def small_1() -> Plan:
+    """Thirty-odd rounds of Algorithm 1."""
+    return printed(ITERATES, 20_000, 4, 3, 10.0, 1e-3)
+
+
+@cache
+def small_3(smoothness=0.25, **options) -> Plan:
+    """Some dozen rounds of Algorithm 3."""
+    factor = 0.15 if smoothness else 0.01
+    return printed(ERM, 500, 1, 3, 10.0, 1e-3, smoothness=smoothness, rounds_factor=factor, **options)
+
+
+class Users(Quadratic):
+    """As many as a plan has, with gradients at places of their own where these are given."""
+
+    def __init__(self, plan, places=None, tamper=None):
+        super().__init__(tamper)
+        shape = plan.problem.users, plan.problem.dimension
+        self.centres = 0.3 + 0.1 * np.random.default_rng(5).standard_normal(shape)
+        self.places = np.zeros(shape) if places is None else places
+
+    def ask(self, question):
+        answers = super().ask(question)
+        if isinstance(question.task, AverageGradient):
+            return replace(answers, values=answers.values + self.places[question.cohort])
+        return answers
+
+
+class Labelled(SeededNoise):
+    """Notes what is drawn."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        object.__setattr__(self, "seen", [])
+
+    def stream(self, *labels):
+        self.seen.append(labels)
+        return super().stream(*labels)
+
+
+def drive(algorithm, engine, noise, rounds=10**6):
+    """The last state, and all updates."""
+    state, updates = algorithm.init(), []
+    while len(updates) < rounds and (question := algorithm.request(state, noise)) is not None:
+        updates.append(algorithm.update(state, engine.ask(question), noise))
+        state = updates[-1].state
+    return state, updates
+
+
+def algorithm_1(plan, engine, noise):
+    """Algorithm 1, chain by chain and item by item, as on page 6."""
+    p, order = plan.parameters, partition(seed=plan.seed, users=plan.problem.users)
+    c, x, asked, removed = p.cohort_size, np.zeros(plan.problem.dimension), 0, 0
+    for i, phase in enumerate(p.phases):
+        averages = []
+        for j in range(c):
+            at, steps = x, []
+            for k in range(phase.users):
+                for _ in range(plan.problem.items_per_user):
+                    gradient = 0.2 * (at - engine.centres[order[asked + k * c + j]])
+                    at = plan.problem.domain.project(at - phase.step_size * gradient)
+                    steps.append(at)
+            averages.append(np.mean(steps, axis=0))
+        asked += phase.users * c
+        averages = np.array(averages)
+        apart = cdist(averages, averages)
+        if not phase.release.test.decide(int(np.sum(apart <= phase.radius)), noise.stream("test", i)):
+            return np.zeros_like(x), removed
+        h = np.sum(apart <= 2 * phase.radius, axis=1)
+        chances = np.where(h < c / 2, 0, np.where(h >= 2 * c / 3, 1, (h - c / 2) / (c / 6)))
+        coins = noise.stream("inclusion", i).uniform_below(c // 6, c)
+        chosen = coins < np.rint(chances * c / 6)
+        removed += int(np.sum(~chosen))
+        x = x + phase.noise.release(averages[chosen].mean(axis=0) - x, noise.stream("release", i))
+    return x, removed
+
+
+@pytest.mark.parametrize(("share", "removes", "halts"), [(1.0, False, False), (3e-6, True, False), (1e-6, False, True)])
+def test_algorithm_1_runs_as_its_lines_say(monkeypatch, share, removes, halts):
+    """With the printed τ no chain is removed; with a millionth of it some are, or the run halts with 0."""
+    plan = small_1()
+    phases = tuple(
+        replace(phase, radius=share * phase.radius, release_scale=0.01 * share * phase.release_scale)
+        for phase in plan.parameters.phases[:4]
+    )
+    plan = replace(plan, parameters=replace(plan.parameters, phases=phases))
+    monkeypatch.setattr(scenes, "PROBLEM", plan.problem)
+    engine, noise = Users(plan), SeededNoise(4)
+    engine.centres[::50, 0] += np.linspace(0, 2, len(engine.centres[::50]))
+    expected, removed = algorithm_1(plan, engine, noise)
+    algorithm = PrintedIterates(plan)
+    state, updates = drive(algorithm, engine, noise)
+    np.testing.assert_allclose(algorithm.model(state), expected, rtol=1e-6, atol=1e-10)
+    ended = [update for update in updates if "halted" in update.public]
+    assert [update.public["halted"] for update in ended] == ([True] if halts else [False] * 4)
+    assert np.all(algorithm.model(state) == 0) == halts
+    if not halts:
+        assert sum(update.diagnostics["removed_chains"] for update in ended) == removed
+        assert (removed > 10) == removes
+
+
+def algorithms_2_and_3(plan, engine, noise):
+    """Algorithms 2 and 3, draw by draw, as on pages 8 and 9: the model, draws left out, and steps."""
+    p, x_i, at, removed = plan.parameters, np.zeros(plan.problem.dimension), 0, 0
+    order = partition(seed=plan.seed, users=plan.problem.users)
+    for i, phase in enumerate(p.phases):
+        x = ag = x_i
+        users = order[phase.first :][: phase.users]
+        for t in range(1, phase.rounds + 1):
+            places = noise.stream("cohort", at).uniform_below(phase.users, phase.draws)  # line 3
+            md = acsa.middle(x, ag, t, phase.shape)
+            own = 0.2 * (md - engine.centres[users]) + engine.places[users]
+            q = own[places]
+            apart = cdist(q, q)
+            h = np.sum(apart <= 2 * p.radius, axis=1)  # lines 6 and 10
+            limit = phase.test.draw_limit(noise.stream("limit", i if p.one_threshold else at))
+            if phase.test.decide(int(h.sum()), limit, noise.stream("test", at)) is None:
+                return np.zeros_like(x), removed, at + 1  # line 18
+            k, stream, kept = phase.draws, noise.stream("include", at), []
+            for place in np.unique(places):  # line 11
+                mine = np.flatnonzero(places == place)
+                height = h[mine[0]]
+                if k / 2 < height < 2 * k / 3:
+                    mine = mine[stream.uniform_below(k, len(mine)) < 6 * height - 3 * k]
+                elif height < 2 * k / 3:
+                    mine = mine[:0]
+                kept += mine.tolist()
+            removed += k - len(kept)
+            noisy = phase.noise.release(q[kept].mean(axis=0), noise.stream("release", at))  # lines 13 and 14
+            whole = noisy + phase.regularisation * (md - x_i)  # line 15
+            x, ag = acsa.step(x, ag, md, whole, t, phase.shape, plan.problem.domain)
+            at += 1
+        x_i = ag
+    return x_i, removed, at
+
+
+@pytest.mark.parametrize("one_threshold", [False, True])
+@pytest.mark.parametrize("crowd", ["near", "apart", "split"])
+def test_algorithms_2_and_3_run_as_their_lines_say(monkeypatch, crowd, one_threshold):
+    """Users all near one another; some on the ramp and beyond it; two halves, at which the run halts with 0."""
+    plan = printed(ERM, 2000, 4, 3, 10.0, 1e-3, rounds_factor=0.5, one_threshold=one_threshold)
+    phases = tuple(
+        replace(
+            phase,
+            draws=61,
+            noise=replace(phase.noise, scale=1e-4 * phase.noise.scale),
+            test=AboveThreshold(61, 0.8 * 61, 0.01, 0.02),
+        )
+        for phase in plan.parameters.phases
+    )
+    plan = replace(plan, parameters=replace(plan.parameters, phases=phases))
+    monkeypatch.setattr(scenes, "PROBLEM", plan.problem)
+    places, order = np.zeros((plan.problem.users, plan.problem.dimension)), np.arange(plan.problem.users)
+    reach = 2 * plan.parameters.radius
+    if crowd == "apart":
+        places[order % 14 == 0, 0] = -0.5 * reach  # sees the first of the two clusters alone
+        places[order % 14 >= 9, 0] = 0.9 * reach
+    if crowd == "split":
+        places[order % 2 == 0, 0] = 3 * reach
+    engine, noise = Users(plan, places), SeededNoise(4)
+    expected, removed, steps = algorithms_2_and_3(plan, engine, noise)
+    algorithm = PrintedERM(plan)
+    state, updates = drive(algorithm, engine, noise)
+    np.testing.assert_allclose(algorithm.model(state), expected, rtol=1e-9, atol=1e-12)
+    assert len(updates) == steps == (1 if crowd == "split" else plan.cost.rounds)
+    assert (removed > 20) == (crowd == "apart")
+    assert state.halted == (crowd == "split")
+    assert np.all(algorithm.model(state) == 0) == (crowd == "split")
+
+
+def test_a_threshold_is_drawn_in_every_step_as_printed_or_once_a_phase_as_in_the_proof():
+    for one_threshold in (False, True):
+        plan = small_3(one_threshold=one_threshold)
+        noise = Labelled(3)
+        drive(PrintedERM(plan), Users(plan), noise)
+        limits = {labels for labels in noise.seen if labels[0] == "limit"}
+        assert len(limits) == (len(plan.parameters.phases) if one_threshold else plan.cost.rounds)
+
+
+def test_draws_with_replacement_are_uniform_and_as_many_as_printed():
+    """Each count is binomial: beyond 7 standard deviations with probability below 1e-9 in all."""
+    counts = drawn(SeededNoise(1).stream("cohort", 0), 50, 2**22 + 50_000)
+    assert counts.sum() == 2**22 + 50_000
+    expected = counts.sum() / 50
+    assert np.max(np.abs(counts - expected)) < 7 * math.sqrt(expected)
+    assert np.ptp(counts) > 0
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 30.0])
+def test_neighbours_among_draws_are_those_of_users_who_are_there_so_many_times(spread):
+    own = np.random.default_rng(2)
+    rows, often = spread * own.standard_normal((40, 3)), own.integers(1, 9, 40)
+    expanded = np.repeat(rows, often, axis=0)
+    slow = neighbour_counts(expanded, np.ones(len(expanded), np.bool_), [2.0])[0]
+    np.testing.assert_array_equal(np.repeat(draws_near(rows, often, 2.0), often), slow)
+
+
+def test_a_draw_joins_by_the_printed_ramp():
+    """Below K/2 none, from 2K/3 on all; halfway between half of them (7 standard deviations: below 1e-11)."""
+    size, often = 600, np.array([10**6] * 5)
+    joined = included(np.array([299, 300, 350, 400, 600]), often, size, SeededNoise(1).stream("include", 0))
+    assert joined[[0, 1, 3, 4]].tolist() == [0, 0, 10**6, 10**6]
+    assert abs(joined[2] - 500_000) < 7 * 500
+
+
+# Contracts.
+
+
+@pytest.fixture
+def crowded(monkeypatch):
+    """As many users as Algorithm 1 needs, for the helpers of the contracts."""
+    monkeypatch.setattr(scenes, "PROBLEM", small_1().problem)
+
+
+class Unnoised(PrintedIterates):
+    """Releases the mean as it is."""
+
+    def update(self, state, answers, noise):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("quoron_privacy.gaussian.GaussianNoise.release", lambda self, value, stream: value)
+            return super().update(state, answers, noise)
+
+
+class Telling(PrintedIterates):
+    """Says in public what the test has seen."""
+
+    def update(self, state, answers, noise):
+        update = super().update(state, answers, noise)
+        return replace(update, public={**update.public, "score": update.diagnostics.get("score")})
+
+
+def replayed():
+    rounds = range(0, small_1().cost.rounds, 5)
+    return [Pair(at, 0, far(0), far(1)) for at in rounds] + [
+        Pair(at, at, ABSENT, 7 * at % CORNERS or 1) for at in rounds
+    ]
+
+
+@pytest.mark.usefixtures("crowded")
+def test_a_neighbour_can_release_the_same_as_algorithm_1_at_what_our_accountant_charges():
+    made = scene(ITERATES.make(small_1()))
+    assert not any(replay(made, pair) is None for pair in replayed())
+
+
+@pytest.mark.usefixtures("crowded")
+@pytest.mark.parametrize("twin", [Unnoised, Telling])
+def test_replay_catches_a_broken_algorithm_1(twin):
+    assert first_complaint(scene(twin(small_1())), replayed())
+
+
+def carried_out(plan, path, engine, ledger_type=Ledger):
+    """One run, fresh or resumed."""
+    info = ALGORITHMS[plan.algorithm]
+    if not path.exists():
+        path.write_bytes(empty_ledger())
+    with ledger_type.open(path) as ledger:
+        return run(info.make(plan), engine, ledger, SeededNoise(11), simulation=True)
+
+
+PLANS = {"1": small_1, "3": small_3, "3, not smooth": lambda: small_3(smoothness=None)}
+every_plan = pytest.mark.parametrize("name", PLANS)
+
+
+@pytest.fixture
+def inside_flower(monkeypatch):
+    """What Flower sets in the process of a ServerApp, and a clock that nobody waits for."""
+    for name in ("task_id", "run_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+    monkeypatch.setattr(exchange, "time", FakeTime())
+
+
+@pytest.mark.usefixtures("inside_flower")
+@every_plan
+def test_engines_agree_and_the_ledger_holds_what_was_planned(name, monkeypatch, tmp_path):
+    plan = PLANS[name]()
+    monkeypatch.setattr(scenes, "PROBLEM", plan.problem)
+    here = carried_out(plan, tmp_path / "here", Users(plan))
+    there = carried_out(plan, tmp_path / "there", flower(Users(plan), plan.problem))
+    np.testing.assert_array_equal(here, there)
+    with Ledger.open(tmp_path / "here") as ledger:
+        assert len(ledger.events()) == plan.cost.rounds
+        require_planned(plan, ledger.releases(), ledger.events())
+
+
+@every_plan
+def test_a_run_that_dies_goes_on_to_identical_bits(name, monkeypatch, tmp_path):
+    plan = PLANS[name]()
+    monkeypatch.setattr(scenes, "PROBLEM", plan.problem)
+    whole = carried_out(plan, tmp_path / "whole", Users(plan))
+    for at in (plan.cost.rounds, 2 * plan.cost.rounds + 1):
+        path = tmp_path / str(at)
+        with pytest.raises(Crash):
+            carried_out(plan, path, Users(plan), crashing(at, after=at % 2 == 1))
+        np.testing.assert_array_equal(carried_out(plan, path, Users(plan)), whole)
+
+
+@every_plan
+def test_a_run_in_which_nobody_answers_halts_in_its_first_phase_with_0(name, monkeypatch, tmp_path):
+    plan = PLANS[name]()
+    monkeypatch.setattr(scenes, "PROBLEM", plan.problem)
+
+    def silent(values, status):
+        status[:] = Status.MISSING
+
+    model = carried_out(plan, tmp_path / "run", Users(plan, tamper=silent))
+    assert np.all(model == 0)
+    with Ledger.open(tmp_path / "run") as ledger:
+        first = plan.parameters.phases[0]
+        assert len(ledger.events()) == (first.users if name == "1" else 1)
+        assert ledger.finished
+
+
+@pytest.mark.parametrize("name", ["1", "3"])
+def test_nothing_that_one_user_sends_stops_a_run(name, monkeypatch):
+    plan = PLANS[name]()
+    monkeypatch.setattr(scenes, "PROBLEM", plan.problem)
+    tamper = scenes.SeveralFaults("all", tuple(scenes.ONE_USERS)) if name == "1" else scenes.ONE_USERS[4]
+    algorithm = ALGORITHMS[plan.algorithm].make(plan)
+    state, updates = drive(algorithm, Users(plan, tamper=tamper), SeededNoise(4))
+    assert len(updates) == plan.cost.rounds
+    assert np.isfinite(algorithm.model(state)).all()
+    sent = [update.public for update in updates]
+    assert sent == [update.public for update in drive(algorithm, Users(plan), SeededNoise(4))[1]]
