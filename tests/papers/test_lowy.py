@@ -5,8 +5,12 @@ by the code that is tested.
 """
 
 import math
+import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +26,8 @@ from contracts.scenes import Quadratic, empty_ledger
 from contracts.test_algorithms import Crash, crashing, require_planned
 from flower.grids import FakeTime
 from flower.test_simulation_bits import flower
+from papers.lowy_table import SMOOTH, TABLES, table
+from papers.lowy_table import problem as small_problem
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
@@ -665,3 +671,58 @@ def test_nothing_that_one_user_sends_stops_a_run(name, monkeypatch):
     assert np.isfinite(algorithm.model(state)).all()
     sent = [update.public for update in updates]
     assert sent == [update.public for update in drive(algorithm, Users(plan), SeededNoise(4))[1]]
+
+
+# The page.
+
+PAGE = Path(__file__).parents[2] / "docs" / "papers" / "lowy.md"
+
+
+@pytest.mark.parametrize("which", [*list(TABLES)[:2], pytest.param("Theorem D.3", marks=pytest.mark.slow)])
+def test_the_page_s_table_is_what_plans_say(which):
+    """`python tests/papers/lowy_table.py` prints the tables as they should be."""
+    assert table(which) in PAGE.read_text(encoding="utf-8")
+
+
+def test_what_the_page_says_of_draws_and_gradients_of_algorithm_3_is_so():
+    shares, ratios = [], []
+    for n, m, d, epsilon in SMOOTH:
+        plan = ERM.plan(small_problem((n, m, d, epsilon), 0.25), Privacy(epsilon, 1e-9), constants="paper")
+        shares += [phase.draws / phase.users for phase in plan.parameters.phases]
+        # Theorem 3.2 (page 9) with L = 1, R = 2, β = 1/4.
+        bound = 1 + epsilon * 0.5**0.25 * min((m * n) ** 0.125, (epsilon**2 * n**2 * m / d) ** 0.125)
+        bound = m * n * bound + math.sqrt(0.5) * (
+            n**0.25 * m**1.25 / epsilon + (n * epsilon**-1) ** 0.5 * m**1.25 / d**0.25
+        )
+        ratios.append(sum(phase.rounds * phase.draws for phase in plan.parameters.phases) * m / bound)
+    assert f"{min(shares):,.0f} to {round(max(shares), -2):,.0f} times n_i" in PAGE.read_text(encoding="utf-8")
+    assert "3,200 to 3,800 times the bound" in PAGE.read_text(encoding="utf-8")
+    assert 3200 < min(ratios) < max(ratios) < 3800
+
+
+def test_functions_that_the_page_names_are_there():
+    """`P.` and such are modules that the section above a table names."""
+    modules: dict[str, str] = {}
+    named = 0
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        modules |= dict(re.findall(r"`([A-Z])` is `([a-z_.]+)`", line))
+        for letter, words in re.findall(r"`([A-Z])\.([\w.]+)`", line):
+            parts = f"{modules[letter]}.{words}".split(".")
+            for at in range(len(parts), 0, -1):
+                with suppress(ModuleNotFoundError):
+                    found = import_module(".".join(("quoron_server.algorithms", *parts[:at])))
+                    break
+            for part in parts[at:]:
+                found = getattr(found, part)
+            named += 1
+    assert named > 50
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 15.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-3])
+@pytest.mark.parametrize("q", [0.05, 0.3])
+def test_theorem_o5_covers_algorithm_1_at_the_fewest_users_that_it_takes(epsilon, delta, q):
+    with pytest.raises(Infeasible) as refused:
+        printed(ITERATES, 1000, 1, 3, epsilon, delta, shrink=q)
+    plan = printed(ITERATES, refused.value.users, 1, 3, epsilon, delta, shrink=q)
+    assert plan.guarantee.epsilon < 0.12 * epsilon
