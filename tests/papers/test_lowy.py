@@ -269,7 +269,7 @@ def test_more_steps_than_plans_have_and_phases_without_anybody_are_refused_by_na
 
 
 def theorem_o5(plan, phase, delta):
-    """The least ε of Theorem O5 with O2 for one phase, from their statements (docs/privacy/outlier-mean.md)."""
+    """The least ε of outlier-mean#o5 with #o2 for one phase, from their statements (docs/privacy/outlier-mean.md)."""
     c, b = plan.parameters.cohort_size, 20 / plan.parameters.epsilon
     a, ramp_high, step = c // 2, 2 * c // 3, 2 * (c - 1) / c
     k = math.floor(4 * c / 5 - step - b * math.log(1 / (2 * delta)))

@@ -8,7 +8,7 @@
     (3624, 19)
 
 Every printed number stands below with its line; what is ours instead, and why, is docs/papers/lowy.md. The privacy that
-our accountant finds is that of Theorem O5 with the random inclusion of Theorem O2 (docs/privacy/outlier-mean.md): C is
+our accountant finds is that of outlier-mean#o5 with the random inclusion of #o2 (docs/privacy/outlier-mean.md): C is
 even, and the printed ramp ends at B = 2C/3, below the core that the printed threshold leaves.
 """
 
@@ -125,7 +125,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) 
 
 
 def epsilon_of(parameters: PrintedIterateParameters, problem: Problem, delta: float) -> float:
-    """ε of Theorem O5 for the phase that costs most: they share no user. VerificationError for noise not as stated."""
+    """ε of outlier-mean#o5 for the phase that costs most, as they share no user. VerificationError for other noise."""
     for phase in parameters.phases:
         verify_scale(phase.release, phase.release_scale, phase.radius, problem.dimension)
     lacking = checks.lacks(gaussians=problem.dimension, laplaces=1)
@@ -134,7 +134,7 @@ def epsilon_of(parameters: PrintedIterateParameters, problem: Problem, delta: fl
 
 
 def _release(chains: int, epsilon: float, delta: float, noises: list[float], dimension: int) -> LaplaceOneShot:
-    """Test, ramp and noise of every phase, with the largest core k for which Theorem O5 may speak of them.
+    """Test, ramp and noise of every phase, with the largest core k for which outlier-mean#o5 may speak of them.
 
     Line 10: Lap(20/ε). Line 11: 4C/5. Line 15: no chain with C/2 within 2τ, all with 2C/3, a coin in between. With so
     many users that a phase fills C chains, k > 2C/3 for every δ that can be asked for (docs/papers/lowy.md).
