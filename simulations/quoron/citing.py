@@ -14,9 +14,9 @@ BibTeX skips what stands between entries.
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from importlib.metadata import version
 from pathlib import Path
 
+from quoron import __version__
 from quoron.run_folder import RunFolder
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
@@ -32,7 +32,7 @@ def bibtex(targets: Sequence[str] = ()) -> str:
 
     ConfigError for what is neither.
     """
-    parts = [entry("misc", "quoron", (f"{{{AUTHOR}}}",), TITLE, note=f"Version {version('quoron')}")]
+    parts = [entry("misc", "quoron", (f"{{{AUTHOR}}}",), TITLE, note=f"Version {__version__}")]
     cited: set[Reference] = set()
     for name in dict.fromkeys(name for target in targets for name in _names(target)):
         heading, references = papers(name)
