@@ -11,8 +11,6 @@ import math
 
 from quoron_server.problem import Problem
 
-PAPER = "Lowy, Liu & Asi (2024), Faster Algorithms for User-Level Private Stochastic Convex Optimization"
-
 
 def phases_of(users: int) -> int:
     """l = ⌊log₂ n⌋."""

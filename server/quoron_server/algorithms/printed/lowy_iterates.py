@@ -31,7 +31,8 @@ from quoron_server.algorithms import checks
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.outlier_iterates.method import Chains, handed_on
 from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, releases_of
-from quoron_server.algorithms.printed.lowy import PAPER, diameter, phase_share, phase_users, phases_of, usual_void
+from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
+from quoron_server.algorithms.references import LOWY_2024
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import PlannedRelease, PrintedParameters
 from quoron_server.plan import Plan, Privacy
@@ -248,7 +249,7 @@ class PrintedIterates:
 
 
 PRINTED = Printed(
-    source=f"{PAPER}, Algorithm 1",
+    source=str(LOWY_2024.at("Algorithm 1")),
     options=PrintedIterateOptions,
     parameters=PrintedIterateParameters,
     planner=planner,
