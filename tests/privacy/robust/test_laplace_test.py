@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.robust import lottery
-from quoron_privacy.robust.laplace_test import LaplaceTest, calibrate, smallest_cohort, verify_laplace_test
+from quoron_privacy.robust.laplace_test import (
+    LaplaceTest,
+    calibrate,
+    certified_epsilon,
+    smallest_cohort,
+    verify_laplace_test,
+)
 from quoron_privacy.robust.outlier_mean import score_step
 
 DELTA = 1e-6
@@ -48,6 +54,26 @@ def test_no_pair_of_neighbouring_scores_exceeds_delta(size, epsilon, seed):
         shift = mu if min(score, other) >= size * test.core else 300.0
         silent = max((1 - p) - math.exp(epsilon) * (1 - q), 0.0)
         assert silent + p * delta_for(shift, epsilon - math.log(p / q)) <= 1e-3
+
+
+@pytest.mark.parametrize("kind", ["weighted", "random"])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_the_epsilon_of_a_plan_is_the_least_that_is_certified(epsilon, kind):
+    plan = calibrate(epsilon, DELTA, 500, kind=kind)
+    found = certified_epsilon(plan, DELTA, 0.0)
+    assert 0.995 * epsilon < found <= epsilon * (1 + 1e-6)
+    verify_laplace_test(plan, found, DELTA)
+    with pytest.raises(VerificationError):
+        verify_laplace_test(plan, 0.99 * found, DELTA)
+    assert certified_epsilon(replace(plan, noise_multiplier=plan.noise_multiplier / 2), DELTA, 0.0) > found
+    assert certified_epsilon(plan, DELTA, DELTA / 10) > found  # of δ that samplers take
+
+
+def test_a_threshold_that_lets_the_core_through_has_no_epsilon():
+    plan = calibrate(1.0, DELTA, 500)
+    low = replace(plan, test=replace(plan.test, threshold=plan.test.core + 3.0))
+    assert certified_epsilon(low, DELTA, 0.0) == math.inf
+    assert certified_epsilon(plan, DELTA, DELTA) == math.inf
 
 
 def test_broken_plans_do_not_verify():

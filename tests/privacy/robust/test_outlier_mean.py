@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -176,11 +177,14 @@ def test_shifts_of_many_cores_are_those_of_each_aggregate(size, kappa):
     assert weighted_shifts(np.full_like(cores, size), cores, kappa).tolist() == expected
 
 
-@pytest.mark.parametrize(("size", "core"), [(12, 11), (60, 50), (1000, 900), (1000, 835)])
-def test_random_inclusion_dominates_the_binomial_number_of_flips(size, core):
-    mean = random_inclusion(size, core)
+FLIPPING = [(12, 11, None), (60, 50, None), (60, 50, 40), (1000, 900, None), (1000, 835, None), (1000, 700, 667)]
+
+
+@pytest.mark.parametrize(("size", "core", "ramp_high"), FLIPPING)
+def test_random_inclusion_dominates_the_binomial_number_of_flips(size, core, ramp_high):
+    mean = random_inclusion(size, core, ramp_high)
     verify_outlier_mean(mean)
-    chance, most = 1 / (core - 1 - ramp_floor(size)), size - core
+    chance, most = 1 / ((ramp_high or core - 1) - ramp_floor(size)), size - core
     exact = sum(
         binom.pmf(b, most, chance)
         * delta_for((4 + 2 * b * (2 - max(ramp_floor(size) + core - size, 0) / size)) / core / 0.05, 1.0)
@@ -205,8 +209,9 @@ def mixture(points: np.ndarray, mean: OutlierMean) -> tuple[np.ndarray, np.ndarr
     return np.array(chances), np.array(means)
 
 
-def test_random_inclusion_with_noise_stays_below_its_profile():
-    rng, mean, sigma = np.random.default_rng(5), random_inclusion(12, 10), 0.4
+@pytest.mark.parametrize("ramp_high", [None, 8])  # 8 of 12 is the printed 2C/3
+def test_random_inclusion_with_noise_stays_below_its_profile(ramp_high):
+    rng, mean, sigma = np.random.default_rng(5), random_inclusion(12, 10, ramp_high), 0.4
     met, worst = 0, 0.0
     for _ in range(600):
         first, second = neighbours(rng, 12, 1)
@@ -232,6 +237,10 @@ def test_cores_and_kinds_without_a_bound_are_refused_by_name():
         weighted_mean(100, 50, 1)
     with pytest.raises(Infeasible, match="core >= 52"):
         weighted_mean(100, 51, 2)
+    with pytest.raises(Infeasible, match="core >= 68"):
+        random_inclusion(100, 67, 67)
+    with pytest.raises(VerificationError, match="B <= k - 1"):
+        verify_outlier_mean(replace(random_inclusion(100, 68, 67), core=67))
     with pytest.raises(ConfigError, match="kappa=2 with random inclusion"):
         aggregate(100, 90, 1, "random")
     with pytest.raises(ConfigError, match="core <= cohort_size=10"):
