@@ -88,7 +88,7 @@ def test_size_and_imports_stay_within_their_bounds() -> None:
 
 
 # Loops of the accelerated solver are the solver, and one forecast's are its model: both are read as such.
-WITH_LOOPS = {"accelerated_erm/acsa.py", "one_epoch/forecast.py"}
+WITH_LOOPS = {"algorithms/acsa.py", "one_epoch/forecast.py"}
 
 
 def test_no_statement_needs_a_compiler() -> None:

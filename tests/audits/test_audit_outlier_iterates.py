@@ -19,7 +19,7 @@ from quoron_privacy.robust import one_release
 from quoron_privacy.robust.lottery import TICKETS, Lottery
 from quoron_privacy.robust.one_release import Target, release_scale
 from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
-from quoron_server.algorithms.outlier_iterates.plan import ChainPhase
+from quoron_server.algorithms.chains import ChainPhase
 
 EPSILON, DELTA, CHAINS, DRAWS = 1.0, 1e-3, 300, 120_000
 SILENT = 1e12

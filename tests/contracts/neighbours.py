@@ -13,6 +13,7 @@ from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
+from quoron_server.algorithms.chains import ChainPhase
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.localised.median import CoordinateMedianParameters
 from quoron_server.algorithms.localised.method import LocalisedSGD
@@ -24,7 +25,6 @@ from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
-from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase
 from quoron_server.algorithms.phased_erm.method import PhasedERM
 from quoron_server.algorithms.quorum import WithQuorum
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD

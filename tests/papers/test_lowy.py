@@ -36,8 +36,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.accelerated_erm import acsa
+from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms.printed.lowy_erm import PrintedERM, drawn, draws_near, included
 from quoron_server.algorithms.printed.lowy_iterates import PrintedIterates
 from quoron_server.algorithms.slots import partition

@@ -17,8 +17,7 @@ from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.combinations import UnsoundCombination
 from quoron_server import serial
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.accelerated_erm import acsa
+from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM, AcceleratedERMState
 
 pytestmark = pytest.mark.usefixtures("verified_once")

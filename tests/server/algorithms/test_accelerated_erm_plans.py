@@ -20,8 +20,8 @@ from quoron_privacy.robust.above_threshold import calibrate as calibrate_series
 from quoron_privacy.robust.above_threshold import verify_above_threshold
 from quoron_privacy.robust.combinations import UnsoundCombination
 from quoron_privacy.robust.lottery import ladder_mus
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.accelerated_erm import acsa, search
+from quoron_server.algorithms import ALGORITHMS, acsa
+from quoron_server.algorithms.accelerated_erm import search
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.accelerated_erm.plan import forgiving_series, release_chance
 from quoron_server.algorithms.accelerated_erm.search import Scene

@@ -16,9 +16,7 @@ Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4 and remark 3.6; wh
 why, and the proof: docs/privacy/accelerated-erm.md.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +28,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.accelerated_erm import acsa
+from quoron_server.algorithms import acsa
 from quoron_server.algorithms.accelerated_erm.parameters import SECRET, AcceleratedERMParameters, Phase
 from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
 from quoron_server.algorithms.slots import partition
@@ -51,24 +49,13 @@ class AcceleratedERMState:
     limit: int  # of the above-threshold test: drawn in the phase's first round, kept for all of it
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a round stands in the schedule."""
-
-    phase: int
-    stage: int
-    ends_stage: bool
-    ends_phase: bool
-    in_phase: int  # rounds of the phase before this one
-
-
 class AcceleratedERM:
     """Algorithm object for a plan with AcceleratedERMParameters."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(AcceleratedERMParameters)
-        self._places = places(self.parameters.phases)
+        self._places = acsa.places(self.parameters.phases)
 
     def init(self) -> AcceleratedERMState:
         """Start at zero."""
@@ -121,14 +108,14 @@ class AcceleratedERM:
         x, ag = acsa.step(state.x, state.ag, md, whole, t, phase.shape, self.plan.problem.domain)
         return replace(state, x=x, ag=ag, steps=t, gradient=gradient)
 
-    def _moved_on(self, state: AcceleratedERMState, place: Place) -> AcceleratedERMState:
+    def _moved_on(self, state: AcceleratedERMState, place: acsa.Place) -> AcceleratedERMState:
         """The next stage starts where this one ended, the next phase with new users and a new centre too."""
         if place.ends_phase:
             return replace(state, x=state.ag, centre=state.ag, steps=0, halted=False)
         return replace(state, x=state.ag, steps=0) if place.ends_stage else state
 
     def _with_limit(
-        self, state: AcceleratedERMState, phase: Phase, place: Place, noise: NoiseSource
+        self, state: AcceleratedERMState, phase: Phase, place: acsa.Place, noise: NoiseSource
     ) -> AcceleratedERMState:
         """The state with the phase's noisy threshold, drawn where the phase begins."""
         if place.in_phase > 0 or not isinstance(phase.test, AboveThreshold):
@@ -142,7 +129,7 @@ class AcceleratedERM:
         stream = noise.stream("test", state.round)
         return decision(phase.test, score, stream, limit=state.limit, halted=state.halted)
 
-    def _cohort(self, round_: int, place: Place, noise: NoiseSource) -> NDArray[np.int64]:
+    def _cohort(self, round_: int, place: acsa.Place, noise: NoiseSource) -> NDArray[np.int64]:
         phase, size = self.parameters.phases[place.phase], self.parameters.phases[place.phase].cohort_size
         order = partition(seed=self.plan.seed, users=self.plan.problem.users)
         users = order[phase.first : phase.first + phase.users]
@@ -155,24 +142,3 @@ class AcceleratedERM:
         if self.parameters.sampling == "poisson":
             return users[stream.poisson_subset(phase.users, size / phase.users)]
         return users[stream.subset(phase.users, size)]
-
-
-class Staged(Protocol):
-    """A phase that has stages."""
-
-    @property
-    def stages(self) -> tuple[int, ...]:
-        """Their lengths."""
-
-
-def places(phases: Sequence[Staged]) -> tuple[Place, ...]:
-    """The schedule, round by round."""
-    found: list[Place] = []
-    for i, phase in enumerate(phases):
-        done = 0
-        for k, length in enumerate(phase.stages):
-            for t in range(length):
-                ends = t == length - 1
-                found.append(Place(i, k, ends, ends and k == len(phase.stages) - 1, done))
-                done += 1
-    return tuple(found)

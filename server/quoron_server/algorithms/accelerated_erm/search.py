@@ -22,7 +22,7 @@ from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.robust.combinations import Sampling
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import sampling_rate
-from quoron_server.algorithms.accelerated_erm import acsa
+from quoron_server.algorithms import acsa
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMOptions, participations
 from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu, replaced_ranking_mu

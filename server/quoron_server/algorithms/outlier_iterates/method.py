@@ -26,12 +26,11 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import Observation
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, OutlierIterateParameters
+from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, largest
+from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan
-from quoron_server.problem import Problem
 
-Chains = NDArray[np.bool_]  # (C,)
 RELEASED, HALTED, PENDING = 1, 0, -1
 
 
@@ -45,24 +44,6 @@ class OutlierIterateState:
     averages: Vector  # (C, d), the phase's averages so far
     whole: Chains  # chains that nobody has broken in this phase
     statuses: NDArray[np.int64]  # per phase, RELEASED, HALTED or PENDING
-
-
-def largest(problem: Problem) -> float:
-    """What no coordinate of a local pass exceeds: it ends in the domain."""
-    return problem.domain.norm_bound(problem.dimension) * (1 + 1e-9)
-
-
-def handed_on(
-    answers: Answers, whole: Chains, start: Vector, problem: Problem
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Chains]:
-    """Where each chain goes on, its mean iterate of this pass, and which chains nobody has broken.
-
-    Whose row is no local pass's breaks the chain, told by that row alone: its clients are sent `start` from there on.
-    """
-    sane = (np.abs(answers.values) <= largest(problem)).all(axis=(1, 2))
-    whole = whole & answers.answered & sane
-    values = np.where(whole[:, None, None], answers.values, 0.0)
-    return np.where(whole[:, None], problem.domain.project(values[:, 0]), start), values[:, 1], whole
 
 
 class OutlierIterates:

@@ -21,10 +21,11 @@ from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.one_release import Target, Test, certify, release_scale, verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.chains import ChainPhase
 from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.outlier_iterates.forecast import Course, Number, Stage, apart, course, distance
-from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, OutlierIterateParameters
+from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem

@@ -28,9 +28,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.accelerated_erm import acsa
-from quoron_server.algorithms.accelerated_erm.method import places
+from quoron_server.algorithms import acsa, checks
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.references import LOWY_2024
@@ -278,7 +276,7 @@ class PrintedERM:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.parameters = plan, plan.parameters_of(PrintedERMParameters)
-        self._places = places(self.parameters.phases)
+        self._places = acsa.places(self.parameters.phases)
 
     def init(self) -> PrintedERMState:
         """x_0 = 0."""

@@ -28,9 +28,8 @@ from quoron_privacy.robust.one_release import verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, random_inclusion, recounted_slack, score_step
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, releases_of
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.outlier_iterates.method import Chains, handed_on
-from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, releases_of
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.references import LOWY_2024
 from quoron_server.algorithms.slots import partition

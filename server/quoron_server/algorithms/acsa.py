@@ -25,6 +25,7 @@ Source: Ghadimi & Lan (2012), Propositions 5 and 9, as used by Lowy, Liu & Asi (
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,38 @@ def stage_lengths(steps: int, stages: int, growth: float) -> tuple[int, ...]:
     shares = growth ** np.arange(stages)
     ends = np.rint((steps - stages) * np.cumsum(shares) / shares.sum()).astype(int)
     return tuple(int(length) + 1 for length in np.diff(ends, prepend=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a round stands in the schedule."""
+
+    phase: int
+    stage: int
+    ends_stage: bool
+    ends_phase: bool
+    in_phase: int  # rounds of the phase before this one
+
+
+class Staged(Protocol):
+    """A phase that has stages."""
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Their lengths."""
+
+
+def places(phases: Sequence[Staged]) -> tuple[Place, ...]:
+    """The schedule, round by round."""
+    found: list[Place] = []
+    for i, phase in enumerate(phases):
+        done = 0
+        for k, length in enumerate(phase.stages):
+            for t in range(length):
+                ends = t == length - 1
+                found.append(Place(i, k, ends, ends and k == len(phase.stages) - 1, done))
+                done += 1
+    return tuple(found)
 
 
 def stage_bound(

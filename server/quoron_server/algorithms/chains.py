@@ -1,0 +1,70 @@
+"""Chains of users, each taking a local pass of SGD from where the one before it stopped, and a release of their means.
+
+What `outlier-iterates` and the algorithm that Lowy, Liu & Asi (2024) print share: docs/papers/lowy.md.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.release import Release
+from quoron_privacy.robust.laplace_test import LaplaceOneShot
+from quoron_privacy.robust.lottery import OneShot
+from quoron_server.algorithm import Vector
+from quoron_server.parameters import PlannedRelease
+from quoron_server.problem import Problem
+
+Chains = NDArray[np.bool_]  # (C,)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPhase:
+    """One phase's public numbers."""
+
+    users: int  # N: users of a chain, one after another, which is the phase's rounds
+    averaged: int  # the iterates of the last so many of them are averaged
+    step_size: float  # η
+    radius: float  # τ
+    release_scale: float  # σ, standard deviation per coordinate
+    release: OneShot | LaplaceOneShot  # test and aggregate
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """Of the phase's release."""
+        return GaussianNoise(self.release.mean.sensitivity * self.radius, self.release_scale)
+
+    def entry(self, index: int) -> Release:
+        """The ledger entry of the phase's release, or of its having none."""
+        figures = {"scale": self.release_scale, "radius": self.radius, "core": float(self.release.mean.core)}
+        return Release("outlier-mean", {"phase": float(index), **figures})
+
+
+def releases_of(phases: tuple[ChainPhase, ...]) -> tuple[PlannedRelease, ...]:
+    """One noisy mean a phase, behind its test."""
+    ends = list(accumulate((phase.users for phase in phases), initial=0))
+    return tuple(
+        PlannedRelease(phase.release, phase.entry(index), 1, range(ends[index], ends[index + 1]), None)
+        for index, phase in enumerate(phases)
+    )
+
+
+def largest(problem: Problem) -> float:
+    """What no coordinate of a local pass exceeds: it ends in the domain."""
+    return problem.domain.norm_bound(problem.dimension) * (1 + 1e-9)
+
+
+def handed_on(
+    answers: Answers, whole: Chains, start: Vector, problem: Problem
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Chains]:
+    """Where each chain goes on, its mean iterate of this pass, and which chains nobody has broken.
+
+    Whose row is no local pass's breaks the chain, told by that row alone: its clients are sent `start` from there on.
+    """
+    sane = (np.abs(answers.values) <= largest(problem)).all(axis=(1, 2))
+    whole = whole & answers.answered & sane
+    values = np.where(whole[:, None, None], answers.values, 0.0)
+    return np.where(whole[:, None], problem.domain.project(values[:, 0]), start), values[:, 1], whole
