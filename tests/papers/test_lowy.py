@@ -20,7 +20,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from scipy.spatial.distance import cdist
 
 from contracts import scenes
-from contracts.neighbours import ABSENT, CORNERS, Pair, far
+from contracts.charges import charges
+from contracts.neighbours import ABSENT, CORNERS, Pair, far, threshold
 from contracts.replay import first_complaint, replay, scene
 from contracts.scenes import Quadratic, empty_ledger
 from contracts.test_algorithms import Crash, crashing, require_planned
@@ -589,6 +590,36 @@ def replayed():
 def test_a_neighbour_can_release_the_same_as_algorithm_1_at_what_our_accountant_charges():
     made = scene(ITERATES.make(small_1()))
     assert not any(replay(made, pair) is None for pair in replayed())
+
+
+def crowds(plan):
+    """Pairs in the last phases, whose chains are one user long and whose τ is far below the domain."""
+    slot = 3 * plan.parameters.cohort_size // 4
+    for at in range(plan.cost.rounds - 3, plan.cost.rounds):
+        for second in (threshold(0, 1), threshold(0, 2), threshold(1, 1), ABSENT):
+            yield Pair(at, slot, threshold(0, 0), second, crowded=True, turn=0)
+
+
+@pytest.mark.usefixtures("crowded")
+def test_a_crowd_as_loose_as_the_printed_test_lets_pass_costs_at_most_what_our_accountant_charges():
+    plan = small_1()
+    made = scene(ITERATES.make(plan))
+    used = [cost / charged for pair in crowds(plan) for _, cost, charged in charges(plan, replay(made, pair) or [])]
+    assert 0.5 < max(used) <= 1 + 1e-9
+    quiet = PrintedIterates(with_noise(plan, 0.5, 1.0))  # as `verify` would refuse it
+    assert "apart" in first_complaint(scene(quiet), crowds(plan))
+
+
+def test_a_decision_of_algorithm_1_tells_as_much_as_our_accountant_says_and_hardly_more():
+    """Chances at all scores that one user can be apart: their ratio is nearly all of the ε that is found."""
+    plan = small_1()
+    test, size = plan.parameters.phases[0].release.test, plan.parameters.cohort_size
+    scores = np.arange(size, size**2 + 1, 7)
+    one = np.array([test.chance(int(score)) for score in scores])
+    other = np.array([test.chance(int(score) + 2 * (size - 1)) for score in scores])
+    likely = one > 1e-3  # δ
+    ratios = np.concatenate([np.log(other / one)[likely], np.log((1 - one) / (1 - other))[1 - other > 1e-3]])
+    assert 0.99 * plan.guarantee.epsilon < ratios.max() <= plan.guarantee.epsilon
 
 
 @pytest.mark.usefixtures("crowded")
