@@ -1,10 +1,12 @@
 """The tables of docs/papers/lowy.md: what the printed constants give, beside the calibrated ones.
 
-`python tests/papers/lowy_table.py` prints them.
+`python tests/papers/lowy_table.py` writes them.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
@@ -13,6 +15,7 @@ from quoron_server.plan import Constants, Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 
 Size = tuple[int, int, int, float]  # n, m, d, ε
+PAGE = Path(__file__).parents[2] / "docs" / "papers" / "lowy.md"
 DELTA = 1e-9
 SMOOTH: Sequence[Size] = ((10**5, 1000, 10, 8.0), (10**6, 100, 10, 1.0), (10**6, 100, 1000, 1.0), (10**7, 10, 10, 1.0))
 ROUGH: Sequence[Size] = ((10**4, 10, 10, 4.0), (10**5, 10, 10, 1.0), (10**5, 100, 10, 1.0), (10**6, 100, 10, 1.0))
@@ -109,6 +112,14 @@ def _lines(name: str, sizes: Sequence[Size], smoothness: float | None, head: Seq
             yield f"| {where} | {said} | {' | '.join(cells)} |"
 
 
+def written(page: str) -> str:
+    """The page with every table as it should be, each under its heading."""
+    for which in TABLES:
+        there = re.search(rf"\n### {which}[^\n]*\n\n((?:\|[^\n]*\n)+)", page)
+        assert there is not None, which
+        page = f"{page[: there.start(1)]}{table(which)}\n{page[there.end(1) :]}"
+    return page
+
+
 if __name__ == "__main__":
-    for each in TABLES:
-        print(f"{each}\n\n{table(each)}\n")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

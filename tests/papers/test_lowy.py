@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from contracts.scenes import Quadratic, empty_ledger
 from contracts.test_algorithms import Crash, crashing, require_planned
 from flower.grids import FakeTime
 from flower.test_simulation_bits import flower
-from papers.lowy_table import SMOOTH, TABLES, table
+from papers.lowy_table import PAGE, SMOOTH, TABLES, table
 from papers.lowy_table import problem as small_problem
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
@@ -210,6 +209,9 @@ def test_every_number_for_losses_that_are_not_smooth_is_that_of_theorem_d_3(n, m
     plan, big_r = printed(ERM, n, m, d, epsilon, delta, smoothness=None), 2 * RADIUS
     r = math.sqrt(d) / (epsilon * n * math.sqrt(m)) * big_r
     assert plan.parameters.smoothing == pytest.approx(r, rel=1e-12)
+    algorithm = ERM.make(plan)
+    question = algorithm.request(algorithm.init(), SeededNoise(1))
+    assert question.task.smoothing.radius == plan.parameters.smoothing
     beta = 3.0 * math.sqrt(d) / r  # Lemma D.1
     assert beta == pytest.approx(3.0 / big_r * epsilon * n * math.sqrt(m), rel=1e-12)  # page 25
     lam = 1 / math.sqrt(m * n)  # page 24
@@ -705,12 +707,10 @@ def test_nothing_that_one_user_sends_stops_a_run(name, monkeypatch):
 
 # The page.
 
-PAGE = Path(__file__).parents[2] / "docs" / "papers" / "lowy.md"
-
 
 @pytest.mark.parametrize("which", [*list(TABLES)[:2], pytest.param("Theorem D.3", marks=pytest.mark.slow)])
 def test_the_page_s_table_is_what_plans_say(which):
-    """`python tests/papers/lowy_table.py` prints the tables as they should be."""
+    """`python tests/papers/lowy_table.py` writes the tables as they should be."""
     assert table(which) in PAGE.read_text(encoding="utf-8")
 
 
