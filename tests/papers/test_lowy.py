@@ -231,8 +231,12 @@ def test_constants_that_algorithm_3_hides_are_options():
     assert [phase.regularisation for phase in more.parameters.phases[:3]] == [lam * 2 ** (4 * i) for i in (1, 2, 3)]
     assert len(more.parameters.phases[0].stages) == 3
     assert {"τ = 2 L log(ndm)/√m", "stages of AC-SA in a phase: 3", "p = 4"} <= set(more.parameters.filled_in)
-    with pytest.raises(ConfigError, match="shrink"):
-        printed(ERM, *SIZES[0], shrink=0.0)
+    for wrong in ({"shrink": 0.0}, {"shrink": 60.0}, {"growth": 1e3}, {"rounds_factor": 1e50}, {"stages": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            printed(ERM, *SIZES[0], **wrong)
+    for wrong in ({"shrink": 60.0}, {"power": 1e3}, {"power": -1.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            printed(ITERATES, *SIZES[0], **wrong)
 
 
 GAPS = ("Lemmas A.8 and C.2", "The proof of Theorem C.1", "Lemma A.9", "Lemma C.4")
@@ -262,6 +266,8 @@ def test_numbers_that_break_a_step_of_the_proofs_of_algorithm_3_are_planned_and_
 def test_more_steps_than_plans_have_and_phases_without_anybody_are_refused_by_name():
     with pytest.raises(Infeasible, match="printed T_i are 3,160,473 steps"):
         printed(ERM, 10**6, 100, 10, 1.0, 1e-9, smoothness=None)
+    with pytest.raises(Infeasible, match="steps, and plans have"):
+        printed(ERM, 10**6, 100, 10, 1.0, 1e-9, smoothness=1e30)
     with pytest.raises(Infeasible) as refused:
         printed(ERM, 3, 4, 3, 8.0, 1e-4, shrink=1.0)
     assert "nobody" in str(refused.value)

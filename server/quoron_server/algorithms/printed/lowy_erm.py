@@ -119,7 +119,9 @@ class PrintedERMParameters(PrintedParameters):
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
     """Every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
-    checks.require_options(options, "shrink", "growth", "radius_factor", "rounds_factor", "stages")
+    checks.require_options(options, "shrink", most=2.0)
+    checks.require_options(options, "growth", most=10.0)
+    checks.require_options(options, "radius_factor", "rounds_factor", "stages", most=1e6)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
     lipschitz, width, q, last = problem.lipschitz, diameter(problem), options.shrink, phases_of(n)  # L, R, q, l
@@ -135,10 +137,14 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
     else:
         smoothing, beta = None, problem.smoothness
         strength = lipschitz / width * (1 / math.sqrt(n * m) + math.sqrt(d) / (epsilon * n * math.sqrt(m)))
+    sizes = [(phase_users(n, q, i), strength * 2 ** (p * i)) for i in range(1, last + 1)]  # line 4: n_i, λ_i
+    lengths = [math.ceil(options.rounds_factor * (1 + math.sqrt(beta / pull)) * log) for _, pull in sizes]  # T_i
+    if (rounds := sum(lengths)) > MOST_ROUNDS:
+        raise Infeasible(
+            NAME, f"the printed T_i are {rounds:,} steps, and plans have {MOST_ROUNDS:,}", "fewer users or items"
+        )
     phases: list[PrintedPhase] = []
-    for i in range(1, last + 1):
-        users, pull = phase_users(n, q, i), strength * 2 ** (p * i)  # line 4: n_i, λ_i
-        steps = math.ceil(options.rounds_factor * (1 + math.sqrt(beta / pull)) * log)  # T_i
+    for (users, pull), steps in zip(sizes, lengths, strict=True):
         if smoothing is None:
             size = 500 * (math.log(users**2 * m**2 / delta) + epsilon)
             size *= 1 / epsilon + users * epsilon / math.sqrt(steps * odds)
@@ -158,10 +164,6 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
                 test=AboveThreshold(draws, 4 * draws / 5, 8 / epsilon, 16 / epsilon),  # Algorithm 2, lines 4 and 6
                 noise=GaussianNoise(moved, noise),  # line 14
             )
-        )
-    if (rounds := sum(phase.rounds for phase in phases)) > MOST_ROUNDS:
-        raise Infeasible(
-            NAME, f"the printed T_i are {rounds:,} steps, and plans have {MOST_ROUNDS:,}", "fewer users or items"
         )
     parameters = PrintedERMParameters(
         epsilon=epsilon,

@@ -82,7 +82,8 @@ def chains_of(problem: Problem, privacy: Privacy) -> int:
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) -> Chosen:
     """Every number of lines 2 to 22. Raises Infeasible where a phase has fewer users than chains."""
-    checks.require_options(options, "shrink", "power")
+    checks.require_options(options, "shrink", most=2.0)
+    checks.require_options(options, "power", most=5.0)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
     chains, lipschitz, last = chains_of(problem, privacy), problem.lipschitz, phases_of(n)  # C, L, l
