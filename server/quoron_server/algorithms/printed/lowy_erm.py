@@ -16,6 +16,7 @@ from n_i < K_i users, which is what is printed, nearly everybody is asked in eve
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -298,35 +299,42 @@ class PrintedERM:
         return Question(state.round, cohort, task, planned=min(phase.draws, phase.users), drawn=True)
 
     def update(self, state: PrintedERMState, answers: Answers, noise: NoiseSource) -> Update[PrintedERMState]:
-        """Lines 4 to 20 of Algorithm 2."""
-        phase, place, often = self._phase(state), self._places[state.round], self._often(state, noise)
-        often, rows = often[often > 0], answers.values[answers.answered]
-        there = often[answers.answered]  # whoever is absent is near nobody but the one draw
-        near = draws_near(rows, there, 2 * self.parameters.radius)
-        score = int(there @ near) + int(often.sum() - there.sum())  # line 6: K_i s_i^t
-        limited = place.phase if self.parameters.one_threshold else state.round
-        limit = phase.test.draw_limit(noise.stream("limit", limited))  # line 4
-        passed = phase.test.decide(score, limit, noise.stream("test", state.round)) is not None  # line 7
-        public = {"phase": place.phase, "released": passed}
-        private = {"answered": len(rows), "concentration": score / phase.draws**2}
-        if not passed:
+        """Lines 4 to 21 of Algorithm 2, and line 7 of Algorithm 3."""
+        phase, place = self._phase(state), self._places[state.round]
+        gradient, private = self._gradient(state, answers, noise)
+        public = {"phase": place.phase, "released": gradient is not None}
+        if gradient is None:
             zero = np.zeros_like(state.ag)
             halted = PrintedERMState(state.round + 1, zero, zero, zero, 0, halted=True)  # line 18: halt, return 0
             return Update(halted, (phase.test.entry(),), public, private)
-        joined = included(near, there, phase.draws, noise.stream("include", state.round))  # lines 8 to 12
-        mean = (joined[:, None] * rows).sum(axis=0) / max(1, int(joined.sum()))  # line 13
-        gradient = phase.noise.release(mean, noise.stream("release", state.round))  # line 14
-        middle = self._middle(state)
+        middle, step = self._middle(state), state.steps + 1
         whole = gradient + phase.regularisation * (middle - state.centre)  # line 15, and line 6 of Algorithm 3
-        domain, step = self.plan.problem.domain, state.steps + 1
-        x, ag = acsa.step(state.x, state.ag, middle, whole, step, phase.shape, domain)
+        x, ag = acsa.step(state.x, state.ag, middle, whole, step, phase.shape, self.plan.problem.domain)
         after = replace(state, round=state.round + 1, x=x, ag=ag, steps=step)
         if place.ends_stage:
             after = replace(after, x=ag, steps=0)
-        if place.ends_phase:  # line 21; line 7 of Algorithm 3
+        if place.ends_phase:
             after = replace(after, centre=ag)
-        private["removed"] = int(np.count_nonzero(joined == 0))
         return Update(after, (phase.test.entry(), phase.noise.entry()), public, private)
+
+    def _gradient(
+        self, state: PrintedERMState, answers: Answers, noise: NoiseSource
+    ) -> tuple[Vector | None, dict[str, Any]]:
+        """Lines 4 to 14: the noisy mean of the draws that are no outliers, or None; and what is private of it."""
+        phase, often = self._phase(state), self._often(state, noise)
+        often, rows = often[often > 0], answers.values[answers.answered]
+        there = often[answers.answered]  # a draw of whoever is absent is near nobody but itself
+        near = draws_near(rows, there, 2 * self.parameters.radius)
+        score = int(there @ near) + int(often.sum() - there.sum())  # line 6: K_i s_i^t
+        limited = self._places[state.round].phase if self.parameters.one_threshold else state.round
+        limit = phase.test.draw_limit(noise.stream("limit", limited))  # line 4
+        private = {"answered": len(rows), "concentration": score / phase.draws**2}
+        if phase.test.decide(score, limit, noise.stream("test", state.round)) is None:  # line 7
+            return None, private
+        joined = included(near, there, phase.draws, noise.stream("include", state.round))  # lines 8 to 12
+        private["removed"] = int(np.count_nonzero(joined == 0))
+        mean = (joined[:, None] * rows).sum(axis=0) / max(1, int(joined.sum()))  # line 13
+        return phase.noise.release(mean, noise.stream("release", state.round)), private  # line 14
 
     def model(self, state: PrintedERMState) -> Vector:
         """Line 9 of Algorithm 3: x_l. After a halt 0."""
