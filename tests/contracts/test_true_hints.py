@@ -66,7 +66,7 @@ def ways(needs: str) -> list[dict[str, float]]:
 def holds(name: str, scene: str, options: Any = None, constants: Any = "calibrated") -> int:
     """How many hints there are about one algorithm; each is planned for, with everything else as it is."""
     info, (problem, privacy) = ALGORITHMS[name], {**PROBLEMS, **SOME}[scene]
-    options = info.options() if options is None else options
+    options = info.options_for(constants)() if options is None else options
     needs = ""
     try:
         info.plan(problem, privacy, options, constants)

@@ -29,7 +29,6 @@ from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import describe
 from quoron_server.specification import make_plan as make_specified
-from quoron_server.wording import sentence
 from server.algorithms.test_localisation import drive
 
 IN_LINF = ("filtered-sgd/linf", "soft-filtered-sgd/linf", "median-sgd", "median-sgd/trimmed")
@@ -285,19 +284,6 @@ def test_filters_on_a_box_say_what_either_norm_costs() -> None:
         assert "the two meet at about m = " in mean
         assert (float(other.split("would have ")[1].split()[0]) - 1) * sign > 0
     assert info.choosing.remarks(make_plan("filtered-sgd")) == ()
-
-
-def test_printed_constants_run_and_are_called_unproved() -> None:
-    info = ALGORITHMS["median-sgd"]
-    plan = info.plan(linear(40_000, 100, 10), Privacy(4.0, 1e-6), info.options(), "paper")
-    info.verify(plan)
-    assert not plan.guarantee.proved
-    assert sentence(plan.guarantee).startswith("NOT PROVED")
-    assert "times the noise of a plain mean" in info.choosing.remarks(plan)[0]
-    assert plan.parameters.median.test_scale == 2.0  # 8/ε, where a score that moves by 2 needs 4/ε for half of ε
-    assert plan.parameters.cohort_size == int(np.ceil(100 * np.log(40_000 * 100 * 10 / 1e-6) / 4))
-    with pytest.raises(Infeasible, match="printed cohort_size"):
-        info.plan(linear(1_000, 100, 10), Privacy(4.0, 1e-6), info.options(), "paper")
 
 
 def test_the_same_seed_twice_and_medians_of_liars() -> None:

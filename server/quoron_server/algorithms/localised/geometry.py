@@ -112,16 +112,14 @@ def behind_filter(
     schedule: Schedule,
     filter_: Filter,
     geometry: Geometry,
-    *,
-    shift: float | None = None,
     **own: Any,
 ) -> Chosen:
-    """A schedule with the filter's noise, as `kind` of parameters, `own` ones too; `shift` where it is not proved."""
+    """A schedule with the filter's noise, as `kind` of parameters, `own` ones too."""
     length = geometry.length
     schedule = schedule.scaled(lambda step: release_scale(filter_, step, length, problem.dimension))
     numbers = kind(
         cohort_size=schedule.cohort_size,
-        phases=as_phases(schedule, filter_.sensitivity(1.0, length) if shift is None else shift),
+        phases=as_phases(schedule, filter_.sensitivity(1.0, length)),
         temperature=filter_.temperature(geometry.distance),
         distance=geometry.distance,
         **own,

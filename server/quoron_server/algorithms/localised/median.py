@@ -6,8 +6,8 @@ dominant and Lipschitz in ℓ1.
 
 Changed from print, with proofs in docs/privacy/median-sgd.md: one noisy bit a phase with noise for the score's
 sensitivity of 2 (printed: noise for 1), explicit constants, projected releases. The shift of a phase has no 1/B, so
-that a plain mean has less noise below some 10⁸ items a user: `quoron plan` says how many. `constants="paper"` runs the
-printed numbers, which carry no proof.
+that a plain mean has less noise below some 10⁸ items a user: `quoron plan` says how many. As printed:
+`printed.ghazi.Medians`.
 """
 
 import math
@@ -46,10 +46,10 @@ from quoron_server.algorithms.localised.plan import (
     SizedOptions,
     best_schedule,
     cohorts,
-    printed_schedule,
     require_conditions,
     require_smooth,
 )
+from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.search import round_grid
 from quoron_server.parameters import Assumption, PlannedRelease
 from quoron_server.plan import Plan, Privacy
@@ -166,40 +166,6 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
     )
 
 
-def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
-    """The plan of the printed constants, for comparison: nothing is proved for them.
-
-    Natural logarithms; τ is the inverse of what is printed, which is a length. The O(·) of σ_s is filled in by the
-    paper's own shift, 6η/τ, with the classical Gaussian at (ε/2, δ/2); the test draws one Laplace variable of the scale
-    printed for a query, 8/ε.
-    """
-    require_smooth(NAME, problem)
-    geometry, users, epsilon = coordinatewise(NAME, problem, options.distance), problem.users, privacy.epsilon
-    log = math.log(users * problem.items_per_user * problem.dimension / privacy.delta)
-    temperature = math.sqrt(problem.items_per_user) / (problem.coordinate_bound * (log + math.log(privacy.delta)))
-    gaussian = math.sqrt(2 * math.log(1.25 / (privacy.delta / 2))) / (epsilon / 2)
-    noise, printed = 6 * gaussian * geometry.stretch / temperature, math.ceil(100 * log / epsilon)
-    _, schedule = printed_schedule(NAME, problem, options, printed, noise, _steps(geometry))
-    size, theta, clip = schedule.cohort_size, temperature * geometry.distance, clip_bound(problem)
-    median = theorem.MedianParameters(
-        cohort_size=size,
-        trim=theorem.median_trim(size),
-        core=0.8,
-        test_scale=8 / epsilon,
-        threshold=0.9 * size + 2 * math.log(schedule.rounds / privacy.delta) / epsilon,
-        eta_beta=schedule.largest_step * geometry.beta,
-        theta=theta,
-        clip=temperature * clip,
-        room=1.0,
-        noise_multiplier=6 * gaussian,
-        score_error=rounding(size, problem.dimension),
-    )
-    shift = 6 * geometry.length / theta
-    return behind_filter(
-        CoordinateMedianParameters, problem, schedule, median, geometry, shift=shift, clip_bound=clip, median=median
-    )
-
-
 def verify(plan: Plan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
@@ -270,6 +236,7 @@ INFO = AlgorithmInfo(
     options=MedianOptions,
     parameters=CoordinateMedianParameters,
     planner=plan,
+    printed=ghazi.MEDIANS_AS_PRINTED,
     verifier=verify,
     maker=make,
     factor=UNMEASURED,  # no table has users enough

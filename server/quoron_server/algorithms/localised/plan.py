@@ -194,39 +194,6 @@ def cohorts(
     return sorted(size for size in {problem.users // total for total in rounds} if least <= size <= most)
 
 
-def printed_shape(rounds: int) -> Shape:
-    """The papers': each phase has half the rounds of the one before, and a quarter of its step."""
-    shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
-    return Shape(tuple(share / sum(shares) for share in shares), 4.0)
-
-
-def printed_schedule(
-    name: str,
-    problem: Problem,
-    options: SizedOptions,
-    printed_size: int,
-    release_scale: float,
-    steps: Sequence[float] | None = None,
-) -> tuple[float, Schedule]:
-    """The papers' phases with the printed cohort and σ / η; Infeasible where two cohorts are more than all users."""
-    size = options.cohort_size or printed_size
-    if problem.users < 2 * size:
-        raise Infeasible.too_few(name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", 2 * size)
-    rounds = options.rounds or problem.users // size
-    cohort_for(name, problem, rounds, size)
-    found = best_schedule(
-        problem,
-        [size],
-        lambda sizes, _: np.full_like(sizes, release_scale),
-        rounds=rounds,
-        all_shapes=[printed_shape(rounds)],
-        step_size=options.step_size,
-        steps=steps,
-    )
-    assert found is not None
-    return found
-
-
 def require_conditions(name: str, conditions: Mapping[str, bool]) -> None:
     """VerificationError naming the first that does not hold in a plan of `name`."""
     for condition, holds in conditions.items():
