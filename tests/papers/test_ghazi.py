@@ -4,8 +4,9 @@
 """
 
 import math
+import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,9 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.coordinate_median import verify as verify_median
+from quoron_privacy.robust.filter.concentration import score_error
+from quoron_privacy.robust.filter.outlier_filter import FilterParameters
+from quoron_privacy.robust.filter.outlier_filter import verify as verify_filter
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
@@ -33,6 +37,7 @@ from quoron_server.budget import Budget
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
+from test_proof_pages import WORD, cited, members, names
 
 Vector = NDArray[np.float64]
 FILTER, MEDIANS = ALGORITHMS["filtered-sgd"], ALGORITHMS["median-sgd"]
@@ -638,6 +643,42 @@ def rows() -> list[str]:
                 )
                 found.append(f"| {' | '.join(cells)} |")
     return found
+
+
+def test_every_module_and_function_that_the_page_names_exists() -> None:
+    for token in cited(PAGE):
+        if "/" not in token:
+            assert set(WORD.findall(token)) <= names(), token
+        for owner, member in re.findall(r"([A-Z]\w*)\.([A-Za-z_]\w*)", token):
+            assert member in members()[owner], token
+
+
+def test_the_scales_of_the_proofs_keep_the_claim_in_the_law_that_our_theorem_covers_where_losses_are_flat() -> None:
+    """outlier-filter#f1 with λ = 2σ at ĉ = c and an integer cutoff; with 1 for O(·) it does not hold."""
+    size, flat = SIZES[0], replace(ball(SIZES[0]), smoothness=0.0)
+    for constant, kept in (("proof", True), (1.0, False)):
+        p = planned(FILTER, flat, size, release_constant=constant).parameters
+        scale, centre = p.laplace_scale * math.sqrt(p.cutoff), math.ceil(p.cutoff)
+        error = score_error(p.cohort_size, size.dimension) + scale * 2.0**-20
+        decision = (1 + 2 * error) / scale * (1 + 1e-9)
+        survivors = p.cohort_size - (2 * centre - 1)
+        multiplier = p.phases[0].release_scale * p.temperature * (survivors + 1) / p.phases[0].step_size
+        numbers = FilterParameters(
+            cohort_size=p.cohort_size,
+            decision_epsilon=decision,
+            laplace_scale=scale,
+            threshold=p.threshold,
+            cutoff_centre=centre,
+            cutoff_lattice=round(1 / p.cutoff_scale / decision),
+            own_tail=20 * scale,
+            others_tail=1 + 2 * error + 30 * scale,
+            eta_beta=0.0,
+            theta=p.temperature,
+            noise_multiplier=multiplier,
+            score_error=error,
+        )
+        with nullcontext() if kept else pytest.raises(VerificationError, match="certified delta"):
+            assert verify_filter(numbers, size.epsilon, size.delta) < size.delta
 
 
 def test_the_table_on_the_page_is_what_these_plans_say() -> None:
