@@ -32,6 +32,7 @@ from quoron_server.algorithms.localised.geometry import require_of_phases
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, score_summary
 from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.algorithms.printed import ghazi
+from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -119,7 +120,9 @@ def make(plan: Plan) -> LocalisedSGD:
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
-    paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 1, 2",
+    origin=repaired(
+        GHAZI_2026.at("Algorithms 1 and 2"), note="noise apart from the cutoff, an integer; a halt does not say when"
+    ),
     promises=Promises(
         ("model",),
         ("replace-one",),
