@@ -17,11 +17,13 @@ import pytest
 from numpy.typing import NDArray
 
 from audits.harness import epsilon_lower_bound
+from contracts.test_algorithms import dying_after_every_write
+from contracts.test_tampering import tampered
 from problems import problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.coordinate_median import verify as verify_median
@@ -185,11 +187,26 @@ def test_a_condition_is_said_to_be_broken_exactly_where_it_is(sentence: str) -> 
         assert any(sentence in each for each in planned(FILTER, ball(size), size).parameters.void) == expected, change
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_the_noise_that_lemma_10_takes_for_impossible_is_that_of_many_users(size: Size) -> None:
+    """Event E₂: |ν| ≤ 20 log²(mn/δ)/ε^1.5 for all of a batch but for a chance of δ/24, ν ~ Lap(2σ), ĉ = c."""
+    p, log = planned(FILTER, ball(size), size).parameters, math.log(size.items * size.users / size.delta)
+    sigma = 4 * math.sqrt(32 * 10 * log / size.epsilon * math.log(1 / size.delta)) / size.epsilon
+    beyond = p.cohort_size * math.exp(-20 * log**2 / size.epsilon**1.5 / (2 * sigma))
+    assert beyond > 20
+    assert any(f"and {beyond:,.3g} of its {p.cohort_size:,} users" in each for each in p.void)
+    assert not any("at most B/2" in each for each in p.void)  # event E₁ holds with the printed B
+    small = planned(FILTER, ball(size), size, cohort_size=200).parameters
+    assert any("at most B/2" in each for each in small.void)
+
+
 def test_a_flat_problem_breaks_no_condition_on_steps() -> None:
     size, steep = Size(20_000_000, 100, 10, 0.9), ("Lemma 11", "Lemma 12", "Lemma 27", "Lemma 35")
     flat = replace(ball(size), smoothness=0.0), box(replace(size, users=200_000_000), 0.0)
     for info, problem in zip((FILTER, MEDIANS), flat, strict=True):
         assert not any(each.startswith(steep) for each in planned(info, problem, size).parameters.void)
+    few = planned(MEDIANS, box(size), size, cohort_size=500).parameters.void
+    assert "Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = 500." in few
     assert any(each.startswith("Lemma 11") for each in planned(FILTER, ball(size), size).parameters.void)
     assert any(each.startswith("Lemma 35") for each in planned(MEDIANS, box(size), size).parameters.void)
 
@@ -531,11 +548,11 @@ def test_an_audit_of_the_tests_finds_no_more_than_the_threshold_costs(twin: str,
 # Contracts over runs.
 
 
-def execute(plan: Plan, folder: Path, engine: Users) -> Vector:
+def execute(plan: Plan, folder: Path, engine: Users, ledger_type: type[Ledger] = Ledger) -> Vector:
     path = folder / "ledger.sqlite"
     if not path.exists():
         Ledger.create(path, plan="{}", config_digest="c", noise_key=b"11").close()
-    with Ledger.open(path) as ledger:
+    with ledger_type.open(path) as ledger:
         algorithm = ALGORITHMS[plan.algorithm].printed.maker(plan)
         model: Vector = run(algorithm, engine, ledger, SeededNoise(11), budget=Budget(), simulation=True)
         return model
@@ -557,6 +574,46 @@ def test_the_same_seed_gives_the_same_bits_and_nobody_is_asked_twice(name: str, 
     engine = Users()
     np.testing.assert_array_equal(execute(small(name), tmp_path / "one", engine), models[0])  # it is finished
     assert engine.asked == []
+
+
+@both
+def test_a_run_that_dies_after_every_write_comes_to_identical_bits(name: str, tmp_path: Path) -> None:
+    for folder in ("whole", "dying"):
+        (tmp_path / folder).mkdir()
+    whole = execute(small(name), tmp_path / "whole", Users())
+    model, deaths = dying_after_every_write(
+        lambda dying: execute(small(name), tmp_path / "dying", Users(), ledger_type=dying)
+    )
+    np.testing.assert_array_equal(model, whole)
+    assert deaths == 2 * small(name).cost.rounds + 2
+
+
+@both
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_plan_with_a_number_that_is_none_is_refused(name: str, wrong: float) -> None:
+    info, make = (FILTER, ball) if name == "filtered-sgd" else (MEDIANS, box)
+    plan, seen = planned(info, make(SIZES[0]), SIZES[0]), []
+    for where, parameters in tampered(plan.parameters, wrong):
+        seen.append(where)
+        with pytest.raises(VerificationError, match="parameters"):
+            info.verify(replace(plan, parameters=parameters))
+    assert len(seen) > 10
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0])
+def test_noise_that_is_none_or_negative_and_more_batches_than_users_are_no_guarantee(wrong: float) -> None:
+    plan = planned(MEDIANS, box(SIZES[0]), SIZES[0])
+    for scale in ("release_scale", "threshold_scale", "query_scale", "temperature"):
+        with pytest.raises(VerificationError, match="Expected epsilon of at least inf"):
+            MEDIANS.verify(with_scales(plan, **{scale: wrong}))
+    with pytest.raises(VerificationError, match="Expected epsilon of at least inf"):
+        MEDIANS.verify(replace(plan, problem=replace(plan.problem, users=1_000_000)))
+
+
+@both
+def test_a_run_as_printed_is_for_simulations_alone(name: str) -> None:
+    with pytest.raises(ConfigError, match="calibrated constants"):
+        small(name).require_deployable(trust_clients=True)
 
 
 @both

@@ -43,11 +43,6 @@ class Schedule:
     cohort_size: int  # B
     phases: tuple[PhaseModel, ...]
 
-    @property
-    def rounds(self) -> int:
-        """Rounds over all phases."""
-        return sum(phase.rounds for phase in self.phases)
-
     def scaled(self, scale: Callable[[float], float]) -> "Schedule":
         """The same with releases of `scale(step size)` in every phase."""
         phases = tuple(replace(phase, release_scale=scale(phase.step_size)) for phase in self.phases)

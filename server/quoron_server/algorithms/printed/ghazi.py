@@ -196,7 +196,7 @@ class Filter:
     def step(
         self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float
     ) -> tuple[State, dict[str, Any]]:
-        """Filter out every user with κ + ν ≤ F, step along the mean of the others, or halt."""
+        """Filter out every user with κ + ν ≤ F (lines 5 to 16), halt (17, 18) or step along the others' mean."""
         p = self.p
         around = LaplaceThreshold(p.cutoff_scale, p.cutoff)
         cutoff = float(around.limits(1, noise.stream("cutoff", s))[0]) * around.grid  # ĉ = c + Lap(4/ε)
@@ -208,7 +208,7 @@ class Filter:
         filtered = len(decided.kept) - int(decided.kept.sum())
         seen = {"filtered": filtered, "undecided": decided.undecided, "threshold": p.threshold}
         after = replace(state, round=state.round + 1, count=state.count + filtered)
-        if after.count >= cutoff or not decided.kept.any():
+        if after.count >= cutoff or not decided.kept.any():  # which only grows, or shrinks, within a batch
             return replace(after, halted=True), seen | score_summary(decided.score_bounds)
         gradient = decisions.filtered_mean(answers.values, decided.kept)
         x = self.domain.project(state.iterate - step_size * gradient)
@@ -374,6 +374,10 @@ def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chos
         *_unless(steep <= 2, f"Lemma 12 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
         *_unless(208 * steep <= 1, f"Lemma 11 needs βCη ≤ 1, C = 208 by Lemma 10, and βCη = {208 * steep:,.4g}."),
         *_unless(
+            cutoff + 4 / epsilon * math.log(12 / delta) <= size / 2,
+            f"Lemma 10 takes ĉ to be at most B/2 but for a chance of δ/24, and B/2 = {size / 2:,g}, c = {cutoff:,.4g}.",
+        ),
+        *_unless(
             beyond <= delta / 24,
             f"Lemma 10 takes all noise of a batch to be at most {bound:,.4g} but for a chance of δ/24, "
             f"and {beyond:,.3g} of its {size:,} users are expected above that.",
@@ -442,6 +446,9 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
     void = (
         *_as_given(options.cohort_size, _medians_cohort(problem, epsilon, delta)),
         *_unless(n >= few, _few(few, n, "Appendix C.2", "log²(nd/δ)")),
+        *_unless(
+            size >= 100 * math.log(rounds / delta) / epsilon, f"Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = {size:,}."
+        ),
         *_unless(beta <= gentle, f"Appendix C.2 assumes β ≤ {gentle:,.4g}, and β = {beta:,.4g}."),
         *_unless(steep <= 2, f"Lemma 27 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
         *_unless(
@@ -511,7 +518,11 @@ def medians_epsilon(parameters: MediansAsPrinted, problem: Problem, delta: float
     steep = max(phase.step_size for phase in p.phases) * (problem.coordinate_beta or 0.0)
     multiplier = min(phase.release_scale / phase.step_size for phase in p.phases) * p.temperature
     multiplier /= math.sqrt(dimension) * (1 + 1e-6 * math.sqrt(dimension))  # room for two grids
-    if not (steep <= 2 and multiplier > 0 and p.clip_bound >= problem.coordinate_bound and 0 < 2 * p.trim < size):
+    asked = size * sum(phase.rounds for phase in p.phases)
+    scales = min(multiplier, p.temperature, p.threshold_scale, p.query_scale)
+    if not (0 <= steep <= 2 and scales > 0 and 0 < 2 * p.trim < size and asked <= problem.users):
+        return math.inf
+    if not p.clip_bound >= problem.coordinate_bound:
         return math.inf
     cores = (size - p.trim + p.trim * np.linspace(0.0, 1.0, 201)[1:-1]) / size
     slack = total_variation(gaussians=dimension, laplaces=1 + max(phase.rounds for phase in p.phases))
