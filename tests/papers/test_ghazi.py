@@ -22,6 +22,7 @@ from contracts.test_tampering import tampered
 from problems import problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
@@ -736,6 +737,36 @@ def test_the_scales_of_the_proofs_keep_the_claim_in_the_law_that_our_theorem_cov
         )
         with nullcontext() if kept else pytest.raises(VerificationError, match="certified delta"):
             assert verify_filter(numbers, size.epsilon, size.delta) < size.delta
+
+
+@pytest.mark.parametrize(("constant", "broken"), [(1.0, True), ("proof", False)])
+def test_with_one_for_the_open_constant_the_claim_is_false_of_two_worlds_with_linear_losses(
+    constant: Any, broken: bool
+) -> None:
+    """One user's gradient is G or -G, the others' are 0: with the same noise, releases are so far apart.
+
+    In a batch somebody is filtered with a chance below B exp(-(κ - F)/λ)/2, κ the least score: 2·10⁻⁴ in all.
+    """
+    size = Size(1_500_000, 50, 2, 0.95)
+    plan = planned(FILTER, replace(ball(size), smoothness=0.0), size, release_constant=constant)
+    p, found = plan.parameters, []
+    for sign in (1, -1):
+        algorithm, noise = FILTER.printed.maker(plan), SeededNoise(4)
+        state, least = algorithm.init(), math.inf
+        for round_ in range(p.phases[0].rounds):
+            question = algorithm.request(state, noise)
+            values = np.zeros((len(question.cohort), size.dimension))
+            values[0, 0] = sign * LIPSCHITZ if round_ == 0 else 0.0
+            update = algorithm.update(state, Answers(values, np.zeros(len(values), np.uint8)), noise)
+            state, least = update.state, min(least, update.diagnostics["score_min"])
+            assert update.diagnostics["filtered"] == 0
+        scale = p.laplace_scale * math.sqrt(p.cutoff + 15 * p.cutoff_scale)  # ĉ is beyond with a chance of 2e-7
+        filtered = p.phases[0].rounds * p.cohort_size * math.exp((p.threshold - least) / scale) / 2
+        assert filtered < 2e-4
+        found.append(state.released)
+    mu = float(np.linalg.norm(found[0] - found[1])) / p.phases[0].release_scale
+    assert (delta_for(mu, size.epsilon) - 1e-3 > 5e4 * size.delta) == broken
+    assert broken or delta_for(mu, size.epsilon) < size.delta
 
 
 def test_the_table_on_the_page_is_what_these_plans_say() -> None:
