@@ -19,7 +19,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter.concentration import cohort_scores, scores
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS, checks
 from quoron_server.algorithms.localised import filter_plan, geometry
 from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.median import CoordinateMedian
@@ -194,7 +194,7 @@ def test_the_ridge_that_a_refusal_names_would_do() -> None:
     loss = make_loss("logistic", feature_norm=2.0)
     problem = replace(BOX, feature_norm=2.0, link_curvature=0.25, coordinate_smoothness=loss.coordinate_smoothness(3))
     with pytest.raises(Infeasible, match=r"loss\.ridge >= ") as refused:
-        geometry.require_box("median-sgd", problem)
+        checks.require_box("median-sgd", problem)
     ridge = float(str(refused.value).split("loss.ridge >= ")[1].split(",")[0])
     assert make_loss("logistic", feature_norm=2.0, ridge=ridge).coordinate_smoothness(3) is not None
 

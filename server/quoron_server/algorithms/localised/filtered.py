@@ -19,7 +19,7 @@ from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.filter import decisions
 from quoron_privacy.robust.filter import outlier_filter as theorem
-from quoron_privacy.robust.filter.concentration import score_error
+from quoron_privacy.robust.filter.concentration import score_error, score_summary
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
@@ -29,8 +29,7 @@ from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Cho
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import require_of_phases
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, score_summary
-from quoron_server.algorithms.localised.plan import require_smooth
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.plan import Plan, Privacy
@@ -83,7 +82,7 @@ class OutlierFilter:
 
 def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     epsilon, delta, slack = privacy.epsilon, privacy.delta, planning.sampler_slack(problem)
     if epsilon < SMALLEST_EPSILON:
         enough = Needs(f"epsilon >= {SMALLEST_EPSILON:g}", epsilon=SMALLEST_EPSILON)

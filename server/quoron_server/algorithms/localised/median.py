@@ -22,11 +22,16 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
-from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, cohort_scores, score_error, usable
+from quoron_privacy.robust.filter.concentration import (
+    LARGEST_COHORT,
+    cohort_scores,
+    score_error,
+    score_summary,
+    usable,
+)
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
-from quoron_server.algorithms.localised.filtering import DOMINANT
 from quoron_server.algorithms.localised.geometry import (
     Geometry,
     against_mean,
@@ -35,24 +40,21 @@ from quoron_server.algorithms.localised.geometry import (
     require_of_phases,
 )
 from quoron_server.algorithms.localised.method import (
-    CONTRACTION,
     Aggregate,
     LocalisedParameters,
     LocalisedSGD,
     phase_releases,
-    score_summary,
 )
 from quoron_server.algorithms.localised.plan import (
     SizedOptions,
     best_schedule,
     cohorts,
     require_conditions,
-    require_smooth,
 )
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import round_grid
-from quoron_server.parameters import Assumption, PlannedRelease
+from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -127,7 +129,7 @@ class MedianOptions(SizedOptions):
 def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible off a box and without dominance, and if no
     cohort and step suffice."""
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     geometry, slack = coordinatewise(NAME, problem, options.distance), sampler_slack(problem, privacy)
     clip = clip_bound(problem)
 

@@ -204,12 +204,6 @@ def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
     )
 
 
-def require_smooth(name: str, problem: Problem) -> None:
-    """Infeasible unless the loss is convex and smooth, which contraction rests on."""
-    if not problem.convex or problem.beta is None:
-        raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
-
-
 def require_contraction(plan: Plan) -> None:
     """Every step satisfies ηβ ≤ 2, and the phases use disjoint users."""
     beta = plan.problem.beta or 0.0

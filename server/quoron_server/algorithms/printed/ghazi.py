@@ -28,18 +28,20 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean, median_trim
 from quoron_privacy.robust.filter import decisions
-from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, cohort_scores, score_error, usable
+from quoron_privacy.robust.filter.concentration import (
+    LARGEST_COHORT,
+    cohort_scores,
+    score_error,
+    score_summary,
+    usable,
+)
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risk
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.localised.filtering import DOMINANT
-from quoron_server.algorithms.localised.geometry import require_box
-from quoron_server.algorithms.localised.method import CONTRACTION, score_summary
-from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, PlannedRelease, PrintedParameters
+from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease, PrintedParameters
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -330,7 +332,7 @@ FILLED_IN = (
 
 def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chosen:
     """Algorithms 1 and 2 with section 3's numbers. Raises Infeasible where no phase has a batch of B users."""
-    require_smooth(FILTERED, problem)
+    checks.require_smooth(FILTERED, problem)
     checks.require_options(options, "release_constant")
     checks.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
     epsilon, delta = _pair(privacy)
@@ -392,8 +394,8 @@ def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chos
 
 def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Chosen:
     """Algorithms 5 to 8 with Appendix C's numbers. Raises Infeasible off a box, and where no phase has a batch."""
-    require_smooth(MEDIAN, problem)
-    require_box(MEDIAN, problem)
+    checks.require_smooth(MEDIAN, problem)
+    checks.require_box(MEDIAN, problem)
     checks.require_options(options, "release_constant", "temperature_constant")
     checks.require_options(options, "trim_rate", most=0.5)
     checks.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
