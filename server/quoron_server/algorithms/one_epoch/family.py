@@ -6,11 +6,13 @@ from typing import Any
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Promises
 from quoron_server.algorithms.one_epoch import plan as planning
-from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpoch, OneEpochParameters
+from quoron_server.algorithms.one_epoch.accelerated_srgd import AcceleratedSRGD
+from quoron_server.algorithms.one_epoch.base import Gradients, Method, OneEpochParameters
+from quoron_server.algorithms.one_epoch.dp_ftrl import DPFTRL
+from quoron_server.algorithms.one_epoch.variants import SRGD as PlainSRGD
+from quoron_server.algorithms.one_epoch.variants import AcceleratedSGD, OnlineToBatch
 
 PAPER = "Choquette-Choo, Ganesh & Thakurta, Near-Optimal Rates for O(1)-Smooth DP-SCO with a Single Epoch"
-
-
 ONLINE = "Zhang, Tran & Cutkosky (2022), Differentially Private Online-to-Batch for Smooth Losses"
 
 
@@ -24,7 +26,6 @@ def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> Algor
         parameters=OneEpochParameters,
         planner=partial(planning.plan, name, gradients, method),
         verifier=planning.verify,
-        maker=OneEpoch,
         **more,
     )
 
@@ -33,6 +34,7 @@ ACCELERATED_SRGD = _info(
     "accelerated-srgd",
     "recursive",
     "accelerated",
+    maker=AcceleratedSRGD,
     factor=Factor(known=5.0, unknown=7.0),
     summary="Accelerated SGD on recursive gradients with correlated noise; one epoch, about √n rounds or fewer",
     paper=f"{PAPER}, Algorithm 1",
@@ -41,6 +43,7 @@ ACCELERATED_SGD = _info(
     "accelerated-sgd",
     "independent",
     "accelerated",
+    maker=AcceleratedSGD,
     factor=Factor(known=7.0, unknown=11.0),
     summary="Accelerated SGD on fresh gradients, independent noise; one epoch, very few rounds",
     paper=f"{PAPER}, section 5.5",
@@ -49,6 +52,7 @@ SRGD = _info(
     "srgd",
     "recursive",
     "plain",
+    maker=PlainSRGD,
     factor=Factor(known=6.0, unknown=4.0),
     summary="The same without acceleration",
     paper=f"{PAPER}, section 4.3",
@@ -57,6 +61,7 @@ ONLINE_TO_BATCH = _info(
     "online-to-batch",
     "recursive",
     "anytime",
+    maker=OnlineToBatch,
     factor=Factor(known=8.0, unknown=2.0),
     summary="Online descent on recursive gradients at averaged points; one epoch, many rounds",
     paper=f"{ONLINE}, Algorithm 1",
@@ -65,6 +70,7 @@ DP_FTRL = _info(
     "dp-ftrl",
     "ftrl",
     "ftrl",
+    maker=DPFTRL,
     factor=Factor(known=3.0, unknown=7.0),
     summary="Follow the regularised leader on noised prefix sums; one epoch, or several in the same order",
     paper="baseline; Kairouz et al. (2021); Choquette-Choo et al. (2023) for several epochs, Algorithm 1",
