@@ -11,12 +11,13 @@ import pytest
 
 from audits.harness import epsilon_lower_bound
 from one_epoch_reference import FAMILY, drive, made, released_sums, strategy
+from papers.choquette_choo_lines import corollary_9
 from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
+from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
@@ -193,9 +194,7 @@ class TestCorollary9:
         )
 
     def test_the_audit_catches_the_noise_as_printed(self):
-        printed = corollary_9_scale(
-            sensitivity=mean_sensitivity(CLIP, 2, "zero-out"), rounds=ROUNDS, epsilon=self.EPSILON, delta=2 * self.DELTA
-        )
+        printed = corollary_9(mean_sensitivity(CLIP, 2, "zero-out"), ROUNDS, self.EPSILON, 2 * self.DELTA)
         assert audit(self.plan(printed), self.ENDS, delta=self.DELTA) > self.EPSILON
 
     def test_the_tree_at_its_own_calibration_passes(self):

@@ -11,6 +11,7 @@ from quoron_server.algorithms.one_epoch.base import Gradients, Method, OneEpochP
 from quoron_server.algorithms.one_epoch.dp_ftrl import DPFTRL
 from quoron_server.algorithms.one_epoch.variants import SRGD as PlainSRGD
 from quoron_server.algorithms.one_epoch.variants import AcceleratedSGD, OnlineToBatch
+from quoron_server.algorithms.printed import choquette_choo
 
 PAPER = "Choquette-Choo, Ganesh & Thakurta, Near-Optimal Rates for O(1)-Smooth DP-SCO with a Single Epoch"
 ONLINE = "Zhang, Tran & Cutkosky (2022), Differentially Private Online-to-Batch for Smooth Losses"
@@ -38,6 +39,7 @@ ACCELERATED_SRGD = _info(
     factor=Factor(known=5.0, unknown=7.0),
     summary="Accelerated SGD on recursive gradients with correlated noise; one epoch, about √n rounds or fewer",
     paper=f"{PAPER}, Algorithm 1",
+    printed=choquette_choo.SRGD,
 )
 ACCELERATED_SGD = _info(
     "accelerated-sgd",
