@@ -5,6 +5,7 @@ with probability at most 1e-8 (`audits.harness`).
 """
 
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -24,10 +25,11 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.printed.choquette_choo import longest_answer
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.plan import Privacy
-from quoron_server.problem import Problem
+from quoron_server.problem import Beliefs, Problem
 from quoron_server.rounds import run
 from quoron_server.wording import sentence
 
@@ -231,8 +233,6 @@ class TestAccountant:
                 self.longest = max(self.longest, *np.linalg.norm(rows, axis=1))
                 return Answers(np.array(rows), np.zeros(len(rows), np.uint8))
 
-        from quoron_server.algorithms.printed.choquette_choo import longest_answer
-
         always, mostly = longest_answer(quick, plan.problem, 1e-4)
         engine = Steep()
         for seed in range(5):
@@ -392,3 +392,89 @@ def test_the_printed_potential_grows_without_noise_and_falls_with_the_halved_ste
     assert growth(0.5, 2.0) > 1e-8  # the step of the proof, with the printed potential
     assert growth(0.5, 1.0) < 0  # the recommended version: docs/privacy/srgd-utility.md#u1
     assert growth(0.25, 2.0) < 0
+
+
+class TestPage:
+    """Tables of docs/papers/choquette_choo.md, computed again."""
+
+    OPTIMUM = np.full(10, 0.5 / math.sqrt(10))
+
+    class Population:
+        """User u's loss is ½ ‖x - c_u‖², c_u half a radius around the optimum."""
+
+        def __init__(self, seed):
+            self.random = np.random.default_rng(seed)
+
+        def ask(self, question):
+            around = self.random.standard_normal((len(question.cohort), 10))
+            centres = TestPage.OPTIMUM + 0.5 * around / np.linalg.norm(around, axis=1, keepdims=True)
+            task = question.task
+            values = sum(weight * (x - centres) for weight, x in zip(task.weights, task.points, strict=True))
+            return Answers(values, np.zeros(len(centres), np.uint8))
+
+    @staticmethod
+    def problem(users):
+        beliefs = Beliefs(gradient_deviation=0.5, curvature="isotropic", typical_curvature=1.0, distance=0.5)
+        return problem_of(users, items_per_user=1, lipschitz=2.0, beliefs=beliefs)
+
+    def excess(self, plan):
+        algorithm, found = INFO.make(plan), []
+        for seed in range(3):
+            model = algorithm.model(drive(algorithm, self.Population(seed), SeededNoise(seed))[-1])
+            found.append(np.sum((model - self.OPTIMUM) ** 2) / 2)
+        return float(np.mean(found))
+
+    def theorem_14(self, users):
+        problem, row = self.problem(users), [users]
+        for constants in ("paper", "calibrated"):
+            plan = INFO.plan(problem, PRIVACY, None, constants, 7)
+            p = plan.parameters
+            batch = p.batch_size if constants == "paper" else p.divisor
+            row += [p.rounds, batch, p.beta, p.noise.std(p.rounds - 1) / p.rounds]
+            row += [plan.guarantee.epsilon] if constants == "paper" else []
+            row.append(self.excess(plan))
+        return row
+
+    @staticmethod
+    def equation_19(users):
+        beta, steps = lines.equation_19(users, 10, 2.0, 1.0, 1.0, 1e-6)
+        return [users, lines.c_dp(users, 1e-6), steps, users / steps, beta]
+
+    @staticmethod
+    def claims(rounds, claimed):
+        levels = 1 + int(math.log2(rounds))
+        scales = (
+            lines.corollary_9(1.0, rounds, claimed, 1e-6),
+            lines.corollary_9(1.0, rounds, claimed, 1e-6, math.log),
+            lines.corollary_13(1.0, 1.0, rounds, claimed, 1e-6) / 12,
+        )
+        return [rounds, claimed, *(gdp.epsilon_for(math.sqrt(levels) / scale, 5e-7) for scale in scales)]
+
+    def tables(self):
+        """The rows of each table, in the order of the page."""
+        yield [self.theorem_14(users) for users in SIZES]
+        yield [self.equation_19(users) for users in SIZES]
+        yield [self.claims(rounds, claimed) for claimed in (1.0, 4.0) for rounds in (2, 8, 1024)]
+
+    def test_every_number_of_the_page_is_computed(self):
+        digits = r"[\d,.]+(?:e[+-]?\d+)?"
+        written = re.findall(rf"^\| {digits} (?:\| {digits} )+\|$", PAGE.read_text(), re.MULTILINE)
+        numbers = [[float(cell.replace(",", "")) for cell in row.strip("| ").split(" | ")] for row in written]
+        computed = [row for table in self.tables() for row in table]
+        assert len(numbers) == len(computed)
+        for row, expected in zip(numbers, computed, strict=True):
+            assert row == pytest.approx(expected, rel=0.02)  # three digits on the page
+
+    def test_where_equation_19_can_be_carried_out(self):
+        for users, batch in ((589_717, 1.0), (754_716_769, 100.0)):
+            assert users / lines.equation_19(users, 10, 1, 1, 1, 1e-6)[1] == pytest.approx(batch, rel=1e-5)
+        text = PAGE.read_text()
+        assert "n = 589,717" in text
+        plan = INFO.plan(self.problem(1_000_000), PRIVACY, INFO.printed.options(realizable=True), "paper", 7)
+        assert f"the accountant finds ε = {plan.guarantee.epsilon:.2g}" in text
+        _, mostly = longest_answer(plan.parameters, plan.problem, 1e-8)
+        assert f"answers are at most {mostly:.2f} long" in text
+        for users, holds in ((1e28, False), (1e29, True)):
+            steps = lines.equation_19(users, 10, 1, 1, 1, 1e-6)[1]
+            left = 2 * lines.c_dp(users, 1e-6) * math.sqrt(6 * math.log(24 * steps / 1e-6))
+            assert (left <= users**0.25) == holds
