@@ -6,6 +6,7 @@ with probability at most 1e-8 (`audits.harness`).
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -22,7 +23,7 @@ from papers import choquette_choo_lines as lines
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.printed.choquette_choo import longest_answer
@@ -64,7 +65,7 @@ class TestNumbers:
         c_m = max(1.0, smoothness * radius / lipschitz)
         batch = math.floor(lines.batch_14(users, 10, smoothness, epsilon))
         assert p.rounds == users // batch
-        assert p.batch_size == users // p.rounds >= batch
+        assert p.batch_size == batch
         assert p.beta == pytest.approx(lines.theorem_14(users, batch, c_m, lipschitz, radius), rel=1e-12)
         noise = lines.corollary_13(c_m, lipschitz, p.rounds, epsilon, 1e-6)
         assert p.node_scale == pytest.approx(noise / (p.batch_size * p.beta), rel=1e-12)
@@ -92,6 +93,7 @@ class TestNumbers:
             assert constant in filled
         p = printed(10_000, smoothness_ratio=3.0, batch_size=25).parameters
         assert (p.rounds, p.batch_size) == (400, 25)
+        assert printed(10_000, batch_size=3_000).parameters.cohorts() == (3_000,) * 3
         assert p.beta == pytest.approx(lines.theorem_14(10_000, 25, 3.0, 1.0, 1.0))
         assert "c_M = 3 " in p.filled_in[0]
         small = printed(10_000, polylog=1e5).parameters
@@ -354,6 +356,23 @@ class TestRuns:
             assert spent["users"] == plan.cost.messages
             assert spent["gradient_evaluations"] == plan.cost.gradient_evaluations
             assert all(entry == plan.parameters.entry() for _, entry in releases)
+        np.testing.assert_array_equal(*models)
+
+    def test_a_run_that_stops_goes_on_to_the_same_bits(self, tmp_path):
+        plan, models = printed(240, Privacy(8.0, 1e-2), problem_of(240, dimension=3)), []
+
+        class Stops(Quadratic):
+            def ask(self, question):
+                if question.round == 7:
+                    raise RunError("Stopped.")
+                return super().ask(question)
+
+        for name, engines in (("whole", [Quadratic()]), ("stopped", [Stops(), Quadratic()])):
+            Ledger.create(tmp_path / name, plan="{}", config_digest="c", noise_key=b"11").close()
+            for engine in engines:
+                with Ledger.open(tmp_path / name) as ledger, suppress(RunError):
+                    algorithm, noise = INFO.make(plan), SeededNoise(11)
+                    models.append(run(algorithm, engine, ledger, noise, budget=Budget(), simulation=True))
         np.testing.assert_array_equal(*models)
 
     def test_what_users_send_may_be_no_number(self):

@@ -162,7 +162,6 @@ def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Cho
     if sizes.rounds > MOST_ROUNDS:
         condition = f"T = {sizes.rounds:,} steps are printed, and plans have at most {MOST_ROUNDS:,}"
         raise Infeasible(NAME, condition, "fewer users or a larger delta")
-    batch = problem.users // sizes.rounds
     logs = LOG[options.noise_logarithm](sizes.rounds) * math.log(2.5 / privacy.delta)
     numbers = PrintedSRGD(
         privacy.epsilon,
@@ -174,23 +173,24 @@ def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Cho
         ),
         void=(),
         rounds=sizes.rounds,
-        batch_size=batch,
+        batch_size=sizes.batch,
         beta=sizes.beta,
         longest=sizes.longest,
-        node_scale=sizes.louder * sizes.longest * math.sqrt(logs) / (privacy.epsilon * batch * sizes.beta),
+        node_scale=sizes.louder * sizes.longest * math.sqrt(logs) / (privacy.epsilon * sizes.batch * sizes.beta),
     )
     void = tuple(said for holds, said in _conditions(numbers, problem, options) if not holds)
-    points = (2 * sizes.rounds - 1) * batch  # at which users take gradients
-    messages, row = sizes.rounds * batch, 8 * problem.dimension
+    points = (2 * sizes.rounds - 1) * sizes.batch  # at which users take gradients
+    messages, row = sizes.rounds * sizes.batch, 8 * problem.dimension
     cost = Cost(sizes.rounds, messages, points * problem.items_per_user, points * row, messages * row)
     return Chosen(replace(numbers, void=void), None, cost, THEOREM, adjacency="replace-one")
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """T, β and C, by how much more than C √(log T ln(2.5/δ))/(εBβ) the noise is, and what was filled in."""
+    """T, B, β and C, by how much more than C √(log T ln(2.5/δ))/(εBβ) the noise is, and what was filled in."""
 
     rounds: int
+    batch: int
     beta: float
     longest: float
     louder: float
@@ -217,7 +217,9 @@ def _realizable(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions)
         raise Infeasible.too_few(NAME, condition, able, otherwise=f"a delta above {delta:g}, or realizable=false")
     wide = max(1.0, math.sqrt(problem.dimension) / (privacy.epsilon * math.sqrt(n)))
     beta = c_dp(n) ** 2 * lipschitz * wide / problem.radius
-    return _Sizes(rounds, beta, c_dp(n) * lipschitz, 1.0, f"log in c_DP is the {options.size_logarithm} one")
+    return _Sizes(
+        rounds, n // rounds, beta, c_dp(n) * lipschitz, 1.0, f"log in c_DP is the {options.size_logarithm} one"
+    )
 
 
 def _theorem_14(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> _Sizes:
@@ -232,7 +234,7 @@ def _theorem_14(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions)
     if 2 * batch > n:
         raise Infeasible(NAME, f"B = {batch:,} of n = {n:,} users leaves fewer than two steps", "n >= 4, a smaller B")
     beta = (16 * ratio + 8) * lipschitz * n**1.5 / (problem.radius * batch**2)
-    return _Sizes(n // batch, beta, (8 * ratio + 4) * lipschitz, 2 * math.sqrt(2), filled)
+    return _Sizes(n // batch, batch, beta, (8 * ratio + 4) * lipschitz, 2 * math.sqrt(2), filled)
 
 
 def _conditions(p: PrintedSRGD, problem: Problem, options: PrintedSRGDOptions) -> Iterator[tuple[bool, str]]:
