@@ -114,9 +114,9 @@ class TestNumbers:
         printed(least, realizable=True)
         with pytest.raises(Infeasible, match="delta above 1e-06"):
             printed(100_000, realizable=True, size_logarithm="binary")
-        with pytest.raises(Infeasible, match="at most 1,000,000"):
+        with pytest.raises(Infeasible, match=f"at most 1,000,000 steps, as with n = {least:,}"):
             printed(10_000_000, realizable=True)
-        with pytest.raises(Infeasible, match="fewer than two steps"):
+        with pytest.raises(Infeasible, match="makes 1 steps; needs batch_size from 1 to 5,000"):
             printed(10_000, batch_size=6_000)
 
 

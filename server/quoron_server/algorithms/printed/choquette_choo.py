@@ -159,9 +159,6 @@ def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Cho
     checks.require_options(options, "smoothness_ratio", "batch_size", "polylog")
     checks.require_choice(options, size_logarithm=tuple(LOG), noise_logarithm=tuple(LOG))
     sizes = (_realizable if options.realizable else _theorem_14)(problem, privacy, options)
-    if sizes.rounds > MOST_ROUNDS:
-        condition = f"T = {sizes.rounds:,} steps are printed, and plans have at most {MOST_ROUNDS:,}"
-        raise Infeasible(NAME, condition, "fewer users or a larger delta")
     logs = LOG[options.noise_logarithm](sizes.rounds) * math.log(2.5 / privacy.delta)
     numbers = PrintedSRGD(
         privacy.epsilon,
@@ -208,13 +205,16 @@ def _realizable(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions)
     def steps(users: int) -> int:
         return round(c_dp(users) * math.sqrt(math.sqrt(users)))
 
-    if (rounds := steps(n)) > n:
-        least = n
-        while (more := steps(least)) > least:
-            least = more
-        condition = f"equation (19) takes T = c_DP n^(1/4) = {rounds:,} steps of at least one of n = {n:,} users"
-        able = least if least <= MOST_ROUNDS else None
-        raise Infeasible.too_few(NAME, condition, able, otherwise=f"a delta above {delta:g}, or realizable=false")
+    rounds, least = steps(n), 2  # the least n with T <= n
+    while (more := steps(least)) > least:
+        least = more
+    if rounds > min(n, MOST_ROUNDS):
+        condition = f"equation (19) takes T = c_DP n^(1/4) = {rounds:,} steps with n = {n:,} users"
+        if least > MOST_ROUNDS:
+            raise Infeasible(NAME, condition, f"a delta above {delta:g}, or realizable=false")
+        if n >= least:
+            raise Infeasible(NAME, condition, f"at most {MOST_ROUNDS:,} steps, as with n = {least:,}")
+        raise Infeasible.too_few(NAME, condition, least)
     wide = max(1.0, math.sqrt(problem.dimension) / (privacy.epsilon * math.sqrt(n)))
     beta = c_dp(n) ** 2 * lipschitz * wide / problem.radius
     return _Sizes(
@@ -231,8 +231,9 @@ def _theorem_14(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions)
         other = smoothness * n**1.5 * privacy.epsilon / (math.sqrt(problem.dimension) * options.polylog)
         batch = max(1, math.floor(min(math.sqrt(n), other or math.inf)))
         filled += f"; polylog(n/B, 1/δ) = {options.polylog:g} in B, whose second term needs M > 0"
-    if 2 * batch > n:
-        raise Infeasible(NAME, f"B = {batch:,} of n = {n:,} users leaves fewer than two steps", "n >= 4, a smaller B")
+    if not 2 <= n // batch <= MOST_ROUNDS:
+        needs = f"batch_size from {-(-n // MOST_ROUNDS):,} to {n // 2:,}" if n >= 2 else "n >= 2"
+        raise Infeasible(NAME, f"B = {batch:,} of n = {n:,} users makes {n // batch:,} steps", needs)
     beta = (16 * ratio + 8) * lipschitz * n**1.5 / (problem.radius * batch**2)
     return _Sizes(n // batch, batch, beta, (8 * ratio + 4) * lipschitz, 2 * math.sqrt(2), filled)
 
