@@ -166,6 +166,11 @@ class OneEpoch:
         sums = self.noise.start(len(zero)) if isinstance(self.noise, PrefixNoise) else None
         return Iterates(0, zero, zero, zero, zero, zero, sums)
 
+    def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
+        """Each user's gradient at x_t, or its recursive one."""
+        del noise
+        return self.ask(state, recursive(state.round) if self.parameters.gradients == "recursive" else (1.0,))
+
     def ask(self, state: Iterates, weights: tuple[float, ...] = (1.0,)) -> Question | None:
         """Δ_t(u): the gradient at x_t, or the weighted sum of those at x_t and x_{t-1}. None after the last round."""
         p, problem, t = self.parameters, self.plan.problem, state.round
@@ -175,21 +180,17 @@ class OneEpoch:
         first = t % p.batches * p.cohort_size
         cohort = partition(seed=self.plan.seed, users=problem.users)[first : first + p.cohort_size]
         reserves = p.cohort_size > p.divisor  # then it matters who is among the first to answer
-        reduction = None if reserves else self._reduction(state)
+        reduction = None if reserves else self.reduction(state)
         return Question(t, cohort, AverageGradient(points, weights, problem.user_smoothness), reduction=reduction)
 
-    def radius(self, state: Any) -> float:
-        """C of this round."""
-        del state
-        return self.parameters.clip_norm
-
-    def _reduction(self, state: Iterates) -> ClippedSum:
+    def reduction(self, state: Any) -> ClippedSum:
         """All that a round reads of the answers that count."""
-        return ClippedSum(self.radius(state), self.parameters.divisor)
+        del state
+        return ClippedSum(self.parameters.clip_norm, self.parameters.divisor)
 
     def mean(self, state: Iterates, answers: Answers | Sums) -> tuple[Vector | NoisySums, Sums, dict[str, float]]:
         """(1/B) Σ clip_C(Δ_t(u)) over the answers that count, or their sum with noise; what was read; diagnostics."""
-        reduction, sums = self._reduction(state), answers
+        reduction, sums = self.reduction(state), answers
         if not isinstance(sums, Sums):
             sums = reduction.of(sums.values, first_answered(sums.answered, self.parameters.divisor))
         mean = sums if isinstance(sums, NoisySums) else reduction.mean(sums)
@@ -223,7 +224,7 @@ class OneEpoch:
 
     def counting(self, state: Iterates) -> tuple[ClippedSum, int]:
         """What a round reads where nobody sees an answer, and of how many, the first in slot order."""
-        return self._reduction(state), self.parameters.divisor
+        return self.reduction(state), self.parameters.divisor
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """The stream of a round's noise."""

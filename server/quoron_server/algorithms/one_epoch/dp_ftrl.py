@@ -11,7 +11,8 @@ docs/privacy/srgd.md#s1, docs/privacy/several-epochs.md; of an adaptive clip: do
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise
@@ -44,14 +45,9 @@ class DPFTRL(OneEpoch):
         own = {item.name: getattr(start, item.name) for item in fields(start)}
         return FTRLState(**own, radius=p.clip_norm, moments=p.optimiser.start(len(start.x)))
 
-    def request(self, state: FTRLState, noise: NoiseSource) -> Question | None:
-        """Each user's ∇F_u(x_t)."""
-        del noise
-        return self.ask(state)
-
-    def radius(self, state: Any) -> float:
-        """C_t, which an adaptive clip moves."""
-        return float(state.radius)
+    def reduction(self, state: Any) -> ClippedSum:
+        """At C_t, which an adaptive clip moves."""
+        return ClippedSum(state.radius, self.parameters.divisor)
 
     def update(self, state: FTRLState, answers: Answers | Sums, noise: NoiseSource) -> Update[FTRLState]:
         """Release the noised sum, and step along it, or along what this round added to it."""

@@ -230,10 +230,8 @@ def _candidates(scene: _Scene) -> Iterator[Candidate[_Steps]]:
                     for beta, clip in zip(inverse_steps.tolist(), clips.tolist(), strict=True)
                 ]
             )
-        for risk, beta, suffix, clip in zip(
-            risks.tolist(), inverse_steps.tolist(), averaged.tolist(), clips.tolist(), strict=True
-        ):
-            yield Candidate(risk, (rounds,), _Steps(rounds, beta, suffix, clip))
+        for risk, *steps in zip(*(row.tolist() for row in (risks, inverse_steps, averaged, clips)), strict=True):
+            yield Candidate(risk, (rounds,), _Steps(rounds, *steps))
 
 
 def _suffixes(method: Method, problem: Problem, rounds: int) -> list[int]:

@@ -10,22 +10,17 @@ Source: Choquette-Choo, Ganesh & Thakurta, section 4.3 (srgd) and 5.5 (accelerat
 for online to batch. Proof: docs/privacy/srgd.md#s1.
 """
 
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.one_epoch.accelerated_srgd import nesterov
-from quoron_server.algorithms.one_epoch.base import Iterates, OneEpoch, recursive
+from quoron_server.algorithms.one_epoch.base import Iterates, OneEpoch
 
 
 class SRGD(OneEpoch):
     """Algorithm object for a plan of method `plain`."""
-
-    def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
-        """Each user's η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1})."""
-        del noise
-        return self.ask(state, recursive(state.round))
 
     def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
         """Release Ŝ_t, and step along it."""
@@ -37,11 +32,6 @@ class SRGD(OneEpoch):
 class OnlineToBatch(OneEpoch):
     """Algorithm object for a plan of method `anytime`."""
 
-    def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
-        """Each user's η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1})."""
-        del noise
-        return self.ask(state, recursive(state.round))
-
     def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
         """Release Ŝ_t, and average the online learner's next point into x."""
         gradient_sum, sums, diagnostics = self.prefix_sum(state, answers, noise)
@@ -52,11 +42,6 @@ class OnlineToBatch(OneEpoch):
 
 class AcceleratedSGD(OneEpoch):
     """Algorithm object for a plan of method `accelerated` on `independent` gradients."""
-
-    def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
-        """Each user's ∇F_u(x_t)."""
-        del noise
-        return self.ask(state)
 
     def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
         """Release the mean, and step twice along it."""
