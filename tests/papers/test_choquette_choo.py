@@ -485,10 +485,12 @@ class TestPage:
             assert row == pytest.approx(expected, rel=0.02)  # three digits on the page
 
     def test_where_equation_19_can_be_carried_out(self):
-        for users, batch in ((589_717, 1.0), (754_716_769, 100.0)):
+        for users, batch in ((589_716, 1.0), (754_716_769, 100.0)):
             assert users / lines.equation_19(users, 10, 1, 1, 1, 1e-6)[1] == pytest.approx(batch, rel=1e-5)
         text = PAGE.read_text()
-        assert "n = 589,717" in text
+        with pytest.raises(Infeasible) as refused:
+            printed(1_000, realizable=True)
+        assert f"Below n = {refused.value.users:,} there" in text
         plan = INFO.plan(self.problem(1_000_000), PRIVACY, INFO.printed.options(realizable=True), "paper", 7)
         assert f"the accountant finds ε = {plan.guarantee.epsilon:.2g}" in text
         _, mostly = longest_answer(plan.parameters, plan.problem, 1e-8)

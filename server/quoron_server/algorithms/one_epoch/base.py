@@ -171,12 +171,12 @@ class OneEpoch:
         del noise
         return self.ask(state, recursive(state.round) if self.parameters.gradients == "recursive" else (1.0,))
 
-    def ask(self, state: Iterates, weights: tuple[float, ...] = (1.0,)) -> Question | None:
+    def ask(self, state: Iterates, weights: tuple[float, ...]) -> Question | None:
         """Δ_t(u): the gradient at x_t, or the weighted sum of those at x_t and x_{t-1}. None after the last round."""
         p, problem, t = self.parameters, self.plan.problem, state.round
-        points = np.stack([state.x, state.previous][: len(weights)])
         if t == p.rounds:
             return None
+        points = np.stack([state.x, state.previous][: len(weights)])
         first = t % p.batches * p.cohort_size
         cohort = partition(seed=self.plan.seed, users=problem.users)[first : first + p.cohort_size]
         reserves = p.cohort_size > p.divisor  # then it matters who is among the first to answer
