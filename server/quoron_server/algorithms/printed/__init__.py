@@ -1,1 +1,1 @@
-"""Algorithms exactly as their papers print them, for comparison in simulations: docs/papers/README.md."""
+"""The four papers' algorithms exactly as printed, for comparison in simulations: docs/papers/README.md."""

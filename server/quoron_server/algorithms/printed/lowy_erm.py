@@ -187,6 +187,7 @@ def epsilon_of(parameters: PrintedERMParameters, problem: Problem, delta: float)
 
 def _filled_in(options: PrintedERMOptions, p: float, smoothing: float | None) -> tuple[str, ...]:
     return (
+        "log is the natural logarithm",
         f"q = {options.shrink:g}",
         f"p = {p:.4g}",
         f"τ = {options.radius_factor:g} L log(ndm)/√m",

@@ -109,6 +109,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) 
         epsilon=epsilon,
         delta=delta,
         filled_in=(
+            "log is the natural logarithm",
             f"q = {options.shrink:g}",
             f"J = {power:g}",
             "C rounded up to a multiple of six, n_i and N_i rounded down",
