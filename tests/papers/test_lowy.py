@@ -754,8 +754,8 @@ def test_functions_that_the_page_names_are_there():
     assert named > 50
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 2.0, 15.0])
-@pytest.mark.parametrize("delta", [1e-12, 1e-3])
+@pytest.mark.parametrize("epsilon", [0.5, 15.0])
+@pytest.mark.parametrize("delta", [1e-12])
 @pytest.mark.parametrize("q", [0.05, 0.3])
 def test_theorem_o5_covers_algorithm_1_at_the_fewest_users_that_it_takes(epsilon, delta, q):
     with pytest.raises(Infeasible) as refused:
