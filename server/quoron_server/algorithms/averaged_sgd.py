@@ -152,7 +152,8 @@ def released_excess(problem: Problem, scale: Number) -> Number:
     across = scale / math.sqrt(2 * math.pi)  # the mean of a coordinate's positive part
     if isinstance(problem.domain, L2Ball):
         square = (dimension - 1) * scale**2
-        outside = np.minimum(length, across + square / (np.sqrt(radius**2 + square) + radius))
+        bent = square / (np.sqrt(radius**2 + square) + radius) + scale**2 / (16 * radius)
+        outside: Number = np.minimum(length, across + bent)
     else:
         outside = math.sqrt(dimension) * across
     linear = not beta or problem.link_curvature == 0

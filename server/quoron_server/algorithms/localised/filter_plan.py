@@ -37,8 +37,8 @@ Vector = NDArray[np.float64]
 
 FEWEST_ROUNDS = 10  # with fewer steps SGD gets nowhere, so a plan would be pointless
 RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0, 40.0)  # multiples of the smallest feasible cohort at which noise is calibrated
-STEEP_RATIOS = (1.2, 1.4, 2.0)  # the same with curvature, which matters close to the edge alone:
-FREE_RATIO = 4.0  # from here on it is taken not to
+STEEP_RATIOS = (1.2, 1.4, 2.0)  # and at which what curvature adds to it is
+FREE_RATIO = 4.0  # from here on curvature is taken to add nothing
 EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the smallest feasible cohort is searched
 
 
