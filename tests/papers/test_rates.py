@@ -164,6 +164,18 @@ class TestOutlierIterates:
         assert all(1 < guess / risk < 5 for guess, risk in zip(guesses, risks, strict=True))
 
 
+class TestOutlierGD:
+    def test_risk_falls_with_items_and_users(self):
+        """-.50 in m, and -.7 in n; with steps of at most ten times R / (L √T) the first was -.24."""
+        items, users = (4, 16, 64, 256), (1_000, 3_000, 10_000)
+        guesses, risks = measured("outlier-gd", [(3_000, m) for m in items], 10, 4.0, (0.5, 2.0), 4)
+        assert slope(items, risks) < -0.4
+        assert all(1 < guess / risk < 6 for guess, risk in zip(guesses, risks, strict=True))  # 3.4
+        guesses, risks = measured("outlier-gd", [(n, 16) for n in users], 10, 4.0, (0.5, 2.0), 4)
+        assert slope(users, risks) < -0.4
+        assert all(1 < guess / risk < 6 for guess, risk in zip(guesses, risks, strict=True))  # 2.4 to 4.1
+
+
 class TestMedianSGD:
     def test_predictions_fall_with_users_and_items_on_a_box(self):
         """-.45 in m and -.74 in n; with 256 rounds at most the second was -.2."""

@@ -162,10 +162,13 @@ def released_excess(problem: Problem, scale: Number) -> Number:
 
 
 def step_grid(problem: Problem, rounds: int) -> list[float]:
-    """Step sizes η with ηβ up to 2, or 1 where curvature is unknown; of a linear loss around distance / (L √T)."""
+    """Step sizes η with ηβ up to 2, or 1 where curvature is unknown; of a linear loss from distance / (10 L √T) on.
+
+    There the bound is least where L is the root mean square of a gradient's noise: up to a thousandth of L is tried.
+    """
     if not problem.beta:
         centre = problem.distance / (problem.lipschitz * math.sqrt(rounds))
-        return [float(centre * factor) for factor in np.geomspace(0.1, 10, 17)]
+        return [float(centre * factor) for factor in np.geomspace(0.1, 1000, 17)]
     largest = 2.0 if problem.beliefs.curvature == "isotropic" else 1.0
     return [product / problem.beta for product in _products(largest)]
 
