@@ -6,8 +6,8 @@ There are two models, chosen by what is publicly known of the curvature:
   public combination of the iterates is exact: a bias that decays as (1 - ηh)^t, with the least curvature for h to be
   careful, a variance from each step's noise, and the release noise. A phase starts where the one before it ended.
 * `unknown`: the standard bound for convex β-smooth F and the uniform average, ‖x_0 - x*‖²/(2ηT) + ηV/2 a phase
-  (Bubeck 2015, Theorem 6.3; Feldman, Koren & Talwar 2020, Lemma 4.3 for the localisation), plus βdσ²/2 for the last
-  release, or G√d σ where the loss is rough or linear. An upper bound, so usually far above what is measured.
+  (Bubeck 2015, Theorem 6.3; Feldman, Koren & Talwar 2020, Lemma 4.3 for the localisation), plus `released_excess` for
+  the last release. An upper bound, so usually far above what is measured.
 """
 
 import math
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import Infeasible
 from quoron_server.problem import Problem
@@ -132,17 +133,42 @@ def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) ->
         rough_steps = 0.0 if problem.beta is not None else problem.lipschitz**2
         total = total + optimisation + phase.step_size * (phase.step_variance + rough_steps) / 2
         squared_distance = problem.dimension * phase.release_scale**2
-    rough: Number = problem.lipschitz * np.sqrt(squared_distance)
-    if not problem.beta:  # a linear loss is smallest on the boundary, where projected noise does not average out
-        return total + rough
-    return total + np.minimum(rough, problem.beta * squared_distance / 2)
+    return total + released_excess(problem, phases[-1].release_scale)
+
+
+def released_excess(problem: Problem, scale: Number) -> Number:
+    """What noise N(0, scale² I) on a point of the domain, then projected, adds to the excess risk at most.
+
+    min(L √d σ, g E dist + βdσ²/2) by docs/privacy/outlier-filter-discussion.md#projected-noise: g is the gradient at
+    the point, dist how far the noisy point lies outside. A linear loss is smallest on the boundary, where projected
+    noise does not average out; of a loss that a ridge alone bends, g is what the ridge leaves of the start's gradient.
+    Where features bend it the optimum is believed to lie inside, with g = 0.
+    """
+    dimension, radius, beta = problem.dimension, problem.radius, problem.beta
+    length: Number = math.sqrt(dimension) * np.asarray(scale, np.float64)
+    rough: Number = problem.lipschitz * length
+    if beta is None:
+        return rough
+    across = scale / math.sqrt(2 * math.pi)  # the mean of a coordinate's positive part
+    if isinstance(problem.domain, L2Ball):
+        square = (dimension - 1) * scale**2
+        bent = square / (np.sqrt(radius**2 + square) + radius) + scale**2 / (16 * radius)
+        outside: Number = np.minimum(length, across + bent)
+    else:
+        outside = math.sqrt(dimension) * across
+    linear = not beta or problem.link_curvature == 0
+    gradient = max(0.0, min(problem.start, problem.lipschitz) - beta * radius) if linear else 0.0
+    return np.minimum(rough, gradient * outside + beta * length**2 / 2)
 
 
 def step_grid(problem: Problem, rounds: int) -> list[float]:
-    """Step sizes η with ηβ up to 2, or 1 where curvature is unknown; of a linear loss around distance / (L √T)."""
+    """Step sizes η with ηβ up to 2, or 1 where curvature is unknown; of a linear loss from distance / (10 L √T) on.
+
+    There the bound is least where L is the root mean square of a gradient's noise: up to a thousandth of L is tried.
+    """
     if not problem.beta:
         centre = problem.distance / (problem.lipschitz * math.sqrt(rounds))
-        return [float(centre * factor) for factor in np.geomspace(0.1, 10, 17)]
+        return [float(centre * factor) for factor in np.geomspace(0.1, 1000, 17)]
     largest = 2.0 if problem.beliefs.curvature == "isotropic" else 1.0
     return [product / problem.beta for product in _products(largest)]
 

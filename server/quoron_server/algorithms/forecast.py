@@ -90,10 +90,16 @@ def trivial_risk(problem: Problem) -> float:
 
 
 def statistical_floor(problem: Problem) -> float:
-    """Excess risk that finitely many users leave to any method, approximately, when curvature is known; else 0."""
-    if problem.beliefs.typical_curvature is None:
-        return 0.0
-    return problem.user_deviation**2 / (2 * problem.users * problem.beliefs.typical_curvature)
+    """Excess risk that finitely many users leave to any method, approximately, where the loss is known well enough.
+
+    With known curvature the variance over twice the curvature. Of a linear loss the worst case over the length of its
+    gradient, .30 R V/√(nm), by rounds on everybody's items that no number of rounds averages out; else 0.
+    """
+    if problem.beliefs.typical_curvature is not None:
+        return problem.user_deviation**2 / (2 * problem.users * problem.beliefs.typical_curvature)
+    if problem.beta == 0:
+        return 0.3 * problem.distance * problem.user_deviation / math.sqrt(problem.users)
+    return 0.0
 
 
 def loss_scale(problem: Problem) -> float:

@@ -118,6 +118,12 @@ class Synthetic(MadeUp):
         return self.signal_norm * drawn / np.linalg.norm(drawn)
 
     @property
+    def _ridge_holds(self) -> bool:
+        """Whether the optimum of a linear loss with a ridge lies inside the domain, whatever its direction."""
+        within = self.domain.radius if isinstance(self.domain, L2Ball) else self.domain.half_width
+        return self.signal_norm < self.ridge * within
+
+    @property
     def _mean_norm(self) -> float:
         """Norm of the means of the families that have some."""
         return self.signal_norm * (self.flat + self.ridge if self.family == "quadratic" else 1.0)
@@ -166,8 +172,9 @@ class Synthetic(MadeUp):
             deviation = float(np.hypot(within, self.heterogeneity))
             smoothness = self.loss.smoothness or None
             return PublicKnowledge(
-                # of a quadratic nothing but its smoothness is told: what a plan makes of that is the question
-                typical_curvature=(self.ridge or None) if self.family == "linear" else None,
+                # of a quadratic nothing but its smoothness is told: what a plan makes of that is the question; and a
+                # ridge says nothing of a linear loss that is least on the boundary of the domain
+                typical_curvature=self.ridge if self.family == "linear" and self._ridge_holds else None,
                 gradient_deviation=deviation or None,
                 user_deviation=self.heterogeneity,
                 user_smoothness=smoothness,

@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, SMALL, make_plan
 from problems import changed, problem_of
-from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.domains import Box, L2Ball
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
-from quoron_server.algorithms.averaged_sgd import PhaseModel, PhaseModels, averaging, excess_risk, excess_risks
+from quoron_server.algorithms.averaged_sgd import (
+    PhaseModel,
+    PhaseModels,
+    averaging,
+    excess_risk,
+    excess_risks,
+    released_excess,
+)
 from quoron_server.algorithms.forecast import Factor, no_better, start_risk, statistical_floor
 
 PROBLEM = problem_of(
@@ -110,6 +117,30 @@ def test_more_noise_never_predicts_less_risk():
 def test_the_worst_case_bound_is_above_the_exact_quadratic():
     phases = [PhaseModel(30, 1.0, 30, 0.1, 0.01)]
     assert excess_risk(changed(PROBLEM, curvature="unknown"), phases) > excess_risk(PROBLEM, phases)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 5, 40])
+@pytest.mark.parametrize("domain", [L2Ball(1.0), Box(0.5)])
+def test_projected_noise_adds_to_a_linear_loss_what_is_predicted_at_most(dimension, domain):
+    """From corners, sides and inside, noise from a hundredth of the radius to a hundred times it; 5 standard errors."""
+    problem = replace(PROBLEM, dimension=dimension, domain=domain, lipschitz=1.0, start_gradient=1.0, smoothness=0.0)
+    draws = np.random.default_rng(11).standard_normal((20_000, dimension))
+    gradient = np.full(dimension, -1 / np.sqrt(dimension))
+    for start in (np.zeros(dimension), -gradient, np.eye(dimension)[0], np.full(dimension, 10.0), -9 * gradient):
+        point = domain.project(start)
+        for scale in (0.01, 0.1, 0.3, 1.0, 3.0, 100.0):
+            added = (domain.project(point + scale * draws) - point) @ gradient
+            assert added.mean() <= released_excess(problem, scale) + 5 * added.std() / np.sqrt(len(added))
+
+
+def test_noise_counts_where_a_ridge_is_too_small_to_hold_a_linear_loss_inside():
+    """From no ridge to one that holds it predictions change by steps as small as the ridge's."""
+    linear = replace(PROBLEM, lipschitz=1.0, start_gradient=1.0, link_curvature=0.0, domain=L2Ball(2.0))
+    ridges = (0.0, 1e-9, 1e-3, 0.1, 0.5, 1.0)
+    added = [float(released_excess(replace(linear, smoothness=ridge), 0.1)) for ridge in ridges]
+    assert added[0] == pytest.approx(added[1], rel=1e-6)
+    assert added[1] > 0.03
+    assert added[4] == pytest.approx(0.5 * linear.dimension * 0.01 / 2)  # β R = 1 = the start's gradient
 
 
 def test_the_statistical_floor_falls_as_one_over_users():

@@ -4,7 +4,7 @@ Everything here bears on utility alone; the guarantee is what the filter's `veri
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -36,7 +36,9 @@ from quoron_server.problem import Problem
 Vector = NDArray[np.float64]
 
 FEWEST_ROUNDS = 10  # with fewer steps SGD gets nowhere, so a plan would be pointless
-RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0)  # multiples of the smallest feasible cohort at which noise is calibrated
+RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0, 40.0)  # multiples of the smallest feasible cohort at which noise is calibrated
+STEEP_RATIOS = (1.2, 1.4, 2.0)  # and at which what curvature adds to it is
+FREE_RATIO = 4.0  # from here on curvature is taken to add nothing
 EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the smallest feasible cohort is searched
 
 
@@ -81,7 +83,7 @@ def user_distance(problem: Problem) -> float:
     else:
         items = math.sqrt(2 * math.log(3 * users / FAILURE) / problem.items_per_user)
         farthest = spread + problem.lipschitz * items
-    return math.hypot(farthest, spread)
+    return min(math.hypot(farthest, spread), 2 * problem.lipschitz)  # no two are farther apart
 
 
 def _path_deviation(problem: Problem) -> float:
@@ -133,7 +135,8 @@ def search(
     """
     allowed = geometries(name, problem, options)
     edge_for = _edge_curve(smallest)
-    noise = _noise_curve(smallest, calibrate, problem.dimension)
+    longest = (2.0 if problem.beliefs.curvature == "isotropic" else 1.0) if problem.beta else 0.0  # of `step_grid`
+    noise = _noise_curve(smallest, calibrate, problem.dimension, longest)
 
     grid = round_grid(4096, smallest=FEWEST_ROUNDS)
     tried = cohorts(name, problem, options, grid, most=LARGEST_COHORT)  # as far as scores can be added up exactly
@@ -142,8 +145,10 @@ def search(
 
         def scale(sizes: Vector, first_steps: Vector, geometry: Geometry = geometry) -> Vector:
             steep = first_steps * geometry.beta
-            ratios = sizes / edge_for(steep)
-            return np.where((ratios >= 1) & (steep <= 2), geometry.length * noise(ratios) / sizes, np.inf)
+            edges = edge_for(steep)
+            near = np.where(edges > edge_for(np.zeros(1)), sizes / edges, np.inf)  # of an edge that curvature moves
+            possible = (sizes >= edges) & (steep <= 2)
+            return np.where(possible, geometry.length * noise(sizes, near) / sizes, np.inf)
 
         found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
         if found is not None and math.isfinite(found[0]) and (best is None or found[0] < best[0]):
@@ -173,19 +178,45 @@ def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
 
 
 def _noise_curve(
-    smallest: Callable[[float], int], calibrate: Callable[[int, float], Filter], dimension: int
-) -> Callable[[Vector], Vector]:
-    """Noise factor Ξ against cohort size over its smallest feasible value, log-log interpolated."""
-    edge = smallest(1.0)
-    known: dict[float, float] = {}
-    for ratio in RATIOS:
-        size = math.ceil(edge * ratio)
-        with suppress(Infeasible):  # close to the edge, long phases would filter too many ordinary users
-            known[ratio] = release_scale(calibrate(size, 1.0), 1.0, 1.0, dimension) * size
-    if not known:
-        return lambda ratios: np.full_like(ratios, np.inf)
-    logs = np.log(list(known)), np.log(list(known.values()))
-    return lambda ratios: np.where(ratios >= min(known), np.exp(np.interp(np.log(ratios), *logs)), np.inf)
+    smallest: Callable[[float], int], calibrate: Callable[[int, float], Filter], dimension: int, longest: float
+) -> Callable[[Vector, Vector], Vector]:
+    """Noise factor Ξ of cohort sizes and of their ratios to the smallest feasible one at their step, interpolated.
+
+    Ξ without curvature, of the size alone, times what curvature adds, of the ratio alone: it is calibrated for few, at
+    the `longest` step · smoothness.
+    """
+
+    def curve(product: float, tried: Iterable[float]) -> tuple[Vector, Vector]:
+        """(sizes, logarithms of Ξ) at multiples of the smallest size that is feasible at this step · smoothness."""
+        edge, known = smallest(max(product, EDGES[0])), []
+        for ratio in tried:
+            size = math.ceil(edge * ratio)
+            with suppress(Infeasible):  # close to the edge, long phases would filter too many ordinary users
+                noise = release_scale(calibrate(size, product), 1.0, 1.0, dimension) * size
+                known.append((size, math.log(noise)))
+        sizes, logs = np.array(known, np.float64).reshape(-1, 2).T
+        return sizes, logs
+
+    sizes, logs = curve(0.0, RATIOS)
+    edge = smallest(EDGES[0])
+
+    def level(tried: Vector) -> Vector:
+        if not len(sizes):
+            return np.full_like(tried, np.inf)
+        return np.where(tried >= sizes[0], np.interp(_beyond(tried / edge), _beyond(sizes / edge), logs), np.inf)
+
+    if not longest:
+        return lambda tried, _: np.exp(level(tried))
+    steep, own = curve(longest, STEEP_RATIOS)
+    ratios, added = np.append(steep / smallest(longest), FREE_RATIO), np.append(own - level(steep), 0.0)
+    return lambda tried, near: np.where(
+        near >= ratios[0], np.exp(level(tried) + np.interp(_beyond(near), _beyond(ratios), added)), np.inf
+    )
+
+
+def _beyond(ratios: Vector) -> Vector:
+    """Where interpolation is good: noise has its pole about at the edge."""
+    return np.log(np.maximum(ratios, 1.0) - 0.95)
 
 
 def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) -> Infeasible:

@@ -60,7 +60,7 @@ def coordinate_distance(problem: Problem) -> float:
     """
     likely = math.log(2 * problem.dimension * problem.users / FAILURE)
     items = problem.coordinate_bound * math.sqrt(2 * likely / problem.items_per_user)
-    return 2 * (items + problem.beliefs.heterogeneity)
+    return 2 * min(items + problem.beliefs.heterogeneity, problem.coordinate_bound)
 
 
 def against_mean(plan: Plan) -> tuple[str, ...]:

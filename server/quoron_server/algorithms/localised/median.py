@@ -61,7 +61,8 @@ from quoron_server.problem import Problem
 Vector = NDArray[np.float64]
 
 NAME = "median-sgd"
-MOST_COHORTS = 256  # rounds that are tried: fewer users a round never make a release less noisy
+MOST_COHORTS = 256  # rounds that are tried: every step of a curved loss asks for its own calibration
+MOST_FLAT_COHORTS = 4096  # and without curvature: noise does not fall with the cohort, so more steps leave less risk
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
         pairs = zip(sizes, steep, strict=True)
         return geometry.length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
 
-    sizes = cohorts(NAME, problem, options, round_grid(MOST_COHORTS), least=3, most=LARGEST_COHORT)
+    most = MOST_COHORTS if geometry.beta else MOST_FLAT_COHORTS
+    sizes = cohorts(NAME, problem, options, round_grid(most), least=3, most=LARGEST_COHORT)
     fixed, steps = options.step_size, _steps(geometry)
     found = best_schedule(problem, sizes, scale, rounds=options.rounds, step_size=fixed, steps=steps)
     if found is None or math.isinf(found[0]):

@@ -25,6 +25,7 @@ from quoron_server.plan import MOST_ROUNDS, Plan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
+STEEPEST = 2.0  # times the step that balances one phase's bound, the largest that is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,16 @@ def shapes(numbers: Iterable[int] = (1, 2, 3), shrinks: Iterable[float] = (1.5, 
             yield Shape(tuple(share / sum(halving) for share in halving), shrink)
 
 
+def usual_shapes(problem: Problem) -> Iterator[Shape]:
+    """Shapes to try; where curvature is unknown also more phases, with steps that shrink faster.
+
+    The last release's noise must then fall with V/√(Bm) as the gradients' does, however far it was above it at first.
+    """
+    if problem.beliefs.curvature == "isotropic":
+        return shapes()
+    return shapes((1, 2, 3, 4), (1.5, 2.0, 3.0, 4.0, 8.0, 16.0))
+
+
 ReleaseScale = Callable[[Vector, Vector], Vector]  # (cohort sizes, largest steps) -> σ / η of every phase, or inf
 
 
@@ -97,7 +108,7 @@ def best_schedule(
         (cohort, total, step)
         for cohort in cohort_sizes
         if 1 <= (total := rounds or problem.users // cohort) <= MOST_ROUNDS
-        for step in steps or step_grid(problem, total)
+        for step in steps or steps_for(problem, cohort, total)
     ]
     if not grid and any(problem.users // cohort > MOST_ROUNDS for cohort in cohort_sizes):
         raise ConfigError(
@@ -111,11 +122,28 @@ def best_schedule(
     feasible = np.isfinite(scales)
     pairs = _Pairs(cohorts[feasible], totals[feasible], largest[feasible], scales[feasible])
     shapes_of: dict[int, list[Shape]] = {}  # by number of phases
-    for shape in shapes() if all_shapes is None else all_shapes:
+    usual = (
+        shapes() if problem.beliefs.curvature == "isotropic" else shapes((1, 2, 3, 4), (1.5, 2.0, 3.0, 4.0, 8.0, 16.0))
+    )
+    for shape in usual if all_shapes is None else all_shapes:
         shapes_of.setdefault(len(shape.shares), []).append(shape)
     found = [_best_of(problem, pairs, alike) for alike in shapes_of.values() if feasible.any()]
     risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
     return None if schedule is None else (risk, schedule)
+
+
+def steps_for(problem: Problem, cohort: int, rounds: int) -> list[float]:
+    """Steps of the first phase to try: `step_grid`, but up to where noise of the gradients forbids more.
+
+    Where curvature is unknown the bound is least at distance / (V/√(Bm) √T) or below, by the noise of releases.
+    """
+    if problem.beliefs.curvature == "isotropic":
+        return step_grid(problem, rounds)
+    largest = STEEPEST * problem.distance / (problem.user_deviation * math.sqrt(rounds / cohort))
+    if problem.beta:
+        largest = min(largest, 1 / problem.beta)
+    least = min(largest / 100, problem.distance / (10 * problem.lipschitz * math.sqrt(rounds)))
+    return [float(step) for step in np.geomspace(least, largest, 33)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

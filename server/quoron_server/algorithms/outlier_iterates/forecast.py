@@ -17,11 +17,12 @@ privacy.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_server.algorithms.averaged_sgd import released_excess
 from quoron_server.problem import Problem
 
 Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
@@ -167,7 +168,6 @@ def _worst_case(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Co
         total = total + squared_distance / (2 * stage.step_size * steps) + stage.step_size * problem.lipschitz**2 / 2
         squared_distance = problem.dimension * (stage.noise_multiplier * radii[-1]) ** 2
         steered = steered + stage.lost * stage.reach * radii[-1]
-    last: Number = problem.lipschitz * np.sqrt(squared_distance)
-    if problem.smoothness is not None:
-        last = np.minimum(last, problem.smoothness * squared_distance / 2)
+    items = replace(problem, user_smoothness=None)  # steps are of single items: β is theirs
+    last = released_excess(items, stages[-1].noise_multiplier * radii[-1])
     return Course(total + last, total + last + problem.lipschitz * steered, tuple(radii))

@@ -34,7 +34,8 @@ Vector = NDArray[np.float64]
 
 NAME = "outlier-iterates"
 THEOREM = "docs/privacy/outlier-iterates.md#statement"
-LARGEST_ROUNDS = 256  # that are tried unless asked for
+LARGEST_ROUNDS = 256  # up to which numbers a factor √2 apart are tried unless asked for
+LONG_ROUNDS = (512, 1024, 2048, 4096)  # tried beyond: with many users short chains waste them where nothing is curved
 NUMBERS = (1, 2, 3, 4, 6)  # of phases
 SHRINKS = (1.0, 1.5, 2.2, 4.0)  # of the step from one phase to the next
 AVERAGED = (1.0, 0.25)  # shares of a chain's users whose iterates are averaged
@@ -218,14 +219,19 @@ def _sizes(problem: Problem, options: OutlierIterateOptions, least: int) -> Iter
     """(rounds, chains) to try: all users in use, unless options say otherwise."""
     if options.cohort_size:
         most = problem.users // options.cohort_size
-        for rounds in [options.rounds] if options.rounds else round_grid(min(most, LARGEST_ROUNDS)) if most else []:
+        for rounds in [options.rounds] if options.rounds else _lengths(most) if most else []:
             if rounds <= most and options.cohort_size <= LARGEST_COHORT:
                 yield rounds, options.cohort_size
         return
-    for rounds in [options.rounds] if options.rounds else round_grid(min(problem.users, LARGEST_ROUNDS)):
+    for rounds in [options.rounds] if options.rounds else _lengths(problem.users):
         chains = min(problem.users // rounds, LARGEST_COHORT)
         if chains >= least:
             yield rounds, chains
+
+
+def _lengths(most: int) -> list[int]:
+    """Rounds to try, at most so many."""
+    return [*round_grid(min(most, LARGEST_ROUNDS)), *(rounds for rounds in LONG_ROUNDS if rounds <= most)]
 
 
 def _splits(rounds: int, options: OutlierIterateOptions) -> Iterator[tuple[int, ...]]:

@@ -23,7 +23,7 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModels, averaging, excess_risks, step_grid, suffix_shares
-from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.phased_erm import forecast as regularised
 from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
@@ -253,7 +253,7 @@ def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector
             PhaseModels(each.rounds, steps, each.suffix, variance)
             for each, variance in zip(phases, variances, strict=True)
         ]
-        return np.asarray(excess_risks(problem, models))
+        return np.asarray(excess_risks(problem, models)) + statistical_floor(problem)
     slowest, seen = problem.beliefs.least_curvature or curvature, []
     for each, variance in zip(phases, variances, strict=True):
         pull = each.regularisation
