@@ -5,6 +5,7 @@ from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Counting, Pro
 from quoron_server.algorithms.mean import plan as planning
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
+from quoron_server.algorithms.printed import bassily_sun
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
@@ -25,6 +26,7 @@ INFO = AlgorithmInfo(
     verifier=planning.verify,
     maker=MeanSGD,
     factor=Factor(known=8.0, unknown=12.0),
+    printed=bassily_sun.CENTRAL,
     noise_ignores_domain=True,
     choosing=Choosing(many_passes=True, curve_step=4),
 )
