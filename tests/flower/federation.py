@@ -35,7 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "group-dp-sgd": {"rounds": 2, "rate": 0.3},
     "group-dp-sgd-zero-out": {"rounds": 2, "rate": 0.3},
     "group-phased-sgd": {"rounds": 2, "phases": 2},
-    "mean-sgd": {"rounds": 2, "rate": 0.6, "sampling": "uniform"},
+    "recentred-sgd": {"rounds": 2, "rate": 0.6, "sampling": "uniform"},
     "one-pass-dp-sgd": {"rounds": 2},
     "online-to-batch": {"rounds": 2},
     "phased-sgd": {},

@@ -1,16 +1,18 @@
-"""`mean-sgd` in the registry."""
+"""`mean-sgd` and `recentred-sgd` in the registry: one loop and one theorem, two centres."""
 
-from quoron_server.algorithms.forecast import Factor
+from dataclasses import replace
+
+from quoron_server.algorithms.forecast import UNMEASURED, Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Counting, Promises
 from quoron_server.algorithms.mean import plan as planning
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
 from quoron_server.algorithms.printed import bassily_sun
 
-INFO = AlgorithmInfo(
-    name=planning.NAME,
-    summary="Several passes, secret cohorts, a private mean around an earlier release or a private range",
-    paper="Bassily & Sun (2023), Algorithm 4 (with 1 and 6)",
+RECENTRED = AlgorithmInfo(
+    name=planning.RECENTRED,
+    summary="Several passes, secret cohorts, a private mean clipped around the last release",
+    paper="ours, after Bassily & Sun (2023)",
     promises=Promises(
         ("broadcast",),
         ("replace-one", "zero-out"),
@@ -20,13 +22,21 @@ INFO = AlgorithmInfo(
         planning.moves,
         one_server=None,
     ),
-    options=planning.MeanSGDOptions,
+    options=planning.RecentredSGDOptions,
     parameters=MeanSGDParameters,
     planner=planning.plan,
     verifier=planning.verify,
     maker=MeanSGD,
     factor=Factor(known=8.0, unknown=12.0),
-    printed=bassily_sun.CENTRAL,
     noise_ignores_domain=True,
     choosing=Choosing(many_passes=True, curve_step=4),
+)
+MEAN = replace(
+    RECENTRED,
+    name=planning.NAME,
+    summary="Several passes, secret cohorts, a private mean clipped around a private range",
+    paper="Bassily & Sun (2023), Algorithm 4 (with 1 and 6), repaired",
+    options=planning.MeanSGDOptions,
+    factor=UNMEASURED,  # of ranges
+    printed=bassily_sun.CENTRAL,
 )

@@ -1,4 +1,4 @@
-"""Plans of `mean-sgd`: estimator, cohort, rounds and step by predicted risk, the noise by exact accounting.
+"""Plans of `mean-sgd` and `recentred-sgd`: centre, cohort, rounds, step by predicted risk; noise by exact accounting.
 
 A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
 `wor_epsilon`, on cohorts by coins, without a range, `poisson_epsilon`. docs/privacy/mean-sgd.md#ms1. A central limit
@@ -6,8 +6,9 @@ ranks candidates and sets no noise.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -44,25 +45,34 @@ from quoron_server.parameters import Moves
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
-NAME = "mean-sgd"
+NAME, RECENTRED = "mean-sgd", "recentred-sgd"
 THEOREM = "docs/privacy/mean-sgd.md#ms1"
 COINS = "docs/privacy/mean-sgd.md#ms3"
-ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
+ESTIMATORS: Mapping[str, tuple[Estimator, ...]] = MappingProxyType({NAME: ("range", "clip"), RECENTRED: ("tracking",)})
 LARGEST_ROUNDS = 1024
 FAILURE = 1e-3  # chance that a private range misses in any round
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSGDOptions:
+class RecentredSGDOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None
     rate: float | None = None  # B / n
     step_size: float | None = None
     clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
-    estimator: Literal["auto", "clip", "tracking", "range"] = "tracking"
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
     sampling: Literal["auto", "coins", "uniform"] = "auto"  # how cohorts are drawn; coins need less noise
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSGDOptions(RecentredSGDOptions):
+    """The same, and the centre: a private range, or 0 and no crude mean, which is Algorithm 1 for a radius of L."""
+
+    estimator: Literal["auto", "range", "clip"] = "range"
+
+
+Options = MeanSGDOptions | RecentredSGDOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +86,28 @@ class _Run:
     phase: PhaseModel
 
 
-def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: Options) -> Chosen:
     """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
     _require(problem, privacy, options)
-    wanted = ESTIMATORS if options.estimator == "auto" else (options.estimator,)
-    found = {name: _best(problem, privacy, options, name) for name in wanted}
+    found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
     feasible = {name: best for name, best in found.items() if best is not None}
     if not feasible:
         raise _infeasible(problem, privacy, options)
-    name = min(feasible, key=lambda each: feasible[each].risk)
-    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found, name, options))
+    name = min(feasible, key=lambda estimator: feasible[estimator].risk)
+    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found))
 
 
 def verify(plan: Plan) -> None:
     """Radius-free noise and the choices of the range are as private as they claim; all rounds: the registry."""
-    p = plan.parameters_of(MeanSGDParameters)
+    p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
     users = plan.problem.users
     rough, promise = plan.problem.smoothness is None, plan.guarantee
     drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
     checks.require(
-        NAME,
+        name,
         ("cohorts drawn for the adjacency promised", drawn, p.sampling),
         ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
-        ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
+        (f"estimator {' or '.join(ESTIMATORS[name])}", p.estimator in ESTIMATORS[name], p.estimator),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds, p.suffix),
         (
@@ -158,22 +167,37 @@ def beside(p: MeanSGDParameters, mu: float) -> MeanSGDParameters | None:
     return replace(p, noise_scale=scale, round_mu=round_mu)
 
 
-def _require(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> None:
-    checks.require_choice(options, estimator=("auto", *ESTIMATORS), sampling=("auto", "coins", "uniform"))
-    zero_out = privacy.adjacency == "zero-out"
+def _require(problem: Problem, privacy: Privacy, options: Options) -> None:
+    checks.require_choice(options, sampling=("auto", "coins", "uniform"))
+    if isinstance(options, MeanSGDOptions):
+        checks.require_choice(options, estimator=("auto", *ESTIMATORS[NAME]))
+    zero_out, ranges = privacy.adjacency == "zero-out", _wanted(options) == ("range",)
+    if zero_out and ranges:
+        needs = "privacy.adjacency=replace-one, or algorithm.options.estimator=clip"
+        raise Infeasible(NAME, "nothing is proved of a private range under zero-out", needs)
     for wrong, why in (
         (zero_out and options.sampling == "uniform", "privacy.adjacency=replace-one with cohorts of a fixed size"),
-        (zero_out and options.estimator == "range", "privacy.adjacency=replace-one with a private range"),
-        (options.sampling == "coins" and options.estimator == "range", "sampling=uniform with a private range"),
+        (options.sampling == "coins" and ranges, "sampling=uniform with a private range"),
     ):
         if wrong:
             raise ConfigError(f"Expected {why}, got {options} under {privacy.adjacency}: nothing else is proved.")
     checks.require_options(options, "smoothing", "clip_norm", "step_size")
     checks.require_rough(problem, options.smoothing)
-    require_cohorts(NAME, problem, 1)
+    require_cohorts(_name(options), problem, 1)
 
 
-def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> Candidate[_Run] | None:
+def _name(options: Options) -> str:
+    return NAME if isinstance(options, MeanSGDOptions) else RECENTRED
+
+
+def _wanted(options: Options) -> tuple[Estimator, ...]:
+    """Estimators to choose among."""
+    if isinstance(options, MeanSGDOptions) and options.estimator != "auto":
+        return (options.estimator,)
+    return ESTIMATORS[_name(options)]
+
+
+def _best(problem: Problem, privacy: Privacy, options: Options, estimator: Estimator) -> Candidate[_Run] | None:
     """The estimator's candidate with fewest answers among about the best; None where none is feasible."""
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
     grid = [(rate, rounds) for rate in _rates(problem, options) for rounds in _rounds(options)]
@@ -186,7 +210,7 @@ def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator
     )
 
 
-def _samplings(privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> tuple[Sampling, ...]:
+def _samplings(privacy: Privacy, options: Options, estimator: Estimator) -> tuple[Sampling, ...]:
     """Ways of drawing cohorts that something is proved of, and that are asked for."""
     if privacy.adjacency == "zero-out":
         return () if estimator == "range" else ("poisson",)
@@ -197,17 +221,17 @@ def _samplings(privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) 
     return offered.get(options.sampling, (*offered["uniform"], *offered["coins"]))
 
 
-def _rates(problem: Problem, options: MeanSGDOptions) -> list[float]:
+def _rates(problem: Problem, options: Options) -> list[float]:
     return [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
 
 
-def _rounds(options: MeanSGDOptions) -> list[int]:
+def _rounds(options: Options) -> list[int]:
     return [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
 
 
 def _candidates(
     problem: Problem,
-    options: MeanSGDOptions,
+    options: Options,
     estimator: Estimator,
     sampling: Sampling,
     wanted: Sequence[tuple[float, int, float]],
@@ -222,7 +246,7 @@ def _candidates(
 
 
 def _within(
-    problem: Problem, options: MeanSGDOptions, estimator: Estimator, rate: float, rounds: int, mu: float
+    problem: Problem, options: Options, estimator: Estimator, rate: float, rounds: int, mu: float
 ) -> tuple[float, float]:
     """(first radius, μ left for the Gaussian); μ is 0 where a range takes all of it."""
     if estimator != "range":
@@ -233,7 +257,7 @@ def _within(
 
 def _best_steps(
     problem: Problem,
-    options: MeanSGDOptions,
+    options: Options,
     estimator: Estimator,
     sampling: Sampling,
     feasible: Sequence[tuple[float, int, float, float]],
@@ -273,7 +297,7 @@ def _cohort(problem: Problem, rate: float) -> int:
     return max(1, round(rate * problem.users))
 
 
-def _first_radius(problem: Problem, options: MeanSGDOptions) -> float:
+def _first_radius(problem: Problem, options: Options) -> float:
     return options.clip_norm or default_clip(problem)
 
 
@@ -283,7 +307,7 @@ def _reach(problem: Problem) -> float:
 
 
 def _range(
-    problem: Problem, options: MeanSGDOptions, cohort: int, rounds: int, mu: float
+    problem: Problem, options: Options, cohort: int, rounds: int, mu: float
 ) -> tuple[PrivateRange, float, float] | None:
     """(range, radius around it, μ left for the Gaussian) of one round; None where the range takes all of μ."""
     try:
@@ -302,9 +326,9 @@ def _range(
     return mean.crude, mean.radius, math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
 
 
-def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run: _Run, reason: str) -> Chosen:
+def _calibrated(problem: Problem, privacy: Privacy, options: Options, run: _Run, reason: str) -> Chosen:
     rounds, cohort = run.phase.rounds, _cohort(problem, run.rate)
-    delta = checks.left_of_delta(NAME, privacy, gaussians=rounds * problem.dimension)
+    delta = checks.left_of_delta(_name(options), privacy, gaussians=rounds * problem.dimension)
     draws = DRAWS[run.sampling]
     mu = draws.round_mu(draws.rate(cohort, problem.users), rounds, privacy.epsilon, delta)
     fixed = replace(options, smoothing=run.smoothing or None)
@@ -343,15 +367,15 @@ def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run
     return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
-def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, options: MeanSGDOptions) -> str:
+def _reason(found: dict[Estimator, Candidate[_Run] | None]) -> str:
     """Why this estimator, in one phrase."""
-    if options.estimator != "auto":
+    if len(found) == 1:
         return "asked for"
     risks = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
     return f"least predicted risk: {', '.join(risks)}"
 
 
-def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Infeasible:
+def _infeasible(problem: Problem, privacy: Privacy, options: Options) -> Infeasible:
     """Only a range can fail: it needs users enough for half of a round's μ."""
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
     bound, reach = _first_radius(problem, options), _reach(problem)
@@ -368,7 +392,7 @@ def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> 
             )
             needs.append(math.ceil(users / rate))
     condition = f"{problem.users:,} users are too few for a private range of {problem.dimension} coordinates a round"
-    return Infeasible.too_few(NAME, condition, min(needs), also=", or algorithm.options.estimator='tracking'")
+    return Infeasible.too_few(NAME, condition, min(needs), also=", or recentred-sgd")
 
 
 def _bins(bound: float, reach: float, dimension: int, users: int, failure: float) -> int:
