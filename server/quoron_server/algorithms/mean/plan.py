@@ -7,6 +7,7 @@ ranks candidates and sets no noise.
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -40,7 +41,7 @@ from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameter
 from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.draws import DRAWS, room_for_counts
 from quoron_server.algorithms.noisy.sampled import Sampling
-from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.algorithms.search import NEAR, Candidate, best, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -49,7 +50,11 @@ NAME, RECENTRED = "mean-sgd", "recentred-sgd"
 THEOREM = "docs/privacy/mean-sgd.md#ms1"
 COINS = "docs/privacy/mean-sgd.md#ms3"
 ESTIMATORS: Mapping[str, tuple[Estimator, ...]] = MappingProxyType({NAME: ("range", "clip"), RECENTRED: ("tracking",)})
-LARGEST_ROUNDS = 1024
+SMALLEST_ROUNDS, LARGEST_ROUNDS = 4, 1024
+LATE = (0.5, 0.25)  # shares of the iterates that may be averaged where the curvature is unknown, beside all
+WORST_SIGNAL = 0.3002  # max over a of a(1 - a/√(1 + a²)): what an error of 1 in a linear loss's gradient leaves at most
+STEPS = 17  # of a linear loss that are tried
+WIDER = (1.0, 2.0, 4.0, 8.0)  # times the reach of users, tried for the bins of a range
 FAILURE = 1e-3  # chance that a private range misses in any round
 
 
@@ -90,11 +95,17 @@ def plan(problem: Problem, privacy: Privacy, options: Options) -> Chosen:
     """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
     _require(problem, privacy, options)
     found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
-    feasible = {name: best for name, best in found.items() if best is not None}
+    feasible = {name: tried[0].risk for name, tried in found.items() if tried}
     if not feasible:
         raise _infeasible(problem, privacy, options)
-    name = min(feasible, key=lambda estimator: feasible[estimator].risk)
-    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found))
+    name, reason = min(feasible, key=lambda estimator: feasible[estimator]), _reason(found)
+    drawn, *everybody = (_calibrated(problem, privacy, options, tried.of, reason) for tried in found[name])
+    for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
+        assert drawn.risk is not None
+        assert other.risk is not None
+        if other.risk * NEAR < drawn.risk:
+            return other
+    return drawn
 
 
 def verify(plan: Plan) -> None:
@@ -197,17 +208,28 @@ def _wanted(options: Options) -> tuple[Estimator, ...]:
     return ESTIMATORS[_name(options)]
 
 
-def _best(problem: Problem, privacy: Privacy, options: Options, estimator: Estimator) -> Candidate[_Run] | None:
-    """The estimator's candidate with fewest answers among about the best; None where none is feasible."""
+def _best(problem: Problem, privacy: Privacy, options: Options, estimator: Estimator) -> list[Candidate[_Run]]:
+    """The estimator's candidate with fewest answers among about the best, and where that draws, of those that do not.
+
+    Empty where none is feasible.
+    """
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
-    grid = [(rate, rounds) for rate in _rates(problem, options) for rounds in _rounds(options)]
-    return best(
+    grid = [
+        (rate, rounds)
+        for rate in _rates(problem, options)
+        for rounds in _rounds(problem, options)
+        if rate == 1 or rounds >= SMALLEST_ROUNDS or options.rounds  # of fewer a central limit says nothing
+    ]
+    tried = [
         candidate
         for sampling in _samplings(privacy, options, estimator)
         for candidate in _candidates(
             problem, options, estimator, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in grid]
         )
-    )
+    ]
+    first, everybody = best(tried), best(each for each in tried if each.of.rate == 1)
+    found = [first] if first is everybody else [first, everybody]
+    return [each for each in found if each is not None]
 
 
 def _samplings(privacy: Privacy, options: Options, estimator: Estimator) -> tuple[Sampling, ...]:
@@ -225,8 +247,13 @@ def _rates(problem: Problem, options: Options) -> list[float]:
     return [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
 
 
-def _rounds(options: Options) -> list[int]:
-    return [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
+def _rounds(problem: Problem, options: Options) -> list[int]:
+    """Of a linear loss a single step may be the best: its gradient is the same everywhere."""
+    return (
+        [options.rounds]
+        if options.rounds
+        else round_grid(LARGEST_ROUNDS, smallest=1 if problem.beta == 0 else SMALLEST_ROUNDS)
+    )
 
 
 def _candidates(
@@ -286,11 +313,31 @@ def _best_steps(
 
     variances = tracked if estimator == "tracking" else samplings + problem.dimension * (units * firsts) ** 2
     extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
-    found = best_phases(seen, rounds, variances, step_size=options.step_size)
+    if seen.beta == 0:  # the steps see the users at hand, whose mean gradient is so far from the population's
+        extra += WORST_SIGNAL * problem.distance * problem.user_deviation / math.sqrt(problem.users)
+    # The bound for unknown curvature is about all iterates, or about late ones from anywhere: worth it where early
+    # releases are far noisier.
+    late = seen.beliefs.isotropic is None and estimator == "tracking"
+    tried = _linear_steps(seen, rounds, samplings, units, firsts) if seen.beta == 0 else None
+    shares = (1.0, *LATE) if late else None
+    found = best_phases(seen, rounds, variances, step_size=options.step_size, steps=tried, shares=shares)
     return [
         Candidate(risk + extra, (rate * phase.rounds,), _Run(estimator, sampling, rate, parameter, phase))
         for (rate, *_), (risk, phase) in zip(feasible, found, strict=True)
     ]
+
+
+def _linear_steps(problem: Problem, rounds: Sequence[int], samplings: Vector, units: Vector, firsts: Vector) -> Vector:
+    """Return steps for a linear loss: about (distance)/√(V T), the best for one variance V; shape (W, K).
+
+    From the noise of the first radius, which is the largest, to that of one as small as users' spread.
+    """
+    noises = problem.dimension * units**2
+    settled = np.minimum(firsts, centring.margin(problem.dimension) * problem.user_deviation)
+    loud, quiet = samplings + noises * firsts**2, samplings + noises * settled**2
+    ends = (problem.distance / np.sqrt(variance * np.array(rounds)) for variance in (loud, quiet))
+    low, high = ends
+    return np.geomspace(low / 2, 4 * high, STEPS, axis=1)
 
 
 def _cohort(problem: Problem, rate: float) -> int:
@@ -309,21 +356,29 @@ def _reach(problem: Problem) -> float:
 def _range(
     problem: Problem, options: Options, cohort: int, rounds: int, mu: float
 ) -> tuple[PrivateRange, float, float] | None:
-    """(range, radius around it, μ left for the Gaussian) of one round; None where the range takes all of μ."""
-    try:
-        mean = truncated_mean.calibrate(
-            "range",
-            users=cohort,
-            dimension=problem.dimension,
-            bound=_first_radius(problem, options),
-            spread=_reach(problem),
-            mu=mu,
-            failure=FAILURE / rounds,
-        )
-    except Infeasible:
-        return None
-    assert isinstance(mean.crude, PrivateRange)
-    return mean.crude, mean.radius, math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
+    """(range, radius around it, μ left for the Gaussian) of one round; None where the range takes all of μ.
+
+    The least noise of ranges for users who lie as far apart as they are believed to, or farther: wider bins are fewer,
+    and cost less of μ. Where a range leaves half of μ² none twice as wide is better.
+    """
+    found: list[tuple[float, tuple[PrivateRange, float, float]]] = []
+    for factor in WIDER:
+        with suppress(Infeasible):
+            mean = truncated_mean.calibrate(
+                "range",
+                users=cohort,
+                dimension=problem.dimension,
+                bound=_first_radius(problem, options),
+                spread=factor * _reach(problem),
+                mu=mu,
+                failure=FAILURE / rounds,
+            )
+            assert isinstance(mean.crude, PrivateRange)
+            left = math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
+            found.append((mean.radius / left, (mean.crude, mean.radius, left)))
+            if 2 * left**2 >= mu**2:
+                break
+    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def _calibrated(problem: Problem, privacy: Privacy, options: Options, run: _Run, reason: str) -> Chosen:
@@ -367,11 +422,11 @@ def _calibrated(problem: Problem, privacy: Privacy, options: Options, run: _Run,
     return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
-def _reason(found: dict[Estimator, Candidate[_Run] | None]) -> str:
+def _reason(found: dict[Estimator, list[Candidate[_Run]]]) -> str:
     """Why this estimator, in one phrase."""
     if len(found) == 1:
         return "asked for"
-    risks = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    risks = [f"{name} {f'{tried[0].risk:.2g}' if tried else 'is infeasible'}" for name, tried in found.items()]
     return f"least predicted risk: {', '.join(risks)}"
 
 
@@ -381,7 +436,7 @@ def _infeasible(problem: Problem, privacy: Privacy, options: Options) -> Infeasi
     bound, reach = _first_radius(problem, options), _reach(problem)
     needs = []
     for rate in [options.rate] if options.rate else RATES:
-        for rounds in _rounds(options):
+        for rounds in _rounds(problem, options):
             bins = _bins(bound, reach, problem.dimension, _cohort(problem, rate), FAILURE / rounds)
             users = private_range.crude_mean_users(
                 dimension=problem.dimension,
