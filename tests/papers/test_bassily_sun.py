@@ -4,8 +4,11 @@ Formulas are those of the paper's text: "line" is a line of the algorithm that i
 """
 
 import math
+import re
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -301,3 +304,69 @@ def test_the_printed_step_of_algorithm_5_leaves_the_domain_where_the_repaired_on
     steep = replace(plan, parameters=replace(plan.parameters, inverse_step=plan.parameters.inverse_step / 300))
     model, _, _ = carried_out(LOCAL, steep, engine)
     assert np.linalg.norm(model) > 2.0
+
+
+def sized(value):
+    """Three digits; large whole numbers with commas."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+def table_rows():
+    """What the printed constants give at four sizes, beside the calibrated ones: β = ¼, L = 1, R = 2, δ = 10⁻⁶."""
+    recentred = ALGORITHMS["recentred-sgd"]
+    for size in SIZES:
+        n, m, d, epsilon = size
+        at = [sized(n), sized(m), str(d), f"{epsilon:g}"]
+        yield at, "4, printed", *_central_row(central(*size))
+        for name, info in (("mean-sgd", CENTRAL), ("recentred-sgd", recentred)):
+            yield at, f"`{name}`", *_central_row(_calibrated(info, size))
+        yield at, "5, printed", *_local_row(local_model(*size))
+        yield at, "`local-model`", *_local_row(_calibrated(LOCAL, size))
+
+
+def _calibrated(info, size):
+    n, m, d, epsilon = size
+    try:
+        return info.plan(problem(n, m, d), Privacy(epsilon, DELTA), None, "calibrated", 7)
+    except Infeasible:
+        return None
+
+
+def _central_row(plan):
+    if plan is None:
+        return ("infeasible", *("",) * 5)
+    p = plan.parameters
+    printed = p.filled_in if hasattr(p, "filled_in") else ()
+    radius = p.radius if printed else p.first_radius
+    noise = p.noise_scale if printed else p.noise_scale * radius
+    return sized(p.rounds), sized(p.cohort_size), *map(sized, (p.step_size, radius, noise, plan.guarantee.epsilon))
+
+
+def _local_row(plan):
+    if plan is None:
+        return ("infeasible", *("",) * 5)
+    p = plan.parameters
+    printed = hasattr(p, "filled_in")
+    users, radius = (p.users_a_step, p.radius) if printed else (p.vectors, p.first_radius)
+    noise = (p.noise_scale if printed else p.noise_scale * radius) / math.sqrt(users)
+    numbers = 1 / (2 * p.inverse_step), radius, noise, plan.guarantee.epsilon
+    return sized(p.steps), sized(users), *map(sized, numbers)
+
+
+def table_lines():
+    """The lines of the page's table."""
+    return ["| " + " | ".join((*at, *cells)) + " |" for at, *cells in table_rows()]
+
+
+def test_the_page_tells_what_the_printed_constants_give_beside_the_calibrated_ones():
+    page = (Path(__file__).parents[2] / "docs" / "papers" / "bassily_sun.md").read_text(encoding="utf-8")
+    told = [line for line in page.splitlines() if line.count("|") == 12 and line[2].isdigit()]
+    assert told == table_lines()
+
+
+def test_the_page_names_code_that_is_there():
+    page = (Path(__file__).parents[2] / "docs" / "papers" / "bassily_sun.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(quoron_[a-z_.]+)\.([A-Za-z_]+)`", page))
+    assert len(named) > 10
+    for module, name in named:
+        assert hasattr(import_module(module), name), f"{module}.{name}"

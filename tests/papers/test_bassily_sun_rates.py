@@ -24,7 +24,7 @@ from quoron_server.algorithms.centring import margin
 from quoron_server.plan import Privacy
 
 DELTA, WORST = 1e-6, 0.3003  # WORST: max over a of a (1 - a/√(1 + a²)), at a = 0.79
-SIGNALS = 0.4, 0.8, 1.6  # of ‖θ‖, in units of the error of one gradient
+SIGNALS = 0.4, 0.8, 1.6, 3.2  # of ‖θ‖, in units of the error of one gradient
 
 
 def problem(users, items, dimension):
@@ -107,6 +107,29 @@ def test_the_risk_falls_with_users_and_items_as_claimed(name):
     with_items = slope([risk(name, 3_000, m)[0] for m in ITEMS], ITEMS)
     assert with_users <= slope([claimed(n, 16, D, EPSILON) for n in USERS], USERS) + 0.1
     assert with_items <= -0.5 + 0.1
+
+
+def local_risk(users, items):
+    """(measured, the least that one report of every user around the right centre leaves), 10 columns."""
+    radius = min(1.0, margin(10) / math.sqrt(items))
+    scale = 2 * radius / gdp.mu_for(EPSILON, DELTA)
+    error = math.sqrt((1 / items + 10 * scale**2) / users)
+    return worst("local-model", users, items, 10, EPSILON, error, 10), WORST * error
+
+
+def test_the_risk_of_the_local_model_falls_with_users_as_claimed_and_its_forecast_with_items():
+    """Theorem 3.2: RL √(d/(nmε²)). Of 10 columns a mean would vary by .14 of itself, and the slope in n by .06."""
+
+    def forecast(users, items):
+        return planned("local-model", users, items, 10, EPSILON).guessed_excess_risk
+
+    assert slope([local_risk(n, 16)[0] for n in USERS], USERS) <= -0.5 + 0.1
+    assert slope([forecast(n, 16) for n in USERS], USERS) <= -0.5 + 0.1
+    assert slope([forecast(10_000, m) for m in ITEMS], ITEMS) <= -0.5 + 0.1
+    for n, m in [*((n, 16) for n in USERS), *((10_000, m) for m in ITEMS)]:
+        measured, least = local_risk(n, m)
+        assert measured <= 4.5 * least
+        assert measured <= forecast(n, m)
 
 
 @CENTRAL
