@@ -8,11 +8,12 @@ from quoron_server.algorithms.mean import plan as planning
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
 from quoron_server.algorithms.printed import bassily_sun
+from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 
 RECENTRED = AlgorithmInfo(
     name=planning.RECENTRED,
     summary="Several passes, secret cohorts, a private mean clipped around the last release",
-    paper="ours, after Bassily & Sun (2023)",
+    origin=ours(BASSILY_SUN_2023.at("Algorithm 4"), note="the last release is the centre, and the radius follows it"),
     promises=Promises(
         ("broadcast",),
         ("replace-one", "zero-out"),
@@ -35,7 +36,7 @@ MEAN = replace(
     RECENTRED,
     name=planning.NAME,
     summary="Several passes, secret cohorts, a private mean clipped around a private range",
-    paper="Bassily & Sun (2023), Algorithm 4 (with 1 and 6), repaired",
+    origin=repaired(BASSILY_SUN_2023.at("Algorithms 1, 4 and 6"), note="noise once, around a centre that is released"),
     options=planning.MeanSGDOptions,
     factor=UNMEASURED,  # of ranges
     printed=bassily_sun.CENTRAL,
