@@ -18,6 +18,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_client.randomisers import SeededRandomness, VectorNoise
 from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.centring import margin
@@ -138,3 +139,26 @@ def test_the_risk_is_near_that_of_one_release_around_the_right_centre_and_no_hig
         measured, least = risk(name, n, m)
         assert measured <= 4 * least
         assert measured <= 1.2 * planned(name, n, m, D, EPSILON).guessed_excess_risk
+
+
+MORE = {  # (users, items, columns, ε), each better than the one before
+    "users": [(n, 16, 10, 1.0) for n in (100, 1_000, 10_000, 10**5, 10**6, 10**7)],
+    "items": [(10_000, m, 10, 1.0) for m in (1, 16, 256, 10**4, 10**6)],
+    "epsilon": [(10_000, 16, 10, epsilon) for epsilon in (0.01, 0.1, 1.0, 4.0, 15.0)],
+    "fewer columns": [(10_000, 16, d, 1.0) for d in (1_000, 100, 10, 1)],
+}
+
+
+@pytest.mark.parametrize("more", list(MORE))
+@pytest.mark.parametrize("name", ["recentred-sgd", "mean-sgd", "local-model"])
+def test_more_of_anything_never_makes_a_forecast_worse(name, more):
+    """Far outside of what the plans were tuned on. 5 %: that much may a plan leave for fewer answers."""
+    last = math.inf
+    for size in MORE[more]:
+        try:
+            found = planned(name, *size).guessed_excess_risk
+        except Infeasible:
+            assert last == math.inf, f"{size} is infeasible, and less was not"
+            continue
+        assert found <= 1.05 * last
+        last = found
