@@ -35,6 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "group-dp-sgd": {"rounds": 2, "rate": 0.3},
     "group-dp-sgd-zero-out": {"rounds": 2, "rate": 0.3},
     "group-phased-sgd": {"rounds": 2, "phases": 2},
+    "mean-sgd": {"rounds": 2, "rate": 0.6, "estimator": "clip"},
     "recentred-sgd": {"rounds": 2, "rate": 0.6, "sampling": "uniform"},
     "one-pass-dp-sgd": {"rounds": 2},
     "online-to-batch": {"rounds": 2},

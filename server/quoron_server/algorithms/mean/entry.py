@@ -37,6 +37,10 @@ MEAN = replace(
     name=planning.NAME,
     summary="Several passes, secret cohorts, a private mean clipped around a private range",
     origin=repaired(BASSILY_SUN_2023.at("Algorithms 1, 4 and 6"), note="noise once, around a centre that is released"),
+    promises=replace(
+        RECENTRED.promises,
+        one_server="its private range reads whole histograms without noise: take recentred-sgd or tracking-srgd",
+    ),
     options=planning.MeanSGDOptions,
     factor=UNMEASURED,  # of ranges
     printed=bassily_sun.CENTRAL,
