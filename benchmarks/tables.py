@@ -25,7 +25,7 @@ TABLES = {  # preset, figure, whether more of it is better
 ALGORITHMS = (
     "whitened-tracking",
     "tracking-srgd",
-    "mean-sgd",
+    "recentred-sgd",
     "dp-sgd-wor",
     "one-pass-dp-sgd",
     "accelerated-srgd",

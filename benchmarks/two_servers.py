@@ -23,7 +23,7 @@ import quoron
 from quoron_privacy.accounts import gdp
 
 DELTA = 1e-6
-METHODS = "tracking-srgd", "mean-sgd"
+METHODS = "tracking-srgd", "recentred-sgd"
 
 
 def quieter(epsilon: float) -> float:
@@ -35,7 +35,7 @@ def settings(name: str, how: str, users: int, epsilon: float) -> list[str]:
     """Of one cell."""
     own = {"two": ['privacy.exposure="two-servers"'], "local": ["privacy.trust_server=false"]}.get(how, [])
     spent = quieter(epsilon) if how == "quieter" else epsilon
-    everybody = ["algorithm.options.rate=1.0"] if name == "mean-sgd" else []  # as two servers ask
+    everybody = ["algorithm.options.rate=1.0"] if name == "recentred-sgd" else []  # as two servers ask
     return [f"population.users={users}", f"privacy.epsilon={spent}", f'algorithm.name="{name}"', *own, *everybody]
 
 

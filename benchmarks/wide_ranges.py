@@ -1,7 +1,7 @@
 """What ranges that are too wide cost: per cent of the start's excess risk that is left, with and without a ball.
 
     python benchmarks/wide_ranges.py                      # three columns that fill 1/4 to 1/4,000 of their ranges
-    python benchmarks/wide_ranges.py --radius 30 --method mean-sgd
+    python benchmarks/wide_ranges.py --radius 30 --method recentred-sgd
 
 Made users, two rows each, three normal columns declared as [-w, w], a constant one; logistic, δ = 10⁻⁶. Mean over seeds
 of the noise, of the excess risk over the best of all models.

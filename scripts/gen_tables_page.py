@@ -78,7 +78,7 @@ TABLES = (
             Row("Group privacy", "1/(nm) + √d/(nε); nm", "group-phased-sgd"),
             Row("the same, with releases of every iterate", "", "group-dp-sgd"),
             Row("Levy et al. (2021)", "1/√(nm) + d/(n√(mε)); n³m/d", "winsorised-erm"),
-            Row("Bassily and Sun (2023)", "1/√(nm) + √d/(n√(mε)); n²m/√d", "mean-sgd", {"estimator": "range"}),
+            Row("Bassily and Sun (2023)", "1/√(nm) + √d/(n√(mε)); n²m/√d", "mean-sgd", {}),
             Row("Ghazi et al. (2023)", "1/√(nm) + √d/(n√(mε^2.5)); super-polynomial", "ghazi-2023"),
             Row("Asi and Liu (2024)", "1/√(nm) + √d/(n√(mε)); β(nm)^(3/2), or (nm)³", "outlier-gd"),
             Row(
@@ -111,7 +111,7 @@ TABLES = (
         "ε = 1, n = d. Rows for losses that are not smooth show the same method on this smooth problem.",
         "loss; gradients",
         (
-            Row("BS23", "smooth; mn^(3/2)", "mean-sgd", {"estimator": "range"}),
+            Row("BS23", "smooth; mn^(3/2)", "mean-sgd", {}),
             Row("AL24", "smooth; β(mn)^(3/2)", "outlier-gd"),
             Row("Algorithm 3", "smooth; β^¼ (mn)^(9/8) + β^½ n^¼ m^(5/4)", "accelerated-erm"),
             Row("AL24", "not smooth; (mn)³", "outlier-gd"),
@@ -126,7 +126,7 @@ TABLES = (
         (
             Row("Item-level, central", "1/√(mn) + √(d ln(1/δ))/(nmε)", "dp-sgd-wor", {}, True),
             Row("Item-level, local", "√(d/(nmε²))", "local-model", {"estimator": "clip"}, True),
-            Row("User-level, central", "1/√(mn) + √(d ln(1/δ))/(n√mε)", "mean-sgd", {"estimator": "range"}),
+            Row("User-level, central", "1/√(mn) + √(d ln(1/δ))/(n√mε)", "mean-sgd", {}),
             Row("User-level, local", "√(d/(nmε²))", "local-model", {"estimator": "tracking"}),
         ),
     ),

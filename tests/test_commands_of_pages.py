@@ -86,7 +86,7 @@ BEFORE = {
     "quoron submit run.toml --run summer": [
         "export QUORON_TOKEN_FILE=ada.token QUORON_AUTHORITY=trial/authority.pem",
         "cp examples/federation/run.toml run.toml",
-        'sed -i \'s/^name = "dp-sgd-wor"/name = "mean-sgd"/\' run.toml',
+        'sed -i \'s/^name = "dp-sgd-wor"/name = "recentred-sgd"/\' run.toml',
     ],
     "quoron client --data mine.csv": ["cp examples/federation/users/client-1.csv mine.csv"],
 }

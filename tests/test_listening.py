@@ -47,7 +47,7 @@ def _train(place: Path, *more: object) -> Words:
 
 def _compare(place: Path) -> Words:
     (place / "small.toml").write_text(TOML)
-    return ["compare", place / "small.toml", "--algorithms", "mean-sgd", "--seeds", 2, "--out", place / "run"]
+    return ["compare", place / "small.toml", "--algorithms", "recentred-sgd", "--seeds", 2, "--out", place / "run"]
 
 
 def _table(place: Path) -> Path:

@@ -54,7 +54,6 @@ SMALL = (
 NEEDS = {"median-sgd": ("domain.kind=box", "loss.ridge=0.2")}  # what an algorithm asks of a problem
 VARIANTS = (  # what reaches loops that the default options do not
     ("outlier-iterates", ("algorithm.options.test='laplace'",)),
-    ("mean-sgd", ("algorithm.options.estimator='range'", "algorithm.options.rounds=2")),
     ("one-pass-dp-sgd", ("population.outlier_fraction=0.05",)),
 )
 TRAINED: tuple[tuple[str | None, str, TableColumns], ...] = (  # a preset, or the shipped table as a person has it

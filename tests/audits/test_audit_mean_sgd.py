@@ -1,4 +1,4 @@
-"""Audits of mean-sgd: the log-likelihood ratio of a whole run, on worst-case neighbours, and of its broken twins.
+"""Audits of mean-sgd and recentred-sgd: log-likelihood ratios of whole runs on worst-case neighbours, and broken twins.
 
 Everybody answers in each of two rounds, so the run is as exposed as its accounting says. Every bound is wrong with
 probability at most `harness.FAILURE` = 1e-8.
@@ -19,7 +19,6 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.plan import Privacy
 
-INFO = ALGORITHMS["mean-sgd"]
 USERS, RUNS, HUGE = 8, 5_000, 1e6
 EPSILON, DELTA = 1.0, 0.05  # a large δ, so that thousands of runs of two rounds say something
 PROBLEM = problem_of(
@@ -35,9 +34,10 @@ PROBLEM = problem_of(
 )
 
 
-def sound(estimator="tracking"):
-    options = INFO.options(rounds=2, rate=1.0, estimator=estimator, step_size=1e-3, clip_norm=1.0)
-    return INFO.plan(PROBLEM, Privacy(EPSILON, DELTA), options, "calibrated", 1)
+def sound(name="recentred-sgd", **more):
+    info = ALGORITHMS[name]
+    options = info.options(rounds=2, rate=1.0, step_size=1e-3, clip_norm=1.0, **more)
+    return info.plan(PROBLEM, Privacy(EPSILON, DELTA), options, "calibrated", 1)
 
 
 def log_ratio(algorithm, *, clips=True):
@@ -76,9 +76,9 @@ def audit(plan):
     return delta_bounds(log_ratio(MeanSGD(plan)), epsilon=EPSILON)
 
 
-@pytest.mark.parametrize("estimator", ["clip", "tracking"])
-def test_a_run_never_exceeds_its_claimed_delta_and_comes_near_it(estimator):
-    low, high = audit(sound(estimator))
+@pytest.mark.parametrize(("name", "more"), [("mean-sgd", {"estimator": "clip"}), ("recentred-sgd", {})])
+def test_a_run_never_exceeds_its_claimed_delta_and_comes_near_it(name, more):
+    low, high = audit(sound(name, **more))
     assert low <= DELTA
     assert low > 0.5 * DELTA
     assert high < 1.5 * DELTA
@@ -110,7 +110,7 @@ class Unclipped(MeanSGD):
 
 
 def test_the_audit_catches_a_clip_three_times_as_wide_as_the_noise():
-    plan = sound("clip")
+    plan = sound("mean-sgd", estimator="clip")
     found = delta_bounds(log_ratio(Unclipped(plan), clips=False), epsilon=EPSILON)
     assert found[0] > DELTA
 

@@ -170,7 +170,7 @@ def test_a_plan_that_does_not_say_that_attendance_is_public_is_refused() -> None
 
 
 def test_a_plan_that_a_zero_out_promise_is_bent_into_is_refused() -> None:
-    info = ALGORITHMS["mean-sgd"]
+    info = ALGORITHMS["recentred-sgd"]
     own = info.plan(PROBLEM, Privacy(15.0, 0.1, adjacency="zero-out"), info.options(rounds=3, rate=1.0))
     quorum = exact(0.5, own.parameters.cohorts(), participations=3, rest=(14.0, 0.05))
     bent = own.assuming([Assumption(Kind.PUBLIC_ATTENDANCE)])

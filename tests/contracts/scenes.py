@@ -44,11 +44,12 @@ PROBLEM = problem_of(
     link_curvature=1.0,
 )
 SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
-    "mean-sgd": {"rounds": 5, "rate": 0.1, "sampling": "uniform"},
+    "recentred-sgd": {"rounds": 5, "rate": 0.1, "sampling": "uniform"},
+    "recentred-sgd/coins": {"rounds": 5, "rate": 0.1},
+    "recentred-sgd/zero-out": {"rounds": 5, "rate": 0.1},
+    "mean-sgd": {"rounds": 5, "rate": 0.1},
     "mean-sgd/clip": {"rounds": 5, "rate": 0.1, "estimator": "clip", "sampling": "uniform"},
-    "mean-sgd/coins": {"rounds": 5, "rate": 0.1},
-    "mean-sgd/zero-out": {"rounds": 5, "rate": 0.1},
-    "mean-sgd/range": {"rounds": 5, "rate": 0.1, "estimator": "range"},
+    "mean-sgd/coins": {"rounds": 5, "rate": 0.1, "estimator": "clip"},
     "winsorised-erm": {"rounds": 5},
     "winsorised-erm/phases": {"rounds": 5, "phases": 2, "regularisation": 0.05},
     "winsorised-erm/zero-out": {"rounds": 5, "adjacency": "zero-out"},
@@ -126,7 +127,7 @@ PROBLEMS = {
 }
 # Of variants that promise another adjacency than their algorithm usually does.
 ADJACENCIES: dict[str, Adjacency] = {
-    "mean-sgd/zero-out": "zero-out",
+    "recentred-sgd/zero-out": "zero-out",
     **dict.fromkeys(("dp-sgd-poisson/replaced", "dp-sgd-poisson/replaced-adaptive"), "replace-one"),
 }
 
@@ -138,7 +139,7 @@ TWO_SERVERS: dict[str, dict[str, object]] = {
     "accelerated-sgd/two-servers": {"rounds": 5},
     "dp-ftrl/two-servers": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
     "one-pass-dp-sgd/two-servers": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
-    "mean-sgd/two-servers": {"rounds": 5},
+    "recentred-sgd/two-servers": {"rounds": 5},
     "whitened-tracking/two-servers": {"rounds": 17},
     "whitened-tracking/classes/two-servers": {"rounds": 17},
     "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},

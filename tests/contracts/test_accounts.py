@@ -24,8 +24,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "dp-sgd-wor": FORTY,
     "dp-sgd-poisson": FORTY,
     "dp-sgd-poisson/replaced": FORTY,
-    "mean-sgd": {**FORTY, "sampling": "uniform"},
-    "mean-sgd/replaced": FORTY,
+    "recentred-sgd": {**FORTY, "sampling": "uniform"},
+    "recentred-sgd/replaced": FORTY,
     "accelerated-erm": SMALL["accelerated-erm/clip"],
     "group-dp-sgd": FORTY,
     "group-dp-sgd-zero-out": FORTY,
@@ -161,7 +161,11 @@ MISTAKES = (
     [pytest.param("dp-sgd-wor", *COHORT[name], id=f"dp-sgd-wor, {name}") for name in COHORT]
     + [pytest.param("dp-sgd-poisson", *COINS[name], id=f"dp-sgd-poisson, {name}") for name in COINS]
     + [pytest.param("dp-sgd-poisson", *ONE_ORDER, id="dp-sgd-poisson, one order of the pair")]
-    + [pytest.param("mean-sgd/replaced", *REPLACED["the pair of absences"], id="mean-sgd, the pair of absences")]
+    + [
+        pytest.param(
+            "recentred-sgd/replaced", *REPLACED["the pair of absences"], id="recentred-sgd, the pair of absences"
+        )
+    ]
     + [pytest.param("dp-sgd-poisson/replaced", *REPLACED[name], id=f"replaced, {name}") for name in REPLACED]
     + [
         pytest.param(each, *ITEMS[name], id=f"{each}, {name}")
@@ -170,7 +174,7 @@ MISTAKES = (
     ]
     + [
         pytest.param(each, *COHORT["a third of the rate in the profile"], id=f"{each}, a third of the rate")
-        for each in ("mean-sgd", "accelerated-erm")
+        for each in ("recentred-sgd", "accelerated-erm")
     ]
     + [
         pytest.param(

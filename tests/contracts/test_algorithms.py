@@ -32,7 +32,15 @@ DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_
 SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL, **TWO_SERVERS})  # with the variants of options
 every_algorithm = pytest.mark.parametrize("name", [*ALGORITHMS, *TWO_SERVERS])
 # Whose scenes draw cohorts by secret coins.
-COINS = ("dp-sgd-wor", "dp-sgd-poisson", "group-dp-sgd", "group-dp-sgd-zero-out", "mean-sgd", "accelerated-erm")
+COINS = (
+    "dp-sgd-wor",
+    "dp-sgd-poisson",
+    "group-dp-sgd",
+    "group-dp-sgd-zero-out",
+    "mean-sgd",
+    "recentred-sgd",
+    "accelerated-erm",
+)
 ONE_ROUND = ("one-round-least-squares",)  # has no round to leave out, and none in the middle
 
 

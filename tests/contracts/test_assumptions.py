@@ -28,6 +28,7 @@ SECRET = {  # algorithms that may sample, whatever their options; each has a pla
     "dp-sgd-wor",
     "dp-sgd-poisson",
     "mean-sgd",
+    "recentred-sgd",
     "accelerated-erm",
     "group-dp-sgd",
     "group-dp-sgd-zero-out",
@@ -77,7 +78,10 @@ def test_every_algorithm_that_samples_has_a_plan_that_is_refused() -> None:
 
 
 BOTH = [
-    ("mean-sgd/coins" if name == "mean-sgd" else name, adjacency)  # without coins it promises one of them
+    (
+        f"{name}/coins" if name in ("mean-sgd", "recentred-sgd") else name,
+        adjacency,
+    )  # without coins it promises one of them
     for name, info in ALGORITHMS.items()
     if len(info.promises.adjacency) > 1
     for adjacency in info.promises.adjacency
@@ -162,7 +166,9 @@ def test_an_assumption_says_all_that_its_text_asks_for(of: tuple[str | float, ..
         Assumption(Kind.EARLY_ENDS, (*of, 1))
 
 
-@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"])
+@pytest.mark.parametrize(
+    "name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd", "recentred-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"]
+)
 def test_where_everybody_is_asked_for_everything_nothing_is_secret(name: str) -> None:
     info = ALGORITHMS[name]
     plan = info.plan(PROBLEM, PRIVACY, info.options(rounds=5, rate=1.0), "calibrated", 7)

@@ -51,7 +51,7 @@ def planned(name: str) -> Plan:
     return whole
 
 
-SOME = ("tracking-srgd", "whitened-tracking", "one-pass-dp-sgd", "dp-ftrl", "phased-sgd", "mean-sgd")
+SOME = ("tracking-srgd", "whitened-tracking", "one-pass-dp-sgd", "dp-ftrl", "phased-sgd", "recentred-sgd")
 every_gaussian = pytest.mark.parametrize("name", by_default((*GAUSSIAN, *EVERYBODY), SOME))
 
 

@@ -27,7 +27,7 @@ PRIVACY = Privacy(1.0, 1e-6)
 OPTIONS = {
     "dp-sgd-wor": {"rounds": 100, "rate": 0.05},
     "dp-sgd-poisson": {"rounds": 100, "rate": 0.05},
-    "mean-sgd": {"rounds": 100, "rate": 0.05},
+    "recentred-sgd": {"rounds": 100, "rate": 0.05},
     "group-dp-sgd": {"rounds": 100, "rate": 0.03},
     "group-dp-sgd-zero-out": {"rounds": 100, "rate": 0.03},
     "accelerated-erm": {"test": "clip", "rounds": 20, "cohort": 40},

@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"algorithm\.options\.rounds, got 4 .* and 5",
     ),
     "two keys of one number": (
-        lambda: quoron.plan(method=Method("mean-sgd", {"rounds": 4}), settings=["budget.rounds=5"]),
+        lambda: quoron.plan(method=Method("recentred-sgd", {"rounds": 4}), settings=["budget.rounds=5"]),
         r"budget\.rounds=5 and algorithm\.options\.rounds=4",
     ),
     "a column's range": (
@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"privacy\.epsilon, got 5\.0 \(constructor\) and 1 \(settings",
     ),
     "an estimator's rounds": (
-        lambda: fit(epsilon=5.0, rounds=3, settings=["algorithm.name=mean-sgd", "algorithm.options.rounds=4"]),
+        lambda: fit(epsilon=5.0, rounds=3, settings=["algorithm.name=recentred-sgd", "algorithm.options.rounds=4"]),
         r"budget\.rounds=3 and algorithm\.options\.rounds=4",
     ),
     "a file": (

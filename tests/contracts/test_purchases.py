@@ -26,7 +26,7 @@ from quoron_server.runs import charge_of
 from quoron_server.wording import plan_json, sentence
 
 SHARE, LOOK = 0.2, 0.05
-SOME = ("tracking-srgd", "whitened-tracking", "one-pass-dp-sgd", "phased-sgd", "mean-sgd")
+SOME = ("tracking-srgd", "whitened-tracking", "one-pass-dp-sgd", "phased-sgd", "recentred-sgd")
 every_gaussian = pytest.mark.parametrize("name", by_default((*GAUSSIAN, *EVERYBODY), SOME))
 
 
@@ -61,7 +61,7 @@ def test_purchases_look_and_algorithm_are_one_promise_whose_charge_is_known_befo
     (pair,) = info.pairs(plan)
     assert 0.99 * promise.mu <= pair.mu <= promise.mu
     assert 0.95 * PRIVACY.delta <= pair.delta(PRIVACY.epsilon, PRIVACY.delta) <= PRIVACY.delta
-    assert charge_of(plan) == charge_of(planned("mean-sgd", look=False)) | {"adjacency": plan.guarantee.adjacency}
+    assert charge_of(plan) == charge_of(planned("recentred-sgd", look=False)) | {"adjacency": plan.guarantee.adjacency}
     assert "bought-run.md#b1" in sentence(plan.guarantee)
     assert json.loads(json.dumps(plan_json(plan)))["guarantee"]["bought"]["share"] == SHARE
 

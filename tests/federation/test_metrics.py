@@ -203,7 +203,7 @@ def test_answers_of_another_length_are_named_where_cohorts_are_no_secret_and_wha
         async with crowd.coordinator(tmp_path, metrics="0") as running, contextlib.AsyncExitStack() as stack:
             for peer in await stack.enter_async_context(crowd.crowd(running.listen, 20)):
                 stack.callback(asyncio.create_task(peer.work(answering)).cancel)
-            wanted = crowd.specification("mean-sgd", options={"rounds": 3, "rate": rate})
+            wanted = crowd.specification("recentred-sgd", options={"rounds": 3, "rate": rate})
             await running.manager.submit(wanted.as_text())
             await crowd.complete(running)
             return await running.metrics.text()

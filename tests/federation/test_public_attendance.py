@@ -44,7 +44,7 @@ from quoron_server.specification import (
 )
 from quoron_server.wording import sentence
 
-NAME, ROUNDS = "mean-sgd", 2
+NAME, ROUNDS = "recentred-sgd", 2
 SECONDS = 4.0  # by a clock that a test puts forward
 
 

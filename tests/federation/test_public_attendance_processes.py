@@ -30,7 +30,7 @@ options = {{ rounds = 2 }}
 
 def asked_of_all(seconds: float) -> list[object]:
     """Everybody is asked in each round, so that eleven who are missing are missing in the first."""
-    return ["--set", "algorithm.name=mean-sgd", "--set", "algorithm.options.rate=1.0", "--seconds", seconds]
+    return ["--set", "algorithm.name=recentred-sgd", "--set", "algorithm.options.rate=1.0", "--seconds", seconds]
 
 
 def test_a_run_whose_clients_stop_ends_in_its_first_round_and_names_them(tmp_path: Path) -> None:

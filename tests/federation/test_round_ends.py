@@ -266,7 +266,9 @@ def test_early_ends_stand_in_the_promise() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"])
+@pytest.mark.parametrize(
+    "name", ["dp-sgd-wor", "dp-sgd-poisson", "recentred-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"]
+)
 def test_early_ends_are_refused_where_the_promise_rests_on_secret_cohorts(name: str) -> None:
     secret = {"simulation": False, "simulation_seed": None}
     wanted = specification(name, **secret)

@@ -351,7 +351,7 @@ def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: Path) 
 
 
 def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
-    wanted = [specification(name, f"run-{name}") for name in (NAME, "mean-sgd")]
+    wanted = [specification(name, f"run-{name}") for name in (NAME, "recentred-sgd")]
 
     async def scene() -> list[np.ndarray]:
         honest = Honest.of(USERS)

@@ -77,7 +77,7 @@ def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
 
 def test_a_run_of_another_version_pauses_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = records.make_plan
-    broken = specification("mean-sgd", "broken")
+    broken = specification("recentred-sgd", "broken")
 
     async def scene() -> tuple[np.ndarray, list[dict[str, object]]]:
         async with coordinator(tmp_path) as running:

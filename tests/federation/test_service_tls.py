@@ -31,7 +31,7 @@ from quoron_server.service import Coordinator, certificates, client_plane, revoc
 from quoron_server.service.revocation import Revocations
 
 
-@pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "mean-sgd", "local-model"])
+@pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "recentred-sgd", "local-model"])
 def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
     algorithm: str, issued: Path, tmp_path: Path
 ) -> None:

@@ -130,10 +130,10 @@ def test_a_question_that_no_client_takes_is_never_planned_for(name: str, points:
     ("name", "options", "assumed"),
     [
         ("dp-sgd-wor", {"rounds": 1, "rate": 0.5}, True),
-        ("mean-sgd", {"rounds": 1, "rate": 0.5, "sampling": "uniform"}, True),
-        ("mean-sgd", {"rounds": 1, "rate": 0.5}, False),
+        ("recentred-sgd", {"rounds": 1, "rate": 0.5, "sampling": "uniform"}, True),
+        ("recentred-sgd", {"rounds": 1, "rate": 0.5}, False),
         ("dp-sgd-wor", {"rounds": 1, "rate": 1.0}, False),
-        ("mean-sgd", {"rounds": 1, "rate": 1.0}, False),
+        ("recentred-sgd", {"rounds": 1, "rate": 1.0}, False),
         ("dp-sgd-poisson", {"rounds": 1, "rate": 0.5}, False),
         ("one-pass-dp-sgd", {"rounds": 3}, False),
     ],
@@ -147,8 +147,8 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(
 
 def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Give it"):
-        trained(plugged({}), tmp_path, "mean-sgd", smoothness=None)
-    rough = {**SMALL["mean-sgd"], "estimator": "clip"}
+        trained(plugged({}), tmp_path, "recentred-sgd", smoothness=None)
+    rough = {**SMALL["recentred-sgd"], "estimator": "clip"}
     assert len(trained(plugged(people()), tmp_path, "mean-sgd", smoothness=None, options=rough).model) == DIMENSION
 
 

@@ -294,7 +294,7 @@ def test_two_nodes_with_one_key_are_one_user(tmp_path: Path) -> None:
 
 def test_a_member_who_comes_back_in_the_middle_is_asked_again(tmp_path: Path) -> None:
     """Its number is another one afterwards."""
-    wanted = small("mean-sgd", "trial", USERS)
+    wanted = small("recentred-sgd", "trial", USERS)
     grid = people(tmp_path)
     gone = next(node for node in grid.configs if grid._user(node) == 0)
 

@@ -157,7 +157,7 @@ def test_a_simulation_weighs_by_a_simulated_look(people, tmp_path):
     again = quoron.simulate(people, **said(out=tmp_path / "again", **COLUMNS | TWO | QUICK, class_weight="balanced"))
     assert np.array_equal(run.model, again.model)
     few = people[people.who < 40]
-    small: dict[str, Any] = {"epsilon": 1.0, "algorithm": "mean-sgd", "class_weight": "balanced"}
+    small: dict[str, Any] = {"epsilon": 1.0, "algorithm": "recentred-sgd", "class_weight": "balanced"}
     alike = quoron.simulate(few, **said(out=tmp_path / "few", **COLUMNS | TWO | small))
     assert alike.table_model.encoding.class_weight is None
     assert any("weighs all classes alike" in each for each in alike.summary.remarks_simulation_only)

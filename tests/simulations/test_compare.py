@@ -41,7 +41,7 @@ from summaries import EXAMPLE
 
 SMALL = configs.parse(TOML, "small", ["algorithm.options={}"])
 REQUEST = Request.of(
-    SMALL, algorithms=["mean-sgd", "local-model", "filtered-sgd"], vary={"privacy.epsilon": [2.0, 8.0]}, seeds=2
+    SMALL, algorithms=["recentred-sgd", "local-model", "filtered-sgd"], vary={"privacy.epsilon": [2.0, 8.0]}, seeds=2
 )
 
 
@@ -84,9 +84,9 @@ def test_what_is_complete_is_not_carried_out_again(compared: comparisons.Compari
     again = comparisons.carry_out(REQUEST, compared.directory, watcher=watched, workers=1)
     assert (watched.runs, again.cells, again.runs) == (0, compared.cells, compared.runs)
     assert comparisons.stored(compared.directory).cells == compared.cells
-    more = replace(REQUEST, seeds=3, algorithms=("mean-sgd", "filtered-sgd"))
+    more = replace(REQUEST, seeds=3, algorithms=("recentred-sgd", "filtered-sgd"))
     jobs = comparisons._jobs(more, compared.directory, 3)
-    assert sum(not comparisons._complete(job) for job in jobs if job.cell.algorithm == "mean-sgd") == 2
+    assert sum(not comparisons._complete(job) for job in jobs if job.cell.algorithm == "recentred-sgd") == 2
 
 
 def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(compared: comparisons.Comparison) -> None:
@@ -174,7 +174,7 @@ def test_the_page_and_the_terminal_show_what_rounds_cost(
 def test_a_network_with_dropouts_stays_with_the_runs_and_one_without_is_none_of_theirs() -> None:
     for text, kept in (("phones,dropout=10%", "phones,dropout=10%"), ("phones", None)):
         config = SMALL.model_copy(update={"run": SMALL.run.model_copy(update={"network": text})})
-        (cell,) = Request.of(config, algorithms=["mean-sgd"], seeds=1).cells()
+        (cell,) = Request.of(config, algorithms=["recentred-sgd"], seeds=1).cells()
         assert cell.config.run.network == kept
 
 
@@ -184,19 +184,19 @@ def outcome(algorithm: str, seed: int, excess: float, initial: float, held_back:
     return Outcome(CELLS[algorithm], seed, "", summary=summary)
 
 
-CELLS = {cell.algorithm: cell for cell in Request.of(SMALL, algorithms=["mean-sgd", "srgd"], seeds=1).cells()}
+CELLS = {cell.algorithm: cell for cell in Request.of(SMALL, algorithms=["recentred-sgd", "srgd"], seeds=1).cells()}
 
 
 def test_what_the_bound_of_a_domain_costs_stands_beside_the_excess_risk_of_its_method() -> None:
-    outcomes = [outcome("mean-sgd", 0, 0.03, 0.60), outcome("srgd", 0, 0.11, 0.60, held_back=0.1)]
+    outcomes = [outcome("recentred-sgd", 0, 0.03, 0.60), outcome("srgd", 0, 0.11, 0.60, held_back=0.1)]
     rows = cell_rows(outcomes)
     assert [(row["algorithm"], row["excess_risk"], row["held_back"]) for row in rows] == [
-        ("mean-sgd", 0.03, 0.0),
+        ("recentred-sgd", 0.03, 0.0),
         ("srgd", 0.11, 0.1),
     ]
     said = report.held_words(rows)
     assert "srgd (0.1 of its 0.11)" in said
-    assert "mean-sgd" not in said
+    assert "recentred-sgd" not in said
     assert report.held_words(rows[:1]) == ""
 
 
@@ -226,7 +226,7 @@ def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
         user="who",
         label="ill",
         numeric={"age": (0, 100)},
-        algorithms=["mean-sgd", "tracking-srgd"],
+        algorithms=["recentred-sgd", "tracking-srgd"],
         seeds=1,
         privacy=Privacy(8.0, 1e-5),
         keep=Keep(tmp_path / "frame"),
@@ -243,7 +243,7 @@ def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
     ("given", "words"),
     [
         ({"algorithms": ["mean-sdg"]}, "'mean-sdg'"),
-        ({"algorithms": "mean-sgd"}, "a list of names"),
+        ({"algorithms": "recentred-sgd"}, "a list of names"),
         ({"algorithms": []}, "one algorithm or more"),
         ({"seeds": 0}, "seeds=0"),
         ({"vary": {"algorithm.name": ["srgd"]}}, "Give algorithms instead"),
@@ -275,10 +275,10 @@ def test_sweeps_on_the_command_line_are_toml_lists() -> None:
 
 @pytest.mark.programs
 def test_runs_whose_users_are_shared_have_the_same_bits(compared: comparisons.Comparison, tmp_path: Path) -> None:
-    request = Request.of(SMALL, algorithms=["mean-sgd"], vary={"privacy.epsilon": [8.0]}, seeds=1)
+    request = Request.of(SMALL, algorithms=["recentred-sgd"], vary={"privacy.epsilon": [8.0]}, seeds=1)
     shared = comparisons.carry_out(request, tmp_path, watcher=Watched(), sharing=Sharing(2))
     (run,) = shared.runs
-    alone = [row for row in compared.runs if row["algorithm"] == "mean-sgd" and row["privacy.epsilon"] == 8.0]
+    alone = [row for row in compared.runs if row["algorithm"] == "recentred-sgd" and row["privacy.epsilon"] == 8.0]
     assert run["excess_risk"] in [row["excess_risk"] for row in alone]
 
 
@@ -374,7 +374,7 @@ def of_two(first: list[float], second: list[float], looks: int = 1) -> list[dict
     """Cells of two methods with these risks, seed by seed."""
     done = [
         outcome(name, seed, risk, 0.7)
-        for name, some in (("srgd", first), ("mean-sgd", second))
+        for name, some in (("srgd", first), ("recentred-sgd", second))
         for seed, risk in enumerate(some)
     ]
     return list(cell_rows(done, looks))
@@ -407,7 +407,7 @@ def test_looking_again_and_again_names_a_winner_of_equals_in_one_case_of_twenty_
 
 
 def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tmp_path: Path) -> None:
-    asked = Request.of(SMALL, algorithms=["mean-sgd", "local-model", "filtered-sgd"], seeds="auto")
+    asked = Request.of(SMALL, algorithms=["recentred-sgd", "local-model", "filtered-sgd"], seeds="auto")
     assert Request.from_json(asked.as_json()) == asked
     found = comparisons.carry_out(asked, tmp_path, watcher=Watched(), workers=1)
     best, second, infeasible = found.cells
@@ -426,7 +426,9 @@ def test_seeds_auto_ends_at_its_limit_and_says_that_no_difference_was_shown(
 ) -> None:
     monkeypatch.setattr("quoron.comparing.request.LOOKS", (2, 3))
     monkeypatch.setattr("quoron.comparing.comparison.decided", lambda cells, keys: False)
-    found = quoron.compare(SMALL, algorithms=["mean-sgd"], seeds="auto", keep=Keep(tmp_path / "run"), progress=False)
+    found = quoron.compare(
+        SMALL, algorithms=["recentred-sgd"], seeds="auto", keep=Keep(tmp_path / "run"), progress=False
+    )
     assert [row["runs"] for row in found.cells] == [3]
     rows = of_two([0.1, 0.3, 0.2], [0.2, 0.25, 0.21])
     assert not decided(rows, [])

@@ -22,7 +22,7 @@ SMALL = configs.parse(TOML, "small", ["algorithm.options={}"])
 @pytest.mark.programs
 def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first worker dies at its second run; the same call then does what is missing, and no run twice."""
-    request = Request.of(SMALL, algorithms=["mean-sgd"], seeds=2)
+    request = Request.of(SMALL, algorithms=["recentred-sgd"], seeds=2)
     begun = []
 
     class Killing(Watched):
@@ -39,14 +39,16 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
         return processes[-1]
 
     monkeypatch.setattr(pool.subprocess, "Popen", recorded)
-    with pytest.raises(RunError, match=r"A worker ended at mean-sgd seed 1 with exit code -9.*try fewer --workers"):
+    with pytest.raises(
+        RunError, match=r"A worker ended at recentred-sgd seed 1 with exit code -9.*try fewer --workers"
+    ):
         comparisons.carry_out(request, tmp_path, watcher=Killing(), workers=1)
     assert all(process.poll() is not None for process in processes)
     with pytest.raises(RunError, match="Complete it with `quoron resume"):
         quoron.report(tmp_path)
     watched = Watched()
     complete = comparisons.carry_out(comparisons.stored_request(tmp_path), tmp_path, watcher=watched, workers=1)
-    assert watched.ends == [("mean-sgd seed 1", "done")]
+    assert watched.ends == [("recentred-sgd seed 1", "done")]
     assert [row["runs"] for row in complete.cells] == [2]
 
 
@@ -55,11 +57,22 @@ def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path
     """SIGKILL of `quoron compare` at its first finished run: the worker sees its input end; `resume` does the rest."""
     folder = tmp_path / "cut"
     settings = ["population.users=2000", "population.items_per_user=3", "population.dimension=3", "privacy.epsilon=8"]
-    command = [sys.executable, "-m", "quoron", "compare", "--algorithms", "mean-sgd", "--seeds", "2", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "quoron",
+        "compare",
+        "--algorithms",
+        "recentred-sgd",
+        "--seeds",
+        "2",
+        "--workers",
+        "1",
+    ]
     command += ["--out", str(folder), *(word for setting in settings for word in ("--set", setting))]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    assert process.stderr.readline().startswith("run 1/2, mean-sgd seed 0: done")
+    assert process.stderr.readline().startswith("run 1/2, recentred-sgd seed 0: done")
     workers = _children(process.pid)
     assert workers
     process.kill()

@@ -104,9 +104,9 @@ def test_a_fall_is_between_runs_of_as_many_seeds_where_both_ends_were_measured()
 
 def test_the_table_counts_what_was_asked_for():
     lines = [
-        *(line("auto", [2.0, 4.0]), line("mean-sgd", [1.0])),
-        *(line("auto", [6.0], users=1_000), line("mean-sgd", [5.0], users=1_000)),
-        *(line("auto", [100.0], columns=60, forecast=400.0), line("mean-sgd", [90.0], columns=60)),
+        *(line("auto", [2.0, 4.0]), line("recentred-sgd", [1.0])),
+        *(line("auto", [6.0], users=1_000), line("recentred-sgd", [5.0], users=1_000)),
+        *(line("auto", [100.0], columns=60, forecast=400.0), line("recentred-sgd", [90.0], columns=60)),
         line("auto", [1.4], epsilon=8.0, part="epsilon"),
     ]
     lines += [

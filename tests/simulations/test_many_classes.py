@@ -61,7 +61,7 @@ def crowd(users=40, **changes):
     [
         pytest.param("one-pass-dp-sgd", 0.6, ("algorithm.options.rounds=12",), marks=pytest.mark.slow),
         pytest.param("dp-sgd-wor", 0.6, ("algorithm.options.rounds=12",), marks=pytest.mark.slow),
-        ("mean-sgd", 0.6, ("algorithm.options.rounds=12",)),
+        ("recentred-sgd", 0.6, ("algorithm.options.rounds=12",)),
         ("tracking-srgd", 0.1, ("algorithm.options.rounds=16",)),
         pytest.param("soft-filtered-sgd", 0.9, (), marks=pytest.mark.slow),
         ("outlier-iterates", 0.8, ("algorithm.options.rounds=16",)),

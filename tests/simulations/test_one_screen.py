@@ -166,7 +166,12 @@ def test_slots_that_are_declared_count_in_every_plan(place: Path) -> None:
 
 
 def test_what_would_do_is_asked_of_everybody(place: Path) -> None:
-    said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x0": (0, 100)}, "method": Method("mean-sgd")}
+    said: dict[str, Any] = {
+        "user": "who",
+        "label": "ill",
+        "numeric": {"x0": (0, 100)},
+        "method": Method("recentred-sgd"),
+    }
     curve = quoron.ask("people.csv", epsilons=True, epsilon=2.0, **said).curve
     assert curve is not None
     here = next(point for point in curve if point.epsilon == 2.0)

@@ -20,7 +20,7 @@ from quoron_server.specification import make_plan
 pytestmark = pytest.mark.usefixtures("planned_once")
 
 REAL = dict.fromkeys(("feature_norm", "link_curvature"), 1.0) | {"label_bound": 1.0, "start_gradient": 1.0}
-FEW = ("whitened-tracking", "one-round-least-squares", "tracking-srgd", "mean-sgd")
+FEW = ("whitened-tracking", "one-round-least-squares", "tracking-srgd", "recentred-sgd")
 
 
 def settled(users: int, *settings: str, hostile_share: float = 0.0, **constants: Any) -> Planned:
@@ -56,7 +56,7 @@ def test_both_adjacencies_are_planned_as_they_are_wished_for() -> None:
 def test_too_few_users_are_declined_with_the_number_that_would_do_unless_an_algorithm_is_named() -> None:
     with pytest.raises(Infeasible, match=r"n=60 users .* needs n >= [\d,]+, or [\d.]+ times this epsilon; or name"):
         settled(60)
-    assert settled(60, "algorithm.name=mean-sgd").plan.algorithm == "mean-sgd"
+    assert settled(60, "algorithm.name=recentred-sgd").plan.algorithm == "recentred-sgd"
 
 
 def test_few_declared_outliers_leave_few_users_their_method_and_it_says_what_being_ready_costs() -> None:
@@ -78,7 +78,7 @@ def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool =
     """What `auto` takes where one machine holds all rows, or of users who have machines of their own."""
     config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}", *settings)))
     known = changed(small(users), **{**REAL, "dimension": dimension, **constants})
-    algorithms = {name: ALGORITHMS[name] for name in FEW if name != "mean-sgd"}  # that takes half a second to plan
+    algorithms = {name: ALGORITHMS[name] for name in FEW if name != "recentred-sgd"}  # that takes half a second to plan
     return choose(config, known, algorithms=algorithms, federated=federated)
 
 
@@ -187,7 +187,7 @@ def test_a_share_of_users_that_few_answer_is_planned_for_declined_or_left_to_ano
 
 
 def test_where_nothing_is_feasible_each_reason_stands_once() -> None:
-    names = ("dp-sgd-wor", "mean-sgd", "tracking-srgd")
+    names = ("dp-sgd-wor", "recentred-sgd", "tracking-srgd")
     refused = tuple(Candidate(name, None, f"{name}: promised is replace-one.") for name in names)
     with pytest.raises(Infeasible, match=", ".join(names)) as found:
         automatic(refused, ALGORITHMS, small(300), allowed=Allowance())

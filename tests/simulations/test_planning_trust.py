@@ -57,7 +57,7 @@ FEDERATED = """
 population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", numeric = { x = [-1.0, 1.0] } }
 problem = { items_per_user = 50 }
 privacy = { epsilon = 1.0, server_epsilon = 4.0, exposure = "two-servers", delta = 1e-6, quorum = 0.5 }
-algorithm = { name = "mean-sgd" }
+algorithm = { name = "recentred-sgd" }
 """  # noqa: E501
 
 

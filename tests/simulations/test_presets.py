@@ -77,9 +77,8 @@ def test_one_pass_presets_get_the_recommended_method_and_ask_nobody_twice(name: 
 
 
 def test_users_with_many_items_are_worth_a_centre_that_tracks() -> None:
-    plan = planned_alone("central-mean-sgd").plan
-    assert (plan.algorithm, plan.parameters.estimator) == ("mean-sgd", "tracking")
-    assert plan.parameters.reason.startswith("least predicted risk: clip ")
+    plan = planned_alone("central-recentred-sgd").plan
+    assert (plan.algorithm, plan.parameters.estimator) == ("recentred-sgd", "tracking")
     assert (plan.guarantee.exposure, plan.guarantee.proved) == ("broadcast", True)
 
 

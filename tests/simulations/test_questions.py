@@ -192,7 +192,13 @@ def test_a_data_frame_is_planned_and_asked_about_without_a_file() -> None:
     random = np.random.default_rng(3)
     who, age = np.repeat(np.arange(900), 3), random.uniform(0, 100, 2700)
     frame = pd.DataFrame({"who": who, "age": age, "ill": age + random.normal(0, 30, 2700) > 50})
-    columns = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}, "epsilon": 4.0, "algorithm": "mean-sgd"}
+    columns = {
+        "user": "who",
+        "label": "ill",
+        "numeric": {"age": (0, 100)},
+        "epsilon": 4.0,
+        "algorithm": "recentred-sgd",
+    }
     planned = quoron.plan(frame, **said(**columns))
     assert planned.plan.problem.users == 900  # as training takes them: only a simulation holds some out
     answers = quoron.ask(frame, **said(risk="5%", **columns))

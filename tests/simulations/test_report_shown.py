@@ -91,7 +91,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for at in range(1, 20)
     ]  # fmt: skip
     config = RunFolder(place / "simulated").config()
-    request = Request.of(config, algorithms=["mean-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
+    request = Request.of(config, algorithms=["recentred-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
     (place / "compared").mkdir()
     (place / "compared" / "report.html").write_text(comparing.page(rows, request, name="<b>compared"))
     with pytest.MonkeyPatch.context() as patched:

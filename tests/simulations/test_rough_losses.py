@@ -20,7 +20,7 @@ def frame():
     )
 
 
-@pytest.mark.parametrize("algorithm", ["mean-sgd", "local-model"])
+@pytest.mark.parametrize("algorithm", ["recentred-sgd", "local-model"])
 def test_the_hinge_is_learnt_through_its_envelope(algorithm, tmp_path):
     result = quoron.simulate(
         frame(),

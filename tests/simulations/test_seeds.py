@@ -132,7 +132,7 @@ def _simulated(seed: int | None, folder: Path) -> str:
 
 
 def _compared(seed: int | None, folder: Path) -> str:
-    asked: dict[str, Any] = {"algorithms": ["mean-sgd"], "seeds": 1, "out": folder / "compared"}
+    asked: dict[str, Any] = {"algorithms": ["recentred-sgd"], "seeds": 1, "out": folder / "compared"}
     asked["engine"] = quoron.EngineChoice.of(workers=1)
     made = quoron.compare(configs.parse(TOML), **said(simulation_seed=seed, **asked))
     return next(iter(made.directory.glob("runs/*/summary.json"))).read_text().partition('"statement": "')[2]

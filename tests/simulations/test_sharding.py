@@ -141,7 +141,7 @@ def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder,
 
 
 @pytest.mark.parametrize(
-    "name", by_default(ALGORITHMS, (*EVERY_QUESTION, "filtered-sgd", "dp-sgd-poisson", "mean-sgd"))
+    "name", by_default(ALGORITHMS, (*EVERY_QUESTION, "filtered-sgd", "dp-sgd-poisson", "recentred-sgd"))
 )
 def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "PIECE", 20_000)

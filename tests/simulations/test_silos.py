@@ -33,7 +33,7 @@ from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
 from quoron_server.wording import sentence
 
-USUAL = [*ALGORITHMS, "mean-sgd/range", "mean-sgd/coins"]
+USUAL = [*ALGORITHMS, "recentred-sgd/coins"]
 SCENES = [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name not in USUAL)]
 UNEVEN = Silos((1, 700, 2, 1297, 400))
 
@@ -176,7 +176,7 @@ class TestPlans:
         ("name", "sums", "why"),
         [
             ("dp-sgd-wor", False, "fixed size"),
-            ("mean-sgd", False, "fixed size"),
+            ("recentred-sgd", False, "fixed size"),
             ("median-sgd", True, "single rows"),
             ("local-model", True, "randomised by itself"),
         ],

@@ -43,7 +43,7 @@ def test_every_method_is_measured_on_the_same_users_and_its_cell_has_the_figures
         return release(held, scorer, batches, noise)
 
     monkeypatch.setattr(measuring, "release", watched)
-    algorithms = ["one-pass-dp-sgd", "mean-sgd"]
+    algorithms = ["one-pass-dp-sgd", "recentred-sgd"]
     found = [simulate(people, tmp_path / name, name) for name in algorithms]
     assert measured[0] == measured[1]
     assert len(measured[0]) == 300
@@ -58,20 +58,20 @@ def test_every_method_is_measured_on_the_same_users_and_its_cell_has_the_figures
             assert low <= each.summary.test[figure.lower()] <= high
             assert low < value < high
         assert any(label == "AUC per user, with 95 %" for label, _ in each.summary.rows())
-    assert simulate(people, tmp_path / "again", "mean-sgd").summary.told == found[1].summary.told
+    assert simulate(people, tmp_path / "again", "recentred-sgd").summary.told == found[1].summary.told
 
 
 def test_users_that_nobody_holds_out_or_that_are_too_few_are_refused_before_any_run(people, tmp_path):
     with pytest.raises(ConfigError, match=r"evaluate=0\.3 to be of the 400 users that a simulation holds out of 2,000"):
-        quoron.compare(people, **said(out=tmp_path / "a", **COLUMNS), evaluate=0.3, algorithms=["mean-sgd"])
+        quoron.compare(people, **said(out=tmp_path / "a", **COLUMNS), evaluate=0.3, algorithms=["recentred-sgd"])
     with pytest.raises(ConfigError, match="made-up users, of whom nobody is held out"):
-        quoron.compare(evaluate=0.1, algorithms=["mean-sgd"], keep=quoron.Keep(tmp_path / "b"))
+        quoron.compare(evaluate=0.1, algorithms=["recentred-sgd"], keep=quoron.Keep(tmp_path / "b"))
     with pytest.raises(Infeasible, match="2 users to measure"):
-        quoron.compare(people, **said(out=tmp_path / "c", **COLUMNS), evaluate=0.001, algorithms=["mean-sgd"])
+        quoron.compare(people, **said(out=tmp_path / "c", **COLUMNS), evaluate=0.001, algorithms=["recentred-sgd"])
 
 
 def test_without_a_share_nothing_is_told(people, tmp_path):
-    found = simulate(people, tmp_path / "one", "mean-sgd")
+    found = simulate(people, tmp_path / "one", "recentred-sgd")
     config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"evaluate": None})})
     assert told.told(config, None, found.model, "replace-one") == {}  # type: ignore[arg-type]
 

@@ -101,7 +101,7 @@ def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(nam
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"chunk": 0}, "chunk"),
         ({"users": 0}, "users"),
-        ({"algorithm": "mean-sgd", "smoothness": None, "options": SMALL["mean-sgd"]}, "Expected smoothness"),
+        ({"algorithm": "recentred-sgd", "smoothness": None, "options": SMALL["recentred-sgd"]}, "Expected smoothness"),
         ({"algorithm": "adam"}, "there is none of that name"),
         ({"clip_norm": None}, "options.step_size where clip_norm is None"),
         ({"clip_norm": None, "options": {"clip": "fixed", "step_size": 1.0}}, "Expected clip_norm with options.clip"),
@@ -323,8 +323,8 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forge
     promise = {"privacy": Privacy(8.0, 1e-3), "clip_norm": CLIP}
     for name, how, fixed in (
         ("dp-sgd-wor", {}, True),
-        ("mean-sgd", {"sampling": "uniform"}, True),
-        ("mean-sgd", {}, False),
+        ("recentred-sgd", {"sampling": "uniform"}, True),
+        ("recentred-sgd", {}, False),
         ("dp-sgd-poisson", {}, False),
     ):
         options = {"rounds": 1, "rate": rate, **how}

@@ -115,10 +115,16 @@ WRONG: dict[str, tuple[Any, ...]] = {
     ),
     "method": (
         *NO_SECTION,
-        *(Method("nope"), Method(3), Method(options=3), Method(options={"rounds": 3}), Method("mean-sgd", {"nope": 3})),
+        *(
+            Method("nope"),
+            Method(3),
+            Method(options=3),
+            Method(options={"rounds": 3}),
+            Method("recentred-sgd", {"nope": 3}),
+        ),
         *(Method(**{key: "x"}) for key in ("options", "items_per_user", "radius", "smoothness", "clip_norm", "chunk")),
         *(Method(**{key: -1}) for key in ("algorithm", "items_per_user", "radius", "smoothness")),
-        *(Method("mean-sgd", {"rounds": "x"}), Method(items_per_user=1.5), Method(clip_norm=1.0), Method(chunk=3)),
+        *(Method("recentred-sgd", {"rounds": "x"}), Method(items_per_user=1.5), Method(clip_norm=1.0), Method(chunk=3)),
     ),
     "keep": (*NO_SECTION, Keep(3), Keep(THING), Keep(group="*"), Keep(group=3), Keep(ledger=3), Keep(run=3)),
     "settings": (
@@ -298,7 +304,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
 
 
 def test_predictions_and_files_of_a_model_refuse_by_name() -> None:
-    trained = quoron.train(FRAME, **GOOD, epsilon=4.0, method=Method("mean-sgd", {"rounds": 2}), keep=Keep("run"))
+    trained = quoron.train(FRAME, **GOOD, epsilon=4.0, method=Method("recentred-sgd", {"rounds": 2}), keep=Keep("run"))
     tables = (3, None, THING, "nowhere.csv", [1], np.zeros((2, 2)), FRAME[["who"]], {"age": [1]}, [{"age": 1}])
     told = {f"predict({table!r})": refused(trained.model.predict, table) for table in tables}
     told |= {f"save({path!r})": refused(trained.model.save, path) for path in (3, None, THING, [])}

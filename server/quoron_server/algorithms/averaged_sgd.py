@@ -7,7 +7,8 @@ There are two models, chosen by what is publicly known of the curvature:
   careful, a variance from each step's noise, and the release noise. A phase starts where the one before it ended.
 * `unknown`: the standard bound for convex β-smooth F and the uniform average, ‖x_0 - x*‖²/(2ηT) + ηV/2 a phase
   (Bubeck 2015, Theorem 6.3; Feldman, Koren & Talwar 2020, Lemma 4.3 for the localisation), plus `released_excess` for
-  the last release. An upper bound, so usually far above what is measured.
+  the last release. Of an average of the last w iterates it is the same of w steps from wherever the others end,
+  anywhere in the domain. An upper bound, so usually far above what is measured.
 """
 
 import math
@@ -129,7 +130,10 @@ def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) ->
     squared_distance: Number = problem.distance**2
     total: Number = 0.0
     for phase in phases:
-        optimisation = squared_distance / (2 * phase.step_size * phase.rounds)
+        start = np.where(
+            np.less(phase.suffix, phase.rounds), (problem.radius + problem.distance) ** 2, squared_distance
+        )
+        optimisation = start / (2 * phase.step_size * phase.suffix)
         rough_steps = 0.0 if problem.beta is not None else problem.lipschitz**2
         total = total + optimisation + phase.step_size * (phase.step_variance + rough_steps) / 2
         squared_distance = problem.dimension * phase.release_scale**2
@@ -195,14 +199,19 @@ def best_phases(
     variances: Vector | Callable[[Vector, Integers], Vector],
     *,
     step_size: float | None = None,
+    steps: Vector | None = None,
+    shares: tuple[float, ...] | None = None,
 ) -> list[tuple[float, PhaseModel]]:
     """(predicted excess risk, phase) at the best step and suffix for each of W numbers of rounds.
 
     `variances` of one step, shape (W,), or made of K step sizes (W, K) and S numbers of averaged iterates (W, S), of a
-    shape that broadcasts to (W, K, S). Without `step_size` steps are those of `step_grid`.
+    shape that broadcasts to (W, K, S). Without `step_size` and `steps` (W, K) these are those of `step_grid`; without
+    `shares` of the iterates to average, those of `suffix_shares`.
     """
-    steps = np.array([[step_size] if step_size else step_grid(problem, total) for total in rounds])
-    suffixes = np.maximum(1, np.rint(np.outer(rounds, suffix_shares(problem)))).astype(np.int64)
+    if steps is None or step_size:
+        steps = np.array([[step_size] if step_size else step_grid(problem, total) for total in rounds])
+    shares = suffix_shares(problem) if shares is None else shares
+    suffixes = np.maximum(1, np.rint(np.outer(rounds, shares))).astype(np.int64)
     noise = variances(steps, suffixes) if callable(variances) else variances[:, None, None]
     totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
     risks = np.asarray(excess_risks(problem, [PhaseModels(totals, steps[:, :, None], averaged, noise)]))

@@ -1,8 +1,8 @@
 """What is to be compared: algorithms times settings times seeds, on one problem.
 
->>> request = Request.of(Config(), algorithms=["mean-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
+>>> request = Request.of(Config(), algorithms=["recentred-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
 >>> [(cell.algorithm, cell.varied) for cell in request.cells()]
-[('mean-sgd', (('privacy.epsilon', 1),)), ('mean-sgd', (('privacy.epsilon', 4),))]
+[('recentred-sgd', (('privacy.epsilon', 1),)), ('recentred-sgd', (('privacy.epsilon', 4),))]
 """
 
 import json
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def named(self) -> str:
-        """For people: `mean-sgd privacy.epsilon=4`."""
+        """For people: `recentred-sgd privacy.epsilon=4`."""
         return " ".join([self.algorithm, *(f"{key}={shown(value)}" for key, value in self.varied)])
 
     @property

@@ -28,6 +28,7 @@ from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["local-model"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)
+LINEAR = changed(MANY_ITEMS, smoothness=0.0, link_curvature=0.0, curvature="unknown", typical_curvature=None)
 ROUGH = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
 
 
@@ -45,6 +46,7 @@ def planned(problem=PROBLEM, privacy=PRIVACY, seed=7, **options):
 PLANS = {
     "clip": lambda: planned(estimator="clip", rounds=6),
     "tracking": lambda: planned(estimator="tracking", rounds=6),
+    "warm": lambda: planned(LINEAR, estimator="tracking", rounds=4),
     "range": lambda: planned(MANY_ITEMS, estimator="range", rounds=6),
     "split": lambda: planned(MANY_ITEMS, estimator="range", reports="split", rounds=6),
 }
@@ -66,6 +68,14 @@ def slow_run(plan, engine):
     x, a, centre, radius = np.zeros(d), np.zeros(d), np.zeros(d), p.first_radius
     _, questions = carried_out(plan, engine)
     asked = iter(questions)
+    for _ in range(p.warm_ups):  # of a linear loss: they find the centre, and make no step
+        question = next(asked)
+        np.testing.assert_allclose(question.task.gradient.points[0], np.zeros(d), atol=0)
+        np.testing.assert_allclose(question.task.centre, centre, atol=1e-12)
+        assert (question.task.radius, len(question.cohort)) == (pytest.approx(radius), p.warm_users)
+        centre = engine.ask(question).values.mean(axis=0)
+        error = p.spread**2 * (1 + 1 / p.warm_users) + d * (radius * p.noise_scale) ** 2 / p.warm_users
+        radius = min(p.first_radius, math.sqrt(chi2.ppf(0.98, d) / d * error))
     for t in range(p.steps):
         y = 2 / (t + 2) * x + t / (t + 2) * a
         if p.estimator == "range":
@@ -105,7 +115,9 @@ def test_the_server_draws_no_noise_and_every_interaction_is_a_round(kind):
     plan = PLANS[kind]()
     _, questions = carried_out(plan, Quadratic())
     assert [question.round for question in questions] == list(range(plan.cost.rounds))
-    assert plan.cost.rounds == plan.parameters.steps * (2 if plan.parameters.estimator == "range" else 1)
+    steps = plan.parameters.steps * (2 if plan.parameters.estimator == "range" else 1)
+    assert plan.cost.rounds == steps + plan.parameters.warm_ups
+    assert (plan.parameters.warm_ups > 0) == (kind == "warm")
     assert all(isinstance(question.task, RangeReport | VectorReport) for question in questions)
 
 
@@ -175,6 +187,9 @@ BROKEN = {
     ),
     "a range at twice the budget": ("range", {"range_epsilon": lambda p: 2 * p.range_epsilon}),
     "overlapping slots": ("clip", {"vectors": lambda p: p.vectors + 1}),
+    "a centre that a clip around zero looks for": ("clip", {"warm_ups": lambda p: 1, "warm_users": lambda p: 1}),
+    "looks of nobody": ("warm", {"warm_users": lambda p: 0}),
+    "looks that overlap steps": ("warm", {"warm_users": lambda p: p.warm_users + p.vectors}),
     "a split range at the full budget": ("split", {"range_epsilon": lambda p: PRIVACY.epsilon}),
     "full budgets, split users": ("range", {"reports": lambda p: "split", "scouts": lambda p: p.vectors}),
     "scouts without a range": ("clip", {"scouts": lambda p: 5}),

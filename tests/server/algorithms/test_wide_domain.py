@@ -50,7 +50,7 @@ def test_a_wide_domain_changes_nothing_else(name: str) -> None:
 def test_some_methods_take_a_wide_domain() -> None:
     assert {name for name in PRIVATE if ALGORITHMS[name].noise_ignores_domain} >= {
         "tracking-srgd",
-        "mean-sgd",
+        "recentred-sgd",
         "dp-sgd-wor",
     }
 

@@ -25,7 +25,7 @@ INFO = AlgorithmInfo(
         moves=planning.moves,
         one_server="it looks at single answers, to test them; test='clip' does not, but its phases have users and "
         "lengths of rows of their own, where a helper counts a user's rounds over all of them: take tracking-srgd or "
-        "mean-sgd",
+        "recentred-sgd",
     ),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,

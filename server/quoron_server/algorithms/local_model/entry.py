@@ -5,6 +5,7 @@ from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes, Promises
 from quoron_server.algorithms.local_model import plan as planning
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.local_model.parameters import LocalModelParameters
+from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
 
 INFO = AlgorithmInfo(
@@ -22,5 +23,6 @@ INFO = AlgorithmInfo(
     verifier=planning.verify,
     maker=LocalModel,
     factor=Factor(known=None, unknown=2.0),
+    printed=bassily_sun.LOCAL,
     no_black_boxes=NoBlackBoxes("its clients add noise of their own, which only clients of ours are known to do"),
 )

@@ -5,6 +5,8 @@
     ĝ_t = mean of the reports c_t + clip_{C_t}(∇F_u(y_t) - c_t) + N(0, (C_t σ)² I), noise by each client
     x_{t+1} = Proj(x_t - η_t ĝ_t);   a_{t+1} = x_{t+1}/γ_t + (1 - 1/γ_t) a_t;              model a_T
 
+With the last ĝ as the centre some smaller interactions may come before: they find it at x_0, and make no step.
+
 Every user answers one question of the run (with `reports = "split"` two, at parts of the budget), so the report is that
 user's whole part in it. All randomness of the server is public: it comes from the plan's seed, and never from `noise`.
 
@@ -109,12 +111,14 @@ class LocalModel:
         )
         step = p.step(state.round)
         share, length = 2 / (step + 2), (step + 1) / (2 * p.inverse_step)
-        point = self.plan.problem.domain.project(state.point - length * gradient)
-        aggregate = share * point + (1 - share) * state.aggregate
-        after = replace(state, point=point, aggregate=aggregate)
+        after, users = state, p.cohort(state.round)[1]
+        if state.round >= p.warm_ups:
+            point = self.plan.problem.domain.project(state.point - length * gradient)
+            aggregate = share * point + (1 - share) * state.aggregate
+            after = replace(state, point=point, aggregate=aggregate)
         if p.estimator == "tracking":
             moved = _middle(replace(after, round=state.round + 1), p) - _middle(state, p)
-            variance = p.sampling_variance + d * scale**2 / p.vectors
+            variance = p.spread**2 / users + d * scale**2 / users
             drift = p.smoothness * float(np.linalg.norm(moved))
             radius = next_radius(p.spread, variance, drift, margin(d), p.first_radius)
             after = replace(after, centre=gradient, radius=radius)

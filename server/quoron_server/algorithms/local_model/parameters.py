@@ -66,6 +66,8 @@ class LocalModelParameters(Parameters):
     sampling_variance: float  # of the mean of n_0 users
     smoothness: float  # M
     smoothing: float  # λ; 0 without
+    warm_ups: int = 0  # interactions that only look for a centre, from where the run starts
+    warm_users: int = 0  # of each of them
 
     def asks(self, problem: Problem) -> VectorReport:
         """A report of a vector."""
@@ -82,7 +84,7 @@ class LocalModelParameters(Parameters):
     @property
     def rounds(self) -> int:
         """Adaptive interactions of the run."""
-        return self.steps * self.interactions
+        return self.warm_ups + self.steps * self.interactions
 
     @property
     def users_a_step(self) -> int:
@@ -132,8 +134,8 @@ class LocalModelParameters(Parameters):
         return Assumption(reports), Assumption(Kind.CARELESS_ATTENDANCE)
 
     def step(self, round_: int) -> int:
-        """t of an interaction."""
-        return round_ // self.interactions
+        """t of an interaction; 0 of those before."""
+        return max(0, round_ - self.warm_ups) // self.interactions
 
     def seeks(self, round_: int) -> bool:
         """Whether an interaction asks for range reports."""
@@ -141,7 +143,9 @@ class LocalModelParameters(Parameters):
 
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of an interaction."""
-        start = self.step(round_) * self.users_a_step
+        if round_ < self.warm_ups:
+            return round_ * self.warm_users, self.warm_users
+        start = self.warm_ups * self.warm_users + self.step(round_) * self.users_a_step
         if self.seeks(round_):
             return start, self.scouts
         behind = self.scouts if self.reports == "disjoint" else 0

@@ -7,6 +7,7 @@ docs/privacy/local-model.md#r5.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -37,6 +38,7 @@ ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
 LARGEST_STEPS = 256
 FAILURE = 1e-3  # chance that a range estimate misses in any step
 MOST_BINS = 1 << 8  # of a range report, one bit each
+WARM_SHARES, MOST_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
 SPLITS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # shares of ε for the range that are tried
 STEPS = 2.0 ** np.arange(-8, 2.5, 0.5)  # of β - M, times what the bound for one variance asks for
 
@@ -64,6 +66,8 @@ class _Reports:
     range_epsilon: float = 0.0
     bins: int = 0
     half_width: float = 0.0
+    warm_ups: int = 0
+    warm_users: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +110,13 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chos
         sampling_variance=problem.user_deviation**2 / sent.vectors,
         smoothness=_smoothness(problem, run.smoothing),
         smoothing=run.smoothing,
+        warm_ups=sent.warm_ups,
+        warm_users=sent.warm_users,
     )
-    messages = run.steps * (sent.scouts + sent.vectors)
-    down = run.steps * (sent.scouts * (2 * d + 1) + sent.vectors * 2 * d)
-    up = run.steps * (sent.scouts * sent.bins + sent.vectors * d)
+    vectors = run.steps * sent.vectors + sent.warm_ups * sent.warm_users
+    messages = run.steps * sent.scouts + vectors
+    down = run.steps * sent.scouts * (2 * d + 1) + vectors * 2 * d
+    up = run.steps * sent.scouts * sent.bins + vectors * d
     return Chosen(p, chosen.risk, Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up))
 
 
@@ -118,12 +125,13 @@ def verify(plan: Plan) -> None:
     p = plan.parameters_of(LocalModelParameters)
     promise, ranged = plan.guarantee, p.estimator == "range"
     rough = plan.problem.smoothness is None
-    slots = p.steps * p.users_a_step
+    slots = p.steps * p.users_a_step + p.warm_ups * p.warm_users
     checks.require(
         NAME,
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         ("reports disjoint or split", p.reports in ("disjoint", "split"), p.reports),
         ("positive steps and reports", min(p.steps, p.vectors) >= 1, (p.steps, p.vectors)),
+        ("interactions that look for a centre where it is the last mean", _warm(p), (p.warm_ups, p.warm_users)),
         ("range reports exactly when the estimator is range", p.scouts >= 1 if ranged else p.scouts == 0, p.scouts),
         (
             "what a user sends within the promised epsilon",
@@ -143,6 +151,11 @@ def verify(plan: Plan) -> None:
     spent = _spent(p, plan.problem.dimension, promise.epsilon)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta} for what a user sends, the plan spends {spent}.")
+
+
+def _warm(p: LocalModelParameters) -> bool:
+    """None, or of some users each, with the last mean of reports as the centre."""
+    return p.warm_ups == p.warm_users == 0 or (p.estimator == "tracking" and min(p.warm_ups, p.warm_users) >= 1)
 
 
 def _within(p: LocalModelParameters, epsilon: float) -> bool:
@@ -200,9 +213,22 @@ def _best(
     return best(
         each
         for steps in _steps(options, estimator)
-        if (sent := _reports(problem, privacy, options, estimator, steps)) is not None
-        for each in _candidates(problem, options, estimator, steps, sent)
+        for warm in _warm_ups(problem, estimator, steps)
+        if (sent := _reports(problem, privacy, options, estimator, steps - warm[0], *warm)) is not None
+        for each in _candidates(problem, options, estimator, steps - warm[0], sent)
     )
+
+
+def _warm_ups(problem: Problem, estimator: Estimator, interactions: int) -> Iterator[tuple[int, int]]:
+    """Numbers of interactions that make no step, and users of each.
+
+    Of a linear loss the gradient is the same everywhere, so a centre that is found at the start stays right.
+    """
+    yield 0, 0
+    if estimator == "tracking" and problem.beta == 0:
+        for share, count in product(WARM_SHARES, range(1, min(MOST_WARM_UPS, interactions - 1) + 1)):
+            if (users := int(share * problem.users)) >= 1:
+                yield count, users
 
 
 def _steps(options: LocalModelOptions, estimator: Estimator) -> list[int]:
@@ -214,15 +240,22 @@ def _steps(options: LocalModelOptions, estimator: Estimator) -> list[int]:
 
 
 def _reports(
-    problem: Problem, privacy: Privacy, options: LocalModelOptions, estimator: Estimator, steps: int
+    problem: Problem,
+    privacy: Privacy,
+    options: LocalModelOptions,
+    estimator: Estimator,
+    steps: int,
+    warm_ups: int = 0,
+    warm_users: int = 0,
 ) -> _Reports | None:
     """What a step's users send; None where there are too few of them."""
-    users, d = problem.users // steps, problem.dimension
+    users, d = (problem.users - warm_ups * warm_users) // steps, problem.dimension
     first = options.clip_norm or default_clip(problem)
     if users < 1:
         return None
     if estimator != "range":
-        return _Reports(0, users, first, _scale(privacy.epsilon, privacy.delta, d), privacy.epsilon)
+        scale, warm = _scale(privacy.epsilon, privacy.delta, d), (warm_ups, warm_users)
+        return _Reports(0, users, first, scale, privacy.epsilon, 0.0, 0, 0.0, *warm)
     layout = _layout(problem, first, FAILURE / steps)
     if layout is None:
         return None
@@ -261,13 +294,17 @@ def _candidates(
     """All step sizes and smoothings for what a step's users send."""
     sampling = problem.user_deviation**2 / sent.vectors
     noise = problem.dimension * sent.scale**2 / sent.vectors
-    loudest = math.sqrt(sampling + noise * sent.radius**2)
+    first, margin = sent.radius, centring.margin(problem.dimension)
+    for _ in range(sent.warm_ups):
+        found = (problem.user_deviation**2 + problem.dimension * (sent.scale * first) ** 2) / sent.warm_users
+        first = centring.next_radius(problem.user_deviation, found, 0.0, margin, sent.radius)
+    loudest = math.sqrt(sampling + noise * first**2)
     root = loudest * math.sqrt(steps * (steps + 1) * (steps + 2) / 12) / problem.radius
     for parameter in smoothings(problem, options.smoothing, problem.radius, none=False):
         smoothness = _smoothness(problem, parameter)
-        for factor in STEPS:
+        for factor in STEPS if not sent.warm_ups else STEPS[(STEPS >= 0.25) & (STEPS <= 2)]:
             beta = smoothness * (1 + 1e-3) + factor * root
-            variances = np.full(steps, sampling + noise * sent.radius**2)
+            variances = np.full(steps, sampling + noise * first**2)
             if estimator == "tracking":
                 variances = centring.agd_variances(
                     path=_path(problem, steps, beta),
@@ -277,13 +314,13 @@ def _candidates(
                     sampling=sampling,
                     noise=noise,
                     spread=problem.user_deviation,
-                    margin=centring.margin(problem.dimension),
-                    first=sent.radius,
+                    margin=margin,
+                    first=first,
                 )
             risk = accelerated_risk(problem, steps, beta, smoothness, variances)
             risk += 0.5 * parameter * problem.lipschitz**2
             run = _Run(estimator, steps, sent, parameter, float(beta))
-            yield Candidate(risk + statistical_floor(problem), (steps,), run)
+            yield Candidate(risk + statistical_floor(problem), (steps + sent.warm_ups,), run)
 
 
 def _smoothness(problem: Problem, parameter: float) -> float:

@@ -1,1 +1,1 @@
-"""Bassily & Sun, Algorithm 4: SGD on private means around a centre that an earlier release or a range gives."""
+"""SGD on private means clipped around a centre: Bassily & Sun's Algorithm 4, and ours around the last release."""

@@ -1,6 +1,7 @@
-"""Noisy SGD whose gradient estimate is a private mean: clipped around zero, an earlier release, or a private range.
+"""Noisy SGD whose gradient estimate is a private mean, clipped around a centre: one loop for two algorithms.
 
-    c_t       0;  or the last release g_{t-1};  or a private range of this round's rotated gradients
+    c_t       mean-sgd: a private range of this round's rotated gradients; or 0, where C_t = L needs none
+              recentred-sgd: the last release g_{t-1}
     g_t       c_t + (1/B) Σ_{u in cohort t} clip_{C_t}(∇F_u(x_t) - c_t) + N(0, (C_t σ)² I)
     x_{t+1}   Proj(x_t - η g_t);                         model: mean of the last `suffix` iterates
 
@@ -8,11 +9,12 @@ Cohorts are drawn by the secret noise, afresh in every round: B users without re
 Every round, given its cohort and all earlier releases, is μ-GDP: the range by its choices, the rest by its Gaussian.
 Losses whose slope jumps are replaced by their Moreau envelope on request, or where centres need a smooth loss.
 
-Source: Bassily & Sun (2023), Algorithm 4 with the mean of Algorithm 1; noise once, around the centre that was released.
+Source: `mean-sgd` is Bassily & Sun (2023), Algorithm 4 with the mean of Algorithm 1, noise once around the centre that
+was released; the centre of `recentred-sgd` is ours. As printed: `printed.bassily_sun`.
 Statement and proof: docs/privacy/mean-sgd.md.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import Update, Vector
@@ -41,7 +44,7 @@ class MeanSGDState:
 
 
 class MeanSGD:
-    """Algorithm object for a plan with MeanSGDParameters."""
+    """Algorithm object for a plan with MeanSGDParameters, of `mean-sgd` or `recentred-sgd`."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -71,10 +74,7 @@ class MeanSGD:
         centre, radius, gaussian = state.centre, state.radius, p.noise
         entries: tuple[Release, ...] = ()
         if (crude := p.crude) is not None:
-            assert isinstance(answers, Answers)
-            signs = public_signs(self.plan.seed, t, len(centre))
-            centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
-            entries = (crude.entry(len(centre)),)
+            centre, entries = self._range(crude, t, answers, noise)
         reduction = ClippedSum(radius, p.cohort_size, centre)
         sums = summed(answers, reduction)
         mean = sums if isinstance(sums, NoisySums) else reduction.unit_mean(sums)
@@ -84,10 +84,7 @@ class MeanSGD:
         running = state.running + iterate / p.suffix if p.rounds - t <= p.suffix else state.running
         after = MeanSGDState(t + 1, iterate, state.centre, radius, running)
         if p.estimator == "tracking":
-            variance = p.sampling_variance + len(centre) * (radius * p.noise_scale) ** 2
-            drift = p.smoothness * float(np.linalg.norm(iterate - state.iterate))
-            following = next_radius(p.spread, variance, drift, margin(len(centre)), p.first_radius)
-            after = MeanSGDState(t + 1, iterate, gradient, following, running)
+            after = replace(after, centre=gradient, radius=self._recentred(state, iterate))
         diagnostics = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
         return Update(after, entries, {"radius": radius}, diagnostics)
 
@@ -98,6 +95,22 @@ class MeanSGD:
     def iterate(self, state: MeanSGDState) -> Vector:
         """As `model`: every iterate is already private."""
         return self.model(state)
+
+    def _range(
+        self, crude: PrivateRange, t: int, answers: Answers | Sums, noise: NoiseSource
+    ) -> tuple[Vector, tuple[Release, ...]]:
+        """Return the crude mean of Algorithm 1 by Algorithm 6, and its ledger entry."""
+        assert isinstance(answers, Answers)
+        signs = public_signs(self.plan.seed, t, self.plan.problem.dimension)
+        centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
+        return centre, (crude.entry(len(centre)),)
+
+    def _recentred(self, state: MeanSGDState, iterate: Vector) -> float:
+        """Return the radius around this round's release within which the next gradients are expected."""
+        p, d = self.parameters, len(iterate)
+        variance = p.sampling_variance + d * (state.radius * p.noise_scale) ** 2
+        drift = p.smoothness * float(np.linalg.norm(iterate - state.iterate))
+        return next_radius(p.spread, variance, drift, margin(d), p.first_radius)
 
     def _reduction(self, state: MeanSGDState) -> ClippedSum | None:
         """All that a round reads of its answers; a crude mean reads every row."""

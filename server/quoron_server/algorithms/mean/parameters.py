@@ -1,4 +1,4 @@
-"""Public numbers of `mean-sgd`."""
+"""Public numbers of `mean-sgd` and `recentred-sgd`."""
 
 from dataclasses import dataclass
 from typing import Literal

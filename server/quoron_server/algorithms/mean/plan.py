@@ -1,4 +1,4 @@
-"""Plans of `mean-sgd`: estimator, cohort, rounds and step by predicted risk, the noise by exact accounting.
+"""Plans of `mean-sgd` and `recentred-sgd`: centre, cohort, rounds, step by predicted risk; noise by exact accounting.
 
 A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
 `wor_epsilon`, on cohorts by coins, without a range, `poisson_epsilon`. docs/privacy/mean-sgd.md#ms1. A central limit
@@ -6,8 +6,10 @@ ranks candidates and sets no noise.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -39,30 +41,43 @@ from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameter
 from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.draws import DRAWS, room_for_counts
 from quoron_server.algorithms.noisy.sampled import Sampling
-from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.algorithms.search import NEAR, Candidate, best, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
-NAME = "mean-sgd"
+NAME, RECENTRED = "mean-sgd", "recentred-sgd"
 THEOREM = "docs/privacy/mean-sgd.md#ms1"
 COINS = "docs/privacy/mean-sgd.md#ms3"
-ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
-LARGEST_ROUNDS = 1024
+ESTIMATORS: Mapping[str, tuple[Estimator, ...]] = MappingProxyType({NAME: ("range", "clip"), RECENTRED: ("tracking",)})
+SMALLEST_ROUNDS, LARGEST_ROUNDS = 4, 1024
+LATE = (0.5, 0.25)  # shares of the iterates that may be averaged where the curvature is unknown, beside all
+WORST_SIGNAL = 0.3002  # max over a of a(1 - a/√(1 + a²)): what an error of 1 in a linear loss's gradient leaves at most
+STEPS = 17  # of a linear loss that are tried
+WIDER = (1.0, 2.0, 4.0, 8.0)  # times the reach of users, tried for the bins of a range
 FAILURE = 1e-3  # chance that a private range misses in any round
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSGDOptions:
+class RecentredSGDOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None
     rate: float | None = None  # B / n
     step_size: float | None = None
     clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
-    estimator: Literal["auto", "clip", "tracking", "range"] = "tracking"
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
     sampling: Literal["auto", "coins", "uniform"] = "auto"  # how cohorts are drawn; coins need less noise
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSGDOptions(RecentredSGDOptions):
+    """The same, and the centre: a private range, or 0 and no crude mean, which is Algorithm 1 for a radius of L."""
+
+    estimator: Literal["auto", "range", "clip"] = "range"
+
+
+Options = MeanSGDOptions | RecentredSGDOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +91,34 @@ class _Run:
     phase: PhaseModel
 
 
-def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: Options) -> Chosen:
     """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
     _require(problem, privacy, options)
-    wanted = ESTIMATORS if options.estimator == "auto" else (options.estimator,)
-    found = {name: _best(problem, privacy, options, name) for name in wanted}
-    feasible = {name: best for name, best in found.items() if best is not None}
+    found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
+    feasible = {name: tried[0].risk for name, tried in found.items() if tried}
     if not feasible:
         raise _infeasible(problem, privacy, options)
-    name = min(feasible, key=lambda each: feasible[each].risk)
-    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found, name, options))
+    name, reason = min(feasible, key=lambda estimator: feasible[estimator]), _reason(found)
+    drawn, *everybody = (_calibrated(problem, privacy, options, tried.of, reason) for tried in found[name])
+    for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
+        assert drawn.risk is not None
+        assert other.risk is not None
+        if other.risk * NEAR < drawn.risk:
+            return other
+    return drawn
 
 
 def verify(plan: Plan) -> None:
     """Radius-free noise and the choices of the range are as private as they claim; all rounds: the registry."""
-    p = plan.parameters_of(MeanSGDParameters)
+    p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
     users = plan.problem.users
     rough, promise = plan.problem.smoothness is None, plan.guarantee
     drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
     checks.require(
-        NAME,
+        name,
         ("cohorts drawn for the adjacency promised", drawn, p.sampling),
         ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
-        ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
+        (f"estimator {' or '.join(ESTIMATORS[name])}", p.estimator in ESTIMATORS[name], p.estimator),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds, p.suffix),
         (
@@ -158,35 +178,61 @@ def beside(p: MeanSGDParameters, mu: float) -> MeanSGDParameters | None:
     return replace(p, noise_scale=scale, round_mu=round_mu)
 
 
-def _require(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> None:
-    checks.require_choice(options, estimator=("auto", *ESTIMATORS), sampling=("auto", "coins", "uniform"))
-    zero_out = privacy.adjacency == "zero-out"
+def _require(problem: Problem, privacy: Privacy, options: Options) -> None:
+    checks.require_choice(options, sampling=("auto", "coins", "uniform"))
+    if isinstance(options, MeanSGDOptions):
+        checks.require_choice(options, estimator=("auto", *ESTIMATORS[NAME]))
+    zero_out, ranges = privacy.adjacency == "zero-out", _wanted(options) == ("range",)
+    if zero_out and ranges:
+        needs = "privacy.adjacency=replace-one, or algorithm.options.estimator=clip"
+        raise Infeasible(NAME, "nothing is proved of a private range under zero-out", needs)
     for wrong, why in (
         (zero_out and options.sampling == "uniform", "privacy.adjacency=replace-one with cohorts of a fixed size"),
-        (zero_out and options.estimator == "range", "privacy.adjacency=replace-one with a private range"),
-        (options.sampling == "coins" and options.estimator == "range", "sampling=uniform with a private range"),
+        (options.sampling == "coins" and ranges, "sampling=uniform with a private range"),
     ):
         if wrong:
             raise ConfigError(f"Expected {why}, got {options} under {privacy.adjacency}: nothing else is proved.")
     checks.require_options(options, "smoothing", "clip_norm", "step_size")
     checks.require_rough(problem, options.smoothing)
-    require_cohorts(NAME, problem, 1)
+    require_cohorts(_name(options), problem, 1)
 
 
-def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> Candidate[_Run] | None:
-    """The estimator's candidate with fewest answers among about the best; None where none is feasible."""
+def _name(options: Options) -> str:
+    return NAME if isinstance(options, MeanSGDOptions) else RECENTRED
+
+
+def _wanted(options: Options) -> tuple[Estimator, ...]:
+    """Estimators to choose among."""
+    if isinstance(options, MeanSGDOptions) and options.estimator != "auto":
+        return (options.estimator,)
+    return ESTIMATORS[_name(options)]
+
+
+def _best(problem: Problem, privacy: Privacy, options: Options, estimator: Estimator) -> list[Candidate[_Run]]:
+    """The estimator's candidate with fewest answers among about the best, and where that draws, of those that do not.
+
+    Empty where none is feasible.
+    """
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
-    grid = [(rate, rounds) for rate in _rates(problem, options) for rounds in _rounds(options)]
-    return best(
+    grid = [
+        (rate, rounds)
+        for rate in _rates(problem, options)
+        for rounds in _rounds(problem, options)
+        if rate == 1 or rounds >= SMALLEST_ROUNDS or options.rounds  # of fewer a central limit says nothing
+    ]
+    tried = [
         candidate
         for sampling in _samplings(privacy, options, estimator)
         for candidate in _candidates(
             problem, options, estimator, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in grid]
         )
-    )
+    ]
+    first, everybody = best(tried), best(each for each in tried if each.of.rate == 1)
+    found = [first] if first is everybody else [first, everybody]
+    return [each for each in found if each is not None]
 
 
-def _samplings(privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> tuple[Sampling, ...]:
+def _samplings(privacy: Privacy, options: Options, estimator: Estimator) -> tuple[Sampling, ...]:
     """Ways of drawing cohorts that something is proved of, and that are asked for."""
     if privacy.adjacency == "zero-out":
         return () if estimator == "range" else ("poisson",)
@@ -197,17 +243,22 @@ def _samplings(privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) 
     return offered.get(options.sampling, (*offered["uniform"], *offered["coins"]))
 
 
-def _rates(problem: Problem, options: MeanSGDOptions) -> list[float]:
+def _rates(problem: Problem, options: Options) -> list[float]:
     return [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
 
 
-def _rounds(options: MeanSGDOptions) -> list[int]:
-    return [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
+def _rounds(problem: Problem, options: Options) -> list[int]:
+    """Of a linear loss a single step may be the best: its gradient is the same everywhere."""
+    return (
+        [options.rounds]
+        if options.rounds
+        else round_grid(LARGEST_ROUNDS, smallest=1 if problem.beta == 0 else SMALLEST_ROUNDS)
+    )
 
 
 def _candidates(
     problem: Problem,
-    options: MeanSGDOptions,
+    options: Options,
     estimator: Estimator,
     sampling: Sampling,
     wanted: Sequence[tuple[float, int, float]],
@@ -222,7 +273,7 @@ def _candidates(
 
 
 def _within(
-    problem: Problem, options: MeanSGDOptions, estimator: Estimator, rate: float, rounds: int, mu: float
+    problem: Problem, options: Options, estimator: Estimator, rate: float, rounds: int, mu: float
 ) -> tuple[float, float]:
     """(first radius, μ left for the Gaussian); μ is 0 where a range takes all of it."""
     if estimator != "range":
@@ -233,7 +284,7 @@ def _within(
 
 def _best_steps(
     problem: Problem,
-    options: MeanSGDOptions,
+    options: Options,
     estimator: Estimator,
     sampling: Sampling,
     feasible: Sequence[tuple[float, int, float, float]],
@@ -262,18 +313,38 @@ def _best_steps(
 
     variances = tracked if estimator == "tracking" else samplings + problem.dimension * (units * firsts) ** 2
     extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
-    found = best_phases(seen, rounds, variances, step_size=options.step_size)
+    if seen.beta == 0:  # the steps see the users at hand, whose mean gradient is so far from the population's
+        extra += WORST_SIGNAL * problem.distance * problem.user_deviation / math.sqrt(problem.users)
+    # The bound for unknown curvature is about all iterates, or about late ones from anywhere: worth it where early
+    # releases are far noisier.
+    late = seen.beliefs.isotropic is None and estimator == "tracking"
+    tried = _linear_steps(seen, rounds, samplings, units, firsts) if seen.beta == 0 else None
+    shares = (1.0, *LATE) if late else None
+    found = best_phases(seen, rounds, variances, step_size=options.step_size, steps=tried, shares=shares)
     return [
         Candidate(risk + extra, (rate * phase.rounds,), _Run(estimator, sampling, rate, parameter, phase))
         for (rate, *_), (risk, phase) in zip(feasible, found, strict=True)
     ]
 
 
+def _linear_steps(problem: Problem, rounds: Sequence[int], samplings: Vector, units: Vector, firsts: Vector) -> Vector:
+    """Return steps for a linear loss: about (distance)/√(V T), the best for one variance V; shape (W, K).
+
+    From the noise of the first radius, which is the largest, to that of one as small as users' spread.
+    """
+    noises = problem.dimension * units**2
+    settled = np.minimum(firsts, centring.margin(problem.dimension) * problem.user_deviation)
+    loud, quiet = samplings + noises * firsts**2, samplings + noises * settled**2
+    ends = (problem.distance / np.sqrt(variance * np.array(rounds)) for variance in (loud, quiet))
+    low, high = ends
+    return np.geomspace(low / 2, 4 * high, STEPS, axis=1)
+
+
 def _cohort(problem: Problem, rate: float) -> int:
     return max(1, round(rate * problem.users))
 
 
-def _first_radius(problem: Problem, options: MeanSGDOptions) -> float:
+def _first_radius(problem: Problem, options: Options) -> float:
     return options.clip_norm or default_clip(problem)
 
 
@@ -283,28 +354,36 @@ def _reach(problem: Problem) -> float:
 
 
 def _range(
-    problem: Problem, options: MeanSGDOptions, cohort: int, rounds: int, mu: float
+    problem: Problem, options: Options, cohort: int, rounds: int, mu: float
 ) -> tuple[PrivateRange, float, float] | None:
-    """(range, radius around it, μ left for the Gaussian) of one round; None where the range takes all of μ."""
-    try:
-        mean = truncated_mean.calibrate(
-            "range",
-            users=cohort,
-            dimension=problem.dimension,
-            bound=_first_radius(problem, options),
-            spread=_reach(problem),
-            mu=mu,
-            failure=FAILURE / rounds,
-        )
-    except Infeasible:
-        return None
-    assert isinstance(mean.crude, PrivateRange)
-    return mean.crude, mean.radius, math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
+    """(range, radius around it, μ left for the Gaussian) of one round; None where the range takes all of μ.
+
+    The least noise of ranges for users who lie as far apart as they are believed to, or farther: wider bins are fewer,
+    and cost less of μ. Where a range leaves half of μ² none twice as wide is better.
+    """
+    found: list[tuple[float, tuple[PrivateRange, float, float]]] = []
+    for factor in WIDER:
+        with suppress(Infeasible):
+            mean = truncated_mean.calibrate(
+                "range",
+                users=cohort,
+                dimension=problem.dimension,
+                bound=_first_radius(problem, options),
+                spread=factor * _reach(problem),
+                mu=mu,
+                failure=FAILURE / rounds,
+            )
+            assert isinstance(mean.crude, PrivateRange)
+            left = math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
+            found.append((mean.radius / left, (mean.crude, mean.radius, left)))
+            if 2 * left**2 >= mu**2:
+                break
+    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run: _Run, reason: str) -> Chosen:
+def _calibrated(problem: Problem, privacy: Privacy, options: Options, run: _Run, reason: str) -> Chosen:
     rounds, cohort = run.phase.rounds, _cohort(problem, run.rate)
-    delta = checks.left_of_delta(NAME, privacy, gaussians=rounds * problem.dimension)
+    delta = checks.left_of_delta(_name(options), privacy, gaussians=rounds * problem.dimension)
     draws = DRAWS[run.sampling]
     mu = draws.round_mu(draws.rate(cohort, problem.users), rounds, privacy.epsilon, delta)
     fixed = replace(options, smoothing=run.smoothing or None)
@@ -343,21 +422,21 @@ def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run
     return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
-def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, options: MeanSGDOptions) -> str:
+def _reason(found: dict[Estimator, list[Candidate[_Run]]]) -> str:
     """Why this estimator, in one phrase."""
-    if options.estimator != "auto":
+    if len(found) == 1:
         return "asked for"
-    risks = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    risks = [f"{name} {f'{tried[0].risk:.2g}' if tried else 'is infeasible'}" for name, tried in found.items()]
     return f"least predicted risk: {', '.join(risks)}"
 
 
-def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Infeasible:
+def _infeasible(problem: Problem, privacy: Privacy, options: Options) -> Infeasible:
     """Only a range can fail: it needs users enough for half of a round's μ."""
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
     bound, reach = _first_radius(problem, options), _reach(problem)
     needs = []
     for rate in [options.rate] if options.rate else RATES:
-        for rounds in _rounds(options):
+        for rounds in _rounds(problem, options):
             bins = _bins(bound, reach, problem.dimension, _cohort(problem, rate), FAILURE / rounds)
             users = private_range.crude_mean_users(
                 dimension=problem.dimension,
@@ -368,7 +447,7 @@ def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> 
             )
             needs.append(math.ceil(users / rate))
     condition = f"{problem.users:,} users are too few for a private range of {problem.dimension} coordinates a round"
-    return Infeasible.too_few(NAME, condition, min(needs), also=", or algorithm.options.estimator='tracking'")
+    return Infeasible.too_few(NAME, condition, min(needs), also=", or recentred-sgd")
 
 
 def _bins(bound: float, reach: float, dimension: int, users: int, failure: float) -> int:

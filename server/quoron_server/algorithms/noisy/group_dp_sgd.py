@@ -154,7 +154,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
             "docs/privacy/group-privacy.md#sampled-items",
             _pairs,
             one_server="its promise is amplification by secret samples, and two servers see whom they ask: take "
-            "mean-sgd or tracking-srgd",
+            "recentred-sgd or tracking-srgd",
         ),
         options=GroupDPSGDOptions,
         parameters=GroupSGDParameters,
