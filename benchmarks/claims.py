@@ -1,0 +1,595 @@
+"""Declare, run, analyse and render experiments that check exponents claimed in papers.
+
+An experiment (`Experiment`) is a declaration. `run` carries out its simulations and appends one JSON line a run, so that
+an interrupted call goes on where it stopped. `analyse` fits slopes by least squares on log means, with a standard error
+by bootstrap over seeds. `page` and `picture` render what has been measured, however much that is.
+
+`papers.py` has the declarations and the command.
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import quoron
+from quoron import Keep
+from quoron.reports.pictures import ALONE, HUES, WIDTH, Axis, Line, chart, number
+from quoron_privacy.errors import QuoronError
+
+Measure = Literal["excess", "rounds", "gradients", "removed"]
+Record = Mapping[str, Any]
+Settings = tuple[str, ...]
+Key = tuple[str, Settings, int]  # preset, settings, seed
+
+SCOUTS = 2  # seeds that look for the worst signal or the fewest rounds; the others run only there
+HALVINGS = range(-4, 9)  # the signals that are tried are 2^k times the claimed error
+LARGEST_SIGNAL = 0.9  # of an item's norm
+NEAR = 1.10  # a risk within ten per cent of the best is as good
+TOLERANCE = 0.1  # a slope this far above the claim still confirms it
+RESAMPLES = 2_000
+FLOOR = 0.30  # worst excess of one gradient step on a linear loss, in units of radius times the gradient's error
+DOMINATES = 2.0  # multiples of the statistical floor from which privacy is said to dominate
+FEWEST_POINTS = 3  # of a fitted slope
+
+
+class Sizes(NamedTuple):
+    """What a claim's formula depends on."""
+
+    users: int  # n
+    items: int  # m
+    dimension: int  # d
+    epsilon: float
+    delta: float
+    share: float = 0.0  # of users who are outliers
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm in an experiment, and the claim made for it where that is not the experiment's."""
+
+    label: str
+    settings: Settings
+    claimed: Callable[[Sizes], float] | None = None
+    unit: Callable[[Sizes], float] | None = None  # of signals; None: what is claimed
+    against: "Row | None" = None  # the row's risk is divided by the risk of this one
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A claim of a paper, the instance on which it is measured, and what would falsify it."""
+
+    name: str
+    paper: str
+    claim: str
+    place: str  # theorem, table or line
+    measure: Measure
+    across: Literal["users", "items", "share"]
+    points: tuple[Sizes, ...]
+    claimed: Callable[[Sizes], float]  # up to a constant; its slope over the points is the claimed exponent
+    rows: tuple[Row, ...]
+    falsified: str
+    instance: str
+    preset: str
+    settings: Settings = ()
+    scaled: Callable[[Sizes], Settings] = lambda _: ()  # settings that change with the point
+    unmet: Callable[[Sizes], tuple[str, ...]] = lambda _: ()  # conditions of the theorem that a point breaks
+    signals: bool = False  # whether the worst signal of the linear family is sought, in units of `Row.unit`
+    rounds: tuple[int, ...] = ()  # the grid in which the fewest sufficient rounds are sought
+    target: float | None = None  # a share of the start's excess is sufficient; None: near the grid's best
+    exact: bool = False  # whether a smaller exponent falsifies the claim as well
+    seeds: int = 100  # at most
+
+
+@dataclass(frozen=True)
+class Task:
+    """All runs of one row at one point."""
+
+    preset: str
+    settings: Settings
+    unit: float = 0.0  # of signals; 0: the signal is the preset's
+    rounds: tuple[int, ...] = ()
+    target: float | None = None
+
+    def variants(self) -> list[tuple[float, Settings]]:
+        """The values over which the worst or the fewest is sought, each with its settings."""
+        if self.unit:
+            signals = [(k, self.unit * 2.0**k) for k in HALVINGS]
+            return [
+                (float(k), (*self.settings, f"population.signal_norm={signal:.4g}"))
+                for k, signal in signals
+                if signal <= LARGEST_SIGNAL
+            ]
+        if self.rounds:
+            return [(float(t), (*self.settings, f"algorithm.options.rounds={t}")) for t in self.rounds]
+        return [(0.0, self.settings)]
+
+
+def task_of(experiment: Experiment, row: Row, sizes: Sizes) -> Task:
+    """The runs of a row at a point; experiments that need the same runs share them."""
+    settings = (
+        f"population.users={sizes.users}",
+        f"population.items_per_user={sizes.items}",
+        f"population.dimension={sizes.dimension}",
+        f"privacy.epsilon={sizes.epsilon:g}",
+        f"privacy.delta={sizes.delta:g}",
+        *((f"population.outlier_fraction={sizes.share:g}",) if sizes.share else ()),
+        *experiment.settings,
+        *experiment.scaled(sizes),
+        *row.settings,
+    )
+    unit = (row.unit or experiment.claimed)(sizes) if experiment.signals else 0.0
+    return Task(experiment.preset, settings, unit, experiment.rounds, experiment.target)
+
+
+# --- running
+
+
+class Lines:
+    """The JSON lines of all runs so far, by what was run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: dict[Key, Record] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                record = json.loads(line)
+                self.records[record["preset"], tuple(record["settings"]), record["seed"]] = record
+            except (ValueError, KeyError):  # the last line of a call that was killed
+                continue
+
+    def forget(self, gone: Callable[[Record], bool]) -> None:
+        """Rewrite the file without some records."""
+        self.records = {key: record for key, record in self.records.items() if not gone(record)}
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in self.records.values())
+        self.path.write_text(text, encoding="utf-8")
+
+    def measured(self, preset: str, settings: Settings, seed: int) -> Record:
+        """What a run found; it is carried out, and its line appended, where it has not been."""
+        key = preset, settings, seed
+        if key not in self.records:
+            record = {"preset": preset, "settings": list(settings), "seed": seed, **simulated(preset, settings, seed)}
+            with self.path.open("a", encoding="utf-8") as file:  # one write: two processes append to one file
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self.records[key] = record
+        return self.records[key]
+
+
+class Removals:
+    """Count the answers that a filter removed, in all rounds (simulation only)."""
+
+    def __init__(self) -> None:
+        self.removed = self.answers = 0
+
+    def started(self, plan: Any) -> None:
+        """Nothing to do."""
+
+    def round_finished(self, event: Any) -> None:
+        """Add one round."""
+        self.answers += event.messages
+        self.removed += sum(int(event.diagnostics.get(name, 0)) for name in ("filtered", "removed", "removed_chains"))
+
+    def finished(self, model: Any) -> None:
+        """Nothing to do."""
+
+
+def simulated(preset: str, settings: Settings, seed: int) -> dict[str, Any]:
+    """The figures of one run, or why there is no plan for it."""
+    removals = Removals()
+    seeds = [f"run.seed={seed}", f"run.simulation_seed={seed}", f"population.seed={seed}"]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run = quoron.simulate(
+                preset, keep=Keep(Path(folder) / "run"), settings=[*settings, *seeds], observers=[removals]
+            )
+        except QuoronError as error:
+            return {"refused": str(error)}
+    found = run.summary
+    return {
+        "excess": found.excess_in_domain,
+        "start": found.excess_risk_initial,
+        "rounds": found.rounds,
+        "gradients": found.gradient_evaluations,
+        "removed": removals.removed,
+        "answers": removals.answers,
+        "halted": found.halted,
+        "seconds": round(found.seconds, 2),
+    }
+
+
+def measured(task: Task, lines: Lines, seeds: int) -> None:
+    """Carry out a task: scouts first, then all seeds where they found the worst signal or the fewest rounds."""
+    variants = dict(task.variants())
+    scouts = range(1, min(SCOUTS, seeds) + 1)
+
+    def runs(value: float, which: range) -> list[Record]:
+        return [lines.measured(task.preset, variants[value], seed) for seed in which]
+
+    def mean(value: float) -> float:
+        return float(np.mean([record.get("excess", -math.inf) for record in runs(value, scouts)]))
+
+    if any("refused" in record for record in runs(next(iter(variants)), range(1, 2))) and not task.rounds:
+        return
+    if task.unit:
+        runs(_climbed(list(variants), mean), range(1, seeds + 1))
+    elif task.target is not None:
+        for rounds in variants:
+            found = runs(rounds, scouts)
+            if any("refused" in record for record in found):
+                continue
+            if np.mean([record["excess"] for record in found]) > 1.3 * _wanted(task, found):
+                continue
+            if np.mean([record["excess"] for record in runs(rounds, range(1, seeds + 1))]) <= _wanted(task, found):
+                return
+    else:
+        for value in variants:
+            runs(value, range(1, seeds + 1))
+
+
+def _climbed(values: list[float], height: Callable[[float], float]) -> float:
+    """The value with the largest height, uphill from one that is usually near."""
+    place = min(HALVINGS.index(2), len(values) - 1)
+    step = 1 if place + 1 < len(values) and height(values[place + 1]) > height(values[place]) else -1
+    while 0 <= place + step < len(values) and height(values[place + step]) > height(values[place]):
+        place += step
+    return values[place]
+
+
+def _wanted(task: Task, found: Sequence[Record]) -> float:
+    return (task.target or 0.0) * float(np.mean([record["start"] for record in found]))
+
+
+def run(
+    experiments: Sequence[Experiment],
+    path: Path,
+    seeds: int,
+    processes: int,
+    said: Callable[[str], None],
+    *,
+    again: bool = False,
+) -> None:
+    """Carry out whatever is missing of some experiments; with `again`, all of them.
+
+    What was refused is tried again, since plans may have changed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tasks = {
+        task_of(experiment, each, sizes): (f"{experiment.name}, {each.label}, {at(experiment, sizes)}", experiment)
+        for experiment in experiments
+        for row in experiment.rows
+        for each in (row, *([row.against] if row.against else []))
+        for sizes in experiment.points
+    }
+    own = {(task.preset, settings) for task in tasks for _, settings in task.variants()}
+    Lines(path).forget(
+        lambda record: (again or "refused" in record) and (record["preset"], tuple(record["settings"])) in own
+    )
+    if processes == 1:
+        for task, (title, experiment) in tasks.items():
+            measured(task, Lines(path), min(seeds, experiment.seeds))
+            said(title)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        waiting = {
+            pool.submit(_carried_out, task, path, min(seeds, experiment.seeds)): title
+            for task, (title, experiment) in tasks.items()
+        }
+        for done in as_completed(waiting):
+            done.result()
+            said(waiting[done])
+
+
+def _carried_out(task: Task, path: Path, seeds: int) -> None:
+    measured(task, Lines(path), seeds)
+
+
+# --- analysis
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one row has measured at one point: a value for each resample of the seeds, the plain mean first."""
+
+    sizes: Sizes
+    values: NDArray[np.float64]  # (1 + RESAMPLES,); NaN where nothing is sufficient
+    seeds: int
+    claimed: float
+    record: Record  # of the first seed
+    halted: float  # share of runs that halted
+    excess: float
+
+    @property
+    def value(self) -> float:
+        """The mean over seeds."""
+        return float(self.values[0])
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        return float(np.nanstd(self.values[1:])) if self.seeds > 1 else math.nan
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the opening table."""
+
+    experiment: Experiment
+    row: Row
+    points: tuple[Point, ...]
+    refused: Mapping[Sizes, str]
+    claimed: float  # exponent
+    slope: float
+    error: float
+    verdict: str
+    regime: str
+
+
+def analyse(experiment: Experiment, lines: Lines, seeds: int) -> list[Finding]:
+    """The findings of an experiment, from the runs that there are."""
+    return [_finding(experiment, row, lines, seeds) for row in experiment.rows]
+
+
+def _finding(experiment: Experiment, row: Row, lines: Lines, seeds: int) -> Finding:
+    draws = np.random.default_rng(0).integers(0, seeds, (RESAMPLES, seeds))
+    draws = np.vstack([np.arange(seeds), draws])
+    points, refused = [], {}
+    formula = row.claimed or experiment.claimed
+    for sizes in experiment.points:
+        found = _point(experiment, row, sizes, lines, draws)
+        if isinstance(found, str):
+            refused[sizes] = found
+        elif found is not None:
+            points.append(found)
+    logs = np.log([x_of(experiment, point.sizes) for point in points])
+    fitted = [k for k, point in enumerate(points) if math.isfinite(point.value) and point.value > 0]
+    slope = error = math.nan
+    if len(fitted) >= 2:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            heights = np.log(np.array([points[k].values for k in fitted]))
+        slopes = np.polyfit(logs[fitted], np.where(np.isfinite(heights), heights, heights[:, :1]), 1)[0]
+        slope = float(slopes[0])
+        if min(points[k].seeds for k in fitted) > 1:
+            error = float(np.std(slopes[1:]))
+    every = np.log([x_of(experiment, sizes) for sizes in experiment.points])
+    claimed = float(np.polyfit(every, np.log([formula(sizes) for sizes in experiment.points]), 1)[0])
+    inside = sum(not experiment.unmet(points[k].sizes) for k in fitted)
+    verdict = judged(slope, claimed, len(fitted), inside, exact=experiment.exact)
+    measured_points = tuple(points[k] for k in fitted)
+    return Finding(
+        experiment, row, tuple(points), refused, claimed, slope, error, verdict, _regime(experiment, measured_points)
+    )
+
+
+def judged(slope: float, claimed: float, points: int, inside: int, *, exact: bool = False) -> str:
+    """The verdict: upper bounds are confirmed by slopes that are not above the claim, equalities by those near it."""
+    if points < FEWEST_POINTS:
+        return "not measured"
+    if slope <= claimed + TOLERANCE and not (exact and slope < claimed - TOLERANCE):
+        return "confirmed"
+    return "not confirmed" if inside >= FEWEST_POINTS else "outside its regime"
+
+
+def _point(
+    experiment: Experiment, row: Row, sizes: Sizes, lines: Lines, draws: NDArray[np.int64]
+) -> Point | str | None:
+    """A measured point, why there is no plan for it, or None where it has not been run."""
+    task = task_of(experiment, row, sizes)
+    claimed = (row.claimed or experiment.claimed)(sizes)
+    found: dict[float, list[Record]] = {}
+    refusals = []
+    for value, settings in task.variants():
+        records = [lines.records.get((task.preset, settings, seed)) for seed in range(1, draws.shape[1] + 1)]
+        had = [record for record in records if record is not None]
+        refusals += [record["refused"] for record in had if "refused" in record]
+        if had and "refused" not in had[0]:
+            found[value] = had
+    if not found:
+        return refusals[0] if refusals else None
+    if task.rounds:
+        values, best = _fewest(experiment, task, found, draws)
+    else:
+        best = max(found, key=lambda value: float(np.mean([record["excess"] for record in found[value][:SCOUTS]])))
+        values = _resampled(found[best], _figure(experiment.measure), draws)
+    if row.against is not None:
+        other = _point(experiment, row.against, sizes, lines, draws)
+        if not isinstance(other, Point):
+            return other
+        values = values / other.values
+    had = found[best]
+    halted = float(np.mean([bool(record["halted"]) for record in had]))
+    excess = float(np.mean([record["excess"] for record in had]))
+    return Point(sizes, values, len(had), claimed, had[0], halted, excess)
+
+
+def _figure(measure: Measure) -> Callable[[Record], float]:
+    if measure == "removed":
+        return lambda record: record["removed"] / record["answers"]
+    return lambda record: float(record[measure])
+
+
+def _resampled(records: Sequence[Record], figure: Callable[[Record], float], draws: NDArray[np.int64]) -> Any:
+    """Means over resamples of the seeds that there are; all points use the same resamples."""
+    return np.array([figure(record) for record in records])[draws % len(records)].mean(axis=1)
+
+
+def _fewest(
+    experiment: Experiment, task: Task, found: Mapping[float, list[Record]], draws: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], float]:
+    """The fewest sufficient rounds, or the gradients that they take, for each resample; NaN: none is sufficient."""
+    whole = max(len(records) for records in found.values())
+    means = {t: _resampled(records, _figure("excess"), draws) for t, records in found.items()}
+    if task.target is None:
+        limit = NEAR * np.min(list(means.values()), axis=0)
+    else:
+        limit = np.full(len(draws), _wanted(task, next(iter(found.values()))))
+        means = {t: mean for t, mean in means.items() if len(found[t]) == whole or mean[0] > limit[0]}
+    values = np.full(len(draws), math.nan)
+    for t in sorted(means, reverse=True):
+        first = float(t) if experiment.measure == "rounds" else float(found[t][0]["gradients"])
+        values = np.where(means[t] <= limit, first, values)
+    sufficient = [t for t in sorted(means) if means[t][0] <= limit[0]]
+    return values, sufficient[0] if sufficient else min(means, key=lambda t: float(means[t][0]))
+
+
+def _regime(experiment: Experiment, points: Sequence[Point]) -> str:
+    """What dominates the measured error, and how far it is from the formula without constants."""
+    if not points:
+        return "no run reached the target" if experiment.rounds else "no point"
+    texts = []
+    ends = [points[0], points[-1]] if len(points) > 1 else [points[0]]
+    if experiment.signals and experiment.measure == "excess" and not any(row.against for row in experiment.rows):
+        above = [point.value / (FLOOR / math.sqrt(point.sizes.users * point.sizes.items)) for point in ends]
+        names = ["privacy" if ratio >= DOMINATES else "statistics" for ratio in above]
+        texts.append(f"{' to '.join(dict.fromkeys(names))} ({_span(above)} × the statistical floor)")
+    if experiment.measure in ("excess", "rounds"):
+        texts.append(f"{_span([point.value / point.claimed for point in ends])} × the formula")
+    if experiment.measure == "removed":
+        texts.append(f"{_span([point.value / point.sizes.share for point in ends])} removals an outlier")
+        halted = max(point.halted for point in points)
+        texts.append(f"up to {halted:.0%} of runs halted" if halted else "no run halted")
+    unmet = dict.fromkeys(text for point in points for text in experiment.unmet(point.sizes))
+    if unmet:
+        texts.append(f"not met: {', '.join(unmet)}")
+    return "; ".join(texts) or "—"
+
+
+def _span(values: Sequence[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{value:.2g}" for value in values))
+
+
+def x_of(experiment: Experiment, sizes: Sizes) -> float:
+    """The number on the experiment's axis."""
+    return float(getattr(sizes, experiment.across))
+
+
+def at(experiment: Experiment, sizes: Sizes) -> str:
+    """A point, in words."""
+    name = {"users": "n", "items": "m", "share": "share"}[experiment.across]
+    return (
+        f"{name} = {x_of(experiment, sizes):,.4g}"
+        if experiment.across == "share"
+        else (f"{name} = {int(x_of(experiment, sizes)):,}")
+    )
+
+
+# --- rendering
+
+TITLES = {"excess": "excess risk", "rounds": "rounds", "gradients": "gradient evaluations", "removed": "share removed"}
+AXES = {"users": "users n", "items": "items a user m", "share": "share of outliers"}
+
+
+def picture(findings: Mapping[Experiment, Sequence[Finding]], columns: int = 2) -> bytes:
+    """One SVG: a chart an experiment, measured points with two standard errors, the claimed slope dashed."""
+    charts = [drawn for experiment, found in findings.items() if (drawn := _chart(experiment, found))]
+    heights = [float(text.split('viewBox="0 0 ')[1].split('"')[0].split()[1]) for text in charts]
+    tops = [8.0]
+    for first in range(0, len(charts), columns):
+        tops.append(tops[-1] + max(heights[first : first + columns]) + 24)
+    inner = "\n".join(
+        text.replace(
+            "<svg ",
+            f'<svg x="{10 + (WIDTH + 20) * (place % columns)}" y="{tops[place // columns]:g}" width="{WIDTH}" '
+            f'height="{heights[place]:g}" ',
+            1,
+        )
+        for place, text in enumerate(charts)
+    )
+    wide = (WIDTH + 20) * min(columns, max(len(charts), 1))
+    size = f'viewBox="0 0 {wide} {tops[-1]:g}" width="{wide * 1.25:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("{hues}", HUES)}\n{inner}\n</svg>\n'.encode()
+
+
+def _chart(experiment: Experiment, findings: Sequence[Finding]) -> str | None:
+    drawn: list[Line] = []
+    for colour, finding in enumerate(findings):
+        points = [point for point in finding.points if point.value > 0]
+        if not points:
+            continue
+        across = [x_of(experiment, point.sizes) for point in points]
+        spread = [2 * point.error if point.error > 0 else 0.0 for point in points]
+        reach = [(max(p.value - s, p.value / 10), p.value + s) for p, s in zip(points, spread, strict=True)]
+        values = [(x, point.value) for x, point in zip(across, points, strict=True)]
+        drawn.append(Line(finding.row.label, values, reach=reach, colour=colour))
+        middle = len(points) // 2
+        scale = points[middle].value / points[middle].claimed
+        claimed = [(x, point.claimed * scale) for x, point in zip(across, points, strict=True)]
+        drawn.append(Line(f"claimed {finding.claimed:+.2f}", claimed, "dashed", colour=colour))
+    if not drawn:
+        return None
+    ratio = any(row.against for row in experiment.rows)
+    up = Axis(f"{experiment.name}: {'ratio of risks' if ratio else TITLES[experiment.measure]}", log=True, words=number)
+    return chart(experiment.claim, drawn, Axis(AXES[experiment.across], log=True), up)
+
+
+def opening(findings: Sequence[Finding]) -> list[str]:
+    """The opening table: a line for each claim and algorithm."""
+    head = "| claim | place | algorithm | claimed | measured ± error | verdict | regime |"
+    return [head, "| --- | --- | --- | --- | --- | --- | --- |", *map(_opening_line, findings)]
+
+
+def _opening_line(finding: Finding) -> str:
+    experiment, row = finding.experiment, finding.row
+    return (
+        f"| {experiment.name}: {experiment.claim} | {experiment.place} | {row.label} | {finding.claimed:+.2f} | "
+        f"{exponent(finding)} | **{finding.verdict}** | {finding.regime} |"
+    )
+
+
+def exponent(finding: Finding) -> str:
+    """The measured exponent and its standard error."""
+    if math.isnan(finding.slope):
+        return "—"
+    return f"{finding.slope:+.2f}" + ("" if math.isnan(finding.error) else f" ± {finding.error:.2f}")
+
+
+def details(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:
+    """The section of one experiment: what is claimed, on which instance, what would falsify it, and every point."""
+    text = [
+        f"### {experiment.name}: {experiment.claim}",
+        "",
+        f"*Instance.* {experiment.instance} *Falsified if* {experiment.falsified}.",
+        "",
+        "| algorithm | " + " | ".join(at(experiment, sizes) for sizes in experiment.points) + " | exponent |",
+        "| --- " * (len(experiment.points) + 2) + "|",
+    ]
+    for finding in findings:
+        by_sizes = {point.sizes: point for point in finding.points}
+        cells = [_cell(finding, by_sizes.get(sizes), sizes) for sizes in experiment.points]
+        text.append(f"| {finding.row.label} | {' | '.join(cells)} | {exponent(finding)} |")
+    refused = {
+        f"{finding.row.label}, {at(experiment, sizes)}: {why.splitlines()[0]}": None
+        for finding in findings
+        for sizes, why in finding.refused.items()
+    }
+    return [*text, "", *(f"* No plan: {line}" for line in refused), *([""] if refused else [])]
+
+
+def _cell(finding: Finding, point: Point | None, sizes: Sizes) -> str:
+    if point is None:
+        return "no plan" if sizes in finding.refused else "not run"
+    if math.isnan(point.value):
+        return "out of reach"
+    error = "" if math.isnan(point.error) else f" ± {point.error:.1g}"
+    halted = f", {point.halted:.0%} halted" if point.halted else ""
+    beside = f"; excess {point.excess:.2g}" if finding.experiment.measure == "removed" else ""
+    form = ",.0f" if finding.experiment.measure in ("rounds", "gradients") else ".3g"
+    return f"{point.value:{form}}{error} ({point.seeds}{halted}{beside})"
+
+
+def missing(experiments: Sequence[Experiment], lines: Lines, seeds: int) -> Iterator[str]:
+    """The points that have fewer seeds than were asked for."""
+    for experiment in experiments:
+        wanted = min(seeds, experiment.seeds)
+        for finding in analyse(experiment, lines, wanted):
+            done = {point.sizes: point.seeds for point in finding.points}
+            for sizes in experiment.points:
+                if sizes not in finding.refused and done.get(sizes, 0) < wanted:
+                    yield f"{experiment.name}, {finding.row.label}, {at(experiment, sizes)}"
