@@ -253,3 +253,27 @@ class Parameters(ABC):
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedParameters(Parameters):
+    """Public numbers of an algorithm exactly as its paper prints it: for comparison, in simulations."""
+
+    epsilon: float  # that the paper claims
+    delta: float
+    filled_in: tuple[str, ...]  # constants that the paper leaves open, and what stands for them here
+    void: tuple[str, ...]  # conditions of the paper's own lemmas that these numbers break, and steps without a proof
+
+    @property
+    def claim(self) -> str:
+        """What the paper says of them."""
+        return f"the paper claims ε = {self.epsilon:g}, δ = {self.delta:g}"
+
+    def remarks(self) -> tuple[str, ...]:
+        """The claim, what was filled in and what is void, a sentence each."""
+        filled = (f"The paper leaves open, and here stands: {'; '.join(self.filled_in)}.",) if self.filled_in else ()
+        return (f"Numbers as printed, for which {self.claim}.", *filled, *self.void)
+
+    def simulation_only(self) -> str:
+        """Whatever an accountant finds for them."""
+        return "its numbers are those that the paper prints, for comparison"

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from quoron_privacy.errors import ConfigError, VerificationError, positive, printable, probability
 from quoron_privacy.release import Adjacency
-from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease, together
+from quoron_server.parameters import (
+    Assumption,
+    Attendance,
+    Kind,
+    Parameters,
+    PlannedRelease,
+    PrintedParameters,
+    together,
+)
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
@@ -186,11 +194,15 @@ class Plan:
         asked = f"{min(cohorts):,} to {max(cohorts):,}" if len(set(cohorts)) > 1 else f"{max(cohorts, default=0):,}"
         risk, guess = self.predicted_excess_risk, self.guessed_excess_risk
         guessed = "unknown" if guess is None else f"{guess:.2g}, a guess"
+        guarantee = f"ε = {promised.epsilon:.4g}, δ = {promised.delta:g}, {promised.adjacency}"
+        if isinstance(self.parameters, PrintedParameters):
+            found = "no guarantee" if math.isinf(promised.epsilon) else guarantee
+            guarantee = f"as printed, simulation only: our accountant finds {found}; {self.parameters.claim}"
         return [
-            ("guarantee", f"ε = {promised.epsilon:.4g}, δ = {promised.delta:g}, {promised.adjacency}"),
+            ("guarantee", guarantee),
             ("exposure", f"{promised.exposure}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),
             ("assumptions", ", ".join(each.kind.value for each in promised.assumptions) or "none"),
-            ("proof", f"{promised.theorem}{'' if promised.proved else ', unproved constants'}"),
+            ("proof", promised.theorem),
             ("users", f"{problem.users:,}, {problem.items_per_user:,} items each, {problem.dimension:,} coefficients"),
             ("rounds", f"{cost.rounds:,}, {asked} users asked in each"),
             ("excess risk", guessed if risk is None else f"at most {risk:.2g}"),

@@ -147,10 +147,6 @@ def make_plan(specification: RunSpecification) -> Plan:
         raise ConfigError(f"Expected algorithm to be one of {', '.join(ALGORITHMS)}, got algorithm={name!r}.")
     info = ALGORITHMS[name]
     check_constants(specification)
-    if specification.constants not in info.constants:
-        raise ConfigError(
-            f"Expected constants to be one of {', '.join(info.constants)}, got {specification.constants!r}."
-        )
     privacy = Privacy(
         specification.epsilon,
         specification.delta,
@@ -162,7 +158,7 @@ def make_plan(specification: RunSpecification) -> Plan:
         specification.server_epsilon,
         specification.groups,
     )
-    options = options_of(info, specification.options)
+    options = options_of(info, specification.options, constants=specification.constants)
     options = summed(options) if specification.silo_sums else options
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)

@@ -235,7 +235,8 @@ class AlgorithmSection(Section):
         default="auto", description="a name from `quoron algorithms`, or auto: a rule chooses, docs/choosing.md"
     )
     constants: Literal["calibrated", "paper"] = Field(
-        default="calibrated", description="proved and calibrated, or as printed in the paper (for comparison, unproved)"
+        default="calibrated",
+        description="calibrated with proof, or exactly as the paper prints them, in simulations: docs/papers/README.md",
     )
     trust_clients: bool = Field(
         default=False,

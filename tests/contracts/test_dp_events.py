@@ -268,7 +268,7 @@ def test_what_is_not_private_or_not_proved_is_not_called_private() -> None:
     assert event_of(make_plan("sgd")) == dp_event.NonPrivateDpEvent()
     info = ALGORITHMS["accelerated-srgd"]
     with pytest.raises(UsageError, match="accelerated-srgd"):
-        info.dp_event(info.plan(PROBLEM, PRIVACY, info.options(), "paper", 7))
+        info.dp_event(info.plan(PROBLEM, PRIVACY, None, "paper", 7))
 
 
 def test_every_algorithm_is_here() -> None:

@@ -72,7 +72,7 @@ def test_where_only_epsilon_and_delta_are_proved_there_is_no_mu(name: str) -> No
 
 def test_what_is_not_proved_has_no_mu() -> None:
     info = ALGORITHMS["accelerated-srgd"]
-    plan = info.plan(PROBLEM, PRIVACY, info.options(), "paper", 7)
+    plan = info.plan(PROBLEM, PRIVACY, None, "paper", 7)
     assert not plan.guarantee.proved
     assert promise_of(plan) is None
 

@@ -271,16 +271,6 @@ def test_where_more_are_needed_than_count_beside_a_mean_all_who_answer_are_count
     assert {each.most for each in cheap.attendance()} == {4000 - 100}
 
 
-def test_printed_constants_promise_zero_out_so_that_their_quorum_is_paid_for() -> None:
-    info = ALGORITHMS["accelerated-srgd"]
-    plan = info.plan(PROBLEM, QUORUM, info.options(rounds=6), "paper", 7)
-    info.verify(plan)
-    assert plan.guarantee.adjacency == "zero-out"
-    assert plan.guarantee.quorum is not None
-    assert plan.guarantee.quorum.epsilon > 0
-    assert plan.attendance() == ()
-
-
 def test_with_coins_half_of_beta_is_the_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed, calibrate = [], quorums.calibrate
 

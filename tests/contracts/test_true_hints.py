@@ -134,9 +134,11 @@ def test_a_limit_on_rounds_belongs_to_what_is_as_it_is() -> None:
 
 
 def test_an_algorithm_without_printed_constants_is_not_listed_as_infeasible_with_them() -> None:
-    planned = quoron.plan("quickstart", settings=("algorithm.constants=paper", "population.users=600_000"))
+    planned = quoron.plan("quickstart", settings=(*PAPER, "population.users=600_000"), compare=True)
     printed = {name for name, info in ALGORITHMS.items() if "paper" in info.constants and info.exposure != "none"}
     assert {each.algorithm for each in planned.candidates} == printed
+    with pytest.raises(ConfigError, match=r"Expected algorithm.name with algorithm.constants='paper', got 'auto'"):
+        quoron.plan("quickstart", settings=("algorithm.constants=paper",))
     assert not any("algorithm.constants" in each.reason for each in planned.candidates)
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.parameters import Assumption, Moves, Parameters
+from quoron_server.parameters import Assumption, Moves, Parameters, PrintedParameters
 from quoron_server.plan import Constants, Cost, Exposure, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -104,6 +104,20 @@ class Promises:
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """The algorithm of a paper exactly as printed, for comparison in simulations: `constants="paper"`."""
+
+    source: str  # paper and algorithm
+    options: type  # frozen dataclass of the constants that the paper leaves open, all with defaults
+    parameters: type[PrintedParameters]
+    planner: Planner  # of such parameters
+    maker: Callable[[Plan], Algorithm[Any]]
+    # What our accountant finds for a run of these numbers at this δ, under the adjacency that the planner chose:
+    # of parameters, problem and δ; infinite where no theorem covers them.
+    epsilon: Callable[[Any, Problem, float], float]
+
+
+@dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
     """One line of `quoron algorithms`, and the functions behind it."""
 
@@ -117,7 +131,7 @@ class AlgorithmInfo:
     verifier: Callable[[Plan], None]  # independent re-check of the theorem; raises VerificationError
     maker: Callable[[Plan], Algorithm[Any]]
     factor: Factor  # makes of what its planner guesses a bound that holds in nine of ten problems
-    paper_planner: Planner | None = None  # of the printed constants, where they are implemented
+    printed: Printed | None = None  # the same as its paper prints it, where it is one of the four papers'
     noise_ignores_domain: bool = False  # so that a wide one costs no privacy
     no_black_boxes: NoBlackBoxes | None = None
     choosing: Choosing = Choosing()
@@ -150,7 +164,18 @@ class AlgorithmInfo:
     @property
     def constants(self) -> tuple[Constants, ...]:
         """Kinds of plans that it makes."""
-        return ("calibrated",) if self.paper_planner is None else ("calibrated", "paper")
+        return ("calibrated",) if self.printed is None else ("calibrated", "paper")
+
+    def options_for(self, constants: Constants) -> type:
+        """The options of plans with such constants. ConfigError where it has none."""
+        if constants == "calibrated":
+            return self.options
+        if self.printed is None:
+            raise ConfigError(
+                f"Expected constants='calibrated' for {self.name}, got 'paper': it is no algorithm of the four papers "
+                "that prints its sizes (docs/papers/README.md)."
+            )
+        return self.printed.options
 
     @property
     def may_be_gaussian(self) -> bool:

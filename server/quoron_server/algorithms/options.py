@@ -10,25 +10,29 @@ from pydantic import TypeAdapter, ValidationError
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.info import AlgorithmInfo
-from quoron_server.plan import MOST_ROUNDS
+from quoron_server.plan import MOST_ROUNDS, Constants
 
 
-def options_of(info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "options") -> Any:
+def options_of(
+    info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "options", constants: Constants = "calibrated"
+) -> Any:
     """An algorithm's options; ConfigError names the one that is unknown, of a wrong type or out of range."""
+    kind = info.options_for(constants)
     if not given:
-        return info.options()
-    known = [each.name for each in fields(info.options)]
+        return kind()
+    known = [each.name for each in fields(kind)]
     for key in given:
         if key not in known:
             close = get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f"; did you mean {called}.{close[0]}?" if close else "."
-            raise ConfigError(f"Expected {called} of {info.name} among {', '.join(known)}, got {called}.{key}{hint}")
+            among = f"of {info.name}{'' if constants == 'calibrated' else ' as printed'} among {', '.join(known)}"
+            raise ConfigError(f"Expected {called} {among}, got {called}.{key}{hint}")
     counts = ("rounds", "phases")
     for key, value in given.items():
         if key not in counts:
             _check_range(f"{called}.{key}", value)
     try:
-        read: Any = _reader(info.options).validate_python(dict(given))
+        read: Any = _reader(kind).validate_python(dict(given))
     except ValidationError as error:
         wrong = error.errors()[0]
         name = ".".join((called, *map(str, wrong["loc"])))

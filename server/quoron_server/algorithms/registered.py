@@ -34,7 +34,14 @@ from quoron_server.algorithms.quorum import (
     with_quorum,
 )
 from quoron_server.algorithms.search import settled
-from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, together
+from quoron_server.parameters import (
+    Assumption,
+    GaussianPromise,
+    Kind,
+    NearGaussianPromise,
+    PrintedParameters,
+    together,
+)
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
@@ -67,19 +74,20 @@ class Registered(AlgorithmInfo):
     ) -> Plan:
         """The plan with the least predicted risk, with a quorum where one is asked for.
 
-        `options` are of the type `self.options`, None for its defaults; `seed` is public, and draws slots alone.
+        `options` are of the type `self.options_for(constants)`, None for its defaults; `seed` is public, and draws
+        slots alone.
         With a quorum it is for fewer rounds than it would take where only those ask enough users to count. Raises
         ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible,
         with an n or ε that was planned for, everything else as it is.
         """
+        options = self.options_for(constants)() if options is None else options
         try:
-            return self._planned(problem, privacy, self.options() if options is None else options, constants, seed)
+            return self._planned(problem, privacy, options, constants, seed)
         except Infeasible as error:
 
             def again(users: int, epsilon: float, rounds: int | None) -> Plan:
                 other = replace(problem, users=users), replace(privacy, epsilon=epsilon)
-                asked = self.options() if options is None else options
-                asked = asked if rounds is None else replace(asked, rounds=rounds)
+                asked = options if rounds is None else replace(options, rounds=rounds)
                 return self._planned(*other, asked, constants, seed)
 
             error.settle_by(partial(settled, again, problem.users, privacy.epsilon))
@@ -87,6 +95,8 @@ class Registered(AlgorithmInfo):
 
     def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
         """The same; the n of its Infeasible is an estimate."""
+        if constants == "paper":
+            return resting(self._as_printed(problem.settled(wide=False), privacy, options, seed))
         if privacy.exposure is not None:
             return resting(two_servers.planned(self, problem, privacy, options, constants, seed))
         given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
@@ -94,15 +104,10 @@ class Registered(AlgorithmInfo):
         problem = problem.settled(wide=self.noise_ignores_domain)
         if privacy.quorum is not None:
             return self._with_quorum(problem, privacy, options, constants, seed)
-        planner = self.paper_planner if constants == "paper" else self.planner
-        if planner is None:
-            raise ConfigError(
-                f"Expected constants='calibrated' for {self.name}, got 'paper': nothing is printed for it."
-            )
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
-                chosen = planner(problem, privacy, options)
-                return resting(self._promised(chosen, problem, privacy, seed, proved=constants == "calibrated"))
+                chosen = self.planner(problem, privacy, options)
+                return resting(self._promised(chosen, problem, privacy, seed))
         except (ArithmeticError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"Expected constants and options with which {self.name} can be planned in floating point, got some "
@@ -141,16 +146,35 @@ class Registered(AlgorithmInfo):
                     return planned(replace(options, rounds=rounds))
             raise
 
-    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int, *, proved: bool) -> Plan:
+    def _as_printed(self, problem: Problem, privacy: Privacy, options: Any, seed: int) -> Plan:
+        """The plan of the paper's own numbers, which promises what our accountant finds for them.
+
+        Raises ConfigError where the paper has no such algorithm, and for what no paper has: a quorum, two servers.
+        """
+        checks.require_options(options)
+        kind = self.options_for("paper")
+        if self.printed is None or not isinstance(options, kind):
+            raise ConfigError(f"Expected options of kind {kind.__name__} with constants='paper', got {options!r}.")
+        for name, given in (("quorum", privacy.quorum), ("exposure", privacy.exposure)):
+            if given is not None:
+                raise ConfigError(
+                    f"Expected no privacy.{name} with constants='paper', got {given!r}: the papers have none. Leave it "
+                    "out, or take constants='calibrated'."
+                )
+        chosen = self.printed.planner(problem, privacy, options)
+        found = self.printed.epsilon(chosen.parameters, problem, privacy.delta)
+        plan = self._promised(chosen, problem, replace(privacy, epsilon=found), seed)
+        return replace(plan, guarantee=replace(plan.guarantee, proved=False), predicted_excess_risk=None)
+
+    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> Plan:
         """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""
         exposure, theorem = chosen.exposure or self.exposure, chosen.theorem or self.promises.theorem
         epsilon, delta = (privacy.epsilon, privacy.delta) if exposure != "none" else (math.inf, 1.0)
         adjacency = chosen.adjacency or self.promises.adjacency[0]
-        promise = Guarantee(epsilon, delta, adjacency, exposure, chosen.assumptions, theorem, proved)
         return Plan(
             algorithm=self.name,
             problem=problem,
-            guarantee=promise,
+            guarantee=Guarantee(epsilon, delta, adjacency, exposure, chosen.assumptions, theorem),
             cost=chosen.cost or Cost.of(problem, chosen.parameters),
             parameters=chosen.parameters,
             predicted_excess_risk=self.factor.bound(chosen.risk, problem),
@@ -163,6 +187,9 @@ class Registered(AlgorithmInfo):
 
         Everything is checked again, independently of how it was found.
         """
+        if isinstance(plan.parameters, PrintedParameters):
+            self._verify_printed(plan)
+            return
         promise, own = plan.guarantee, plan.without_quorum()
         if promise.held_out is not None:
             if (why := told_too_much(plan)) is not None:
@@ -195,6 +222,25 @@ class Registered(AlgorithmInfo):
         if promise.proved and promise.exposure != "none":
             checks.require_spent(own, self._pairs(own))
             checks.require_spent(plan, self._pairs(plan))
+
+    def _verify_printed(self, plan: Plan) -> None:
+        """A plan as printed promises no less than what our accountant finds for its numbers, and nothing beside."""
+        promise, parameters = plan.guarantee, plan.parameters
+        if self.printed is None or type(parameters) is not self.printed.parameters:
+            raise VerificationError(f"Expected numbers of {self.name}, got {type(parameters).__name__}.")
+        beside = "quorum", "health", "bought", "held_out", "servers"
+        if promise.proved or any(getattr(promise, name) is not None for name in beside):
+            raise VerificationError(
+                f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got {promise}."
+            )
+        self._check_promise(plan)
+        if len(parameters.cohorts()) != plan.cost.rounds:
+            raise VerificationError(
+                f"Expected cost.rounds={len(parameters.cohorts())}, as the parameters say, got {plan.cost.rounds}."
+            )
+        found = self.printed.epsilon(parameters, plan.problem, promise.delta)
+        if not found <= promise.epsilon:
+            raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {promise.epsilon:.4g}.")
 
     def pairs(self, plan: Plan) -> tuple[Pair, ...]:
         """What a verified plan costs, with its look at the table and its quorum: every user is in one of these pairs.
@@ -239,7 +285,8 @@ class Registered(AlgorithmInfo):
             if got not in expected:
                 said = " or ".join(expected)
                 raise VerificationError(f"Expected {name} {said} in a plan of {self.name}, got {got!r}.")
-        plan.parameters_of(self.parameters)
+        if promise.proved:
+            plan.parameters_of(self.parameters)
         check_numbers(plan.cost, "cost")
         if not (plan.cost.rounds >= 1 and plan.cost.messages >= 1):
             raise VerificationError(f"Expected at least one round and one message, got {plan.cost}.")
@@ -257,6 +304,8 @@ class Registered(AlgorithmInfo):
     def make(self, plan: Plan) -> Algorithm[Any]:
         """The algorithm of a plan that passes `verify`: what comes after a look at the table, if there is one."""
         self.verify(plan)
+        if self.printed is not None and isinstance(plan.parameters, PrintedParameters):
+            return self.printed.maker(plan)
         plan = plan.without_health()
         own, quorum = plan.without_quorum(), plan.guarantee.quorum
         made = self.maker(own.without_servers())
@@ -323,11 +372,11 @@ class Registered(AlgorithmInfo):
         if promise.exposure == "none":
             return dp_event.NonPrivateDpEvent()
         counts = promise.quorum is None or not promise.quorum.count_scale  # with Gaussian noise, or none
-        pairs = self._pairs(plan if counts else plan.without_quorum())
+        pairs = self._pairs(plan if counts else plan.without_quorum()) if promise.proved else ()
         if promise.held_out is not None and all(pair.is_gaussian for pair in pairs):
             pairs = (max(pairs, key=lambda pair: pair.mu),)
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
-        if event is None or not promise.proved:
+        if event is None:
             raise UsageError(
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
                 f"rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."

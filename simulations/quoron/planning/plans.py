@@ -25,6 +25,7 @@ from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid, settled, within_rounds
 from quoron_server.budget import Budget
+from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import Plan, Privacy, in_lines
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
@@ -164,6 +165,12 @@ def choose(
         raise ConfigError(
             f"Expected algorithm.name to be auto or one of {', '.join(algorithms)}, got algorithm.name={name!r}."
         )
+    if name == "auto" and config.algorithm.constants == "paper":
+        printed = ", ".join(info.name for info in algorithms.values() if info.printed is not None)
+        raise ConfigError(
+            "Expected algorithm.name with algorithm.constants='paper', got 'auto': printed numbers come with no "
+            f"guarantee to compare them at. Name one of {printed}."
+        )
     if name == "auto":
         asked = partial(_automatic, algorithms=algorithms, federated=federated)
         try:
@@ -175,7 +182,9 @@ def choose(
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
     taken, silos = algorithms[planned.plan.algorithm], silos_of(config, problem.users)
-    said = (*unbearable(problem, taken), *taken.choosing.remarks(planned.plan))
+    numbers = planned.plan.parameters
+    own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.choosing.remarks(planned.plan)
+    said = (*unbearable(problem, taken), *own)
     lost = () if silos is None else _without_silos(planned.plan, silos, config, algorithms)
     planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
     if not compare:
@@ -472,16 +481,12 @@ def _estimated(
         return within_rounds(most, exactly(), exactly)
     if rounds is None and given.get("rounds") is None and info.takes_rounds:
         rounds = config.budget.rounds
-    if section.constants not in info.constants:
-        raise ConfigError(
-            f"Expected algorithm.constants to be one of {', '.join(info.constants)} for {info.name}, "
-            f"got algorithm.constants={section.constants!r}."
-        )
-    asked = {} if rounds is None else {"rounds": rounds}
-    options = options_of(info, {**given, **asked}, called="algorithm.options")
-    if info.either_adjacency and "adjacency" not in given:
+    printed = section.constants == "paper"  # which leaves no choice
+    asked = {} if rounds is None or printed else {"rounds": rounds}
+    options = options_of(info, {**given, **asked}, called="algorithm.options", constants=section.constants)
+    if info.either_adjacency and not printed and "adjacency" not in given:
         options = replace(options, adjacency=config.privacy.adjacency)
-    if info.takes_attendance and "attendance" not in given and config.problem.attendance is not None:
+    if info.takes_attendance and not printed and "attendance" not in given and config.problem.attendance is not None:
         options = replace(options, attendance=config.problem.attendance)
     privacy, silos = privacy_of(config, _two_servers(info, config)), silos_of(config, problem.users)
     options = summed(options) if silos is not None and silos.sums else options

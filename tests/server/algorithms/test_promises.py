@@ -1,14 +1,15 @@
 """A plan promises what its algorithm's theorem is about, or it does not run."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from contracts.scenes import make_plan
-from quoron_privacy.errors import VerificationError
+from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.registered import derived
+from quoron_server.parameters import Parameters, PlannedRelease, PrintedParameters
 from quoron_server.plan import Cost, Privacy
 
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
@@ -48,6 +49,26 @@ def test_nonsense_phases_are_refused(change):
         ALGORITHMS["phased-sgd"].make(replace(plan, parameters=replace(plan.parameters, phases=phases)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A paper's open constants."""
+
+    c: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _AsPrinted(PrintedParameters):
+    """Numbers of another run, as if a paper had printed them."""
+
+    own: Parameters
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        return self.own.releases(dimension)
+
+    def cohorts(self) -> tuple[int, ...]:
+        return self.own.cohorts()
+
+
 def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_wins():
     info, made = ALGORITHMS["one-pass-dp-sgd"], make_plan("one-pass-dp-sgd")
     bare = replace(info, planner=lambda *_: Chosen(made.parameters, risk=2.0))
@@ -60,7 +81,20 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
     assert plan.cost == made.cost
     assert (plan.guessed_excess_risk, plan.predicted_excess_risk) == (2.0, info.factor.bound(2.0, made.problem))
     other = Chosen(made.parameters, None, Cost(1, 2, 3, 4, 5), "elsewhere.md#x1", "model", "zero-out")
-    plan = replace(info, paper_planner=lambda *_: other).plan(made.problem, Privacy(3.0, 1e-5), constants="paper")
+    numbers = _AsPrinted(5.0, 1e-5, ("c = 1",), ("η β = 2 > 1",), made.parameters)
+    other = replace(other, parameters=numbers)
+    printed = Printed("a paper", _Open, _AsPrinted, lambda *_: other, lambda plan: plan, lambda *_: 7.0)
+    with_paper = replace(info, printed=printed)
+    plan = with_paper.plan(made.problem, Privacy(3.0, 1e-5), constants="paper")
+    assert plan.guarantee.epsilon == 7.0  # what our accountant finds, whatever was asked for
+    assert "our accountant finds ε = 7" in repr(plan)
+    assert "the paper claims ε = 5" in repr(plan)
+    assert numbers.remarks()[1:] == ("The paper leaves open, and here stands: c = 1.", "η β = 2 > 1")
+    for refused in (Privacy(3.0, 1e-5, 0.5, 0.1), Privacy(3.0, 1e-5, exposure="two-servers")):
+        with pytest.raises(ConfigError, match="with constants='paper'"):
+            with_paper.plan(made.problem, refused, constants="paper")
+    with pytest.raises(ConfigError, match="calibrated constants"):
+        plan.require_deployable(trust_clients=True)
     assert (plan.guarantee.theorem, plan.guarantee.exposure) == ("elsewhere.md#x1", "model")
     assert (plan.guarantee.adjacency, plan.guarantee.proved) == ("zero-out", False)
     assert (plan.cost, plan.predicted_excess_risk) == (Cost(1, 2, 3, 4, 5), None)

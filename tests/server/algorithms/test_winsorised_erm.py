@@ -163,21 +163,6 @@ def test_too_few_users_are_told_how_many_would_do():
         INFO.plan(changed(REF, users=300), STRICT, INFO.options(), "calibrated", 1)
 
 
-def test_printed_constants_carry_no_proof_and_take_hundreds_of_times_the_noise():
-    """At equal concentration: the printed noise over ours with radius 'uniform', d = 16, K = 64, n = 1e5."""
-    problem = replace(REF, dimension=16)
-    options = INFO.options(rounds=64, phases=1, radius="uniform")
-    printed = INFO.plan(problem, STRICT, options, "paper", 1)
-    ours = INFO.plan(problem, STRICT, options, "calibrated", 1)
-    assert not printed.guarantee.proved
-    assert INFO.gaussian(printed) is None
-    INFO.make(printed)
-    ratio = printed.parameters.phases[0].mean.noise.scale / ours.parameters.phases[0].mean.noise.scale
-    assert 400 < ratio < 600
-    # A range falls among the users with e^(-n ε' / 8) (bins)(choices): an exponent of 18 is needed.
-    assert 100_000 * 2 * printed.parameters.phases[0].mean.crude.epsilon / 8 == pytest.approx(3.5, abs=0.1)
-
-
 def with_mean(phase, **changes):
     return replace(phase, mean=replace(phase.mean, **changes))
 

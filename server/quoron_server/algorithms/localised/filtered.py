@@ -168,7 +168,6 @@ INFO = AlgorithmInfo(
     options=planning.FilterOptions,
     parameters=FilteredParameters,
     planner=plan,
-    paper_planner=paper_plan,
     verifier=verify,
     maker=make,
     factor=UNMEASURED,  # no table has users enough

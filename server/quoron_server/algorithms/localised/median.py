@@ -270,7 +270,6 @@ INFO = AlgorithmInfo(
     options=MedianOptions,
     parameters=CoordinateMedianParameters,
     planner=plan,
-    paper_planner=paper_plan,
     verifier=verify,
     maker=make,
     factor=UNMEASURED,  # no table has users enough

@@ -36,7 +36,6 @@ ACCELERATED_SRGD = _info(
     factor=Factor(known=5.0, unknown=7.0),
     summary="Accelerated SGD on recursive gradients with correlated noise; one epoch, about √n rounds or fewer",
     paper=f"{PAPER}, Algorithm 1",
-    paper_planner=partial(planning.paper, "accelerated-srgd"),
 )
 ACCELERATED_SGD = _info(
     "accelerated-sgd",

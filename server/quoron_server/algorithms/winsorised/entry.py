@@ -20,7 +20,6 @@ INFO = AlgorithmInfo(
     options=planning.WinsorisedERMOptions,
     parameters=WinsorisedERMParameters,
     planner=planning.plan,
-    paper_planner=planning.paper_plan,
     verifier=planning.verify,
     maker=WinsorisedERM,
     factor=Factor(known=5.0, unknown=20.0),

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, range_epsilon
 from quoron_privacy.means.rotation import coordinate_bound, padded
-from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity
+from quoron_privacy.means.winsorised_mean import WinsorisedMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
@@ -78,37 +77,6 @@ def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> C
     mu = max(math.sqrt(phase.rounds) * phase.round_mu for phase in phases)
     numbers = WinsorisedERMParameters(_rule(options), options.adjacency, phases, mu * (1 + 1e-12))
     return Chosen(numbers, found.risk, adjacency=options.adjacency)
-
-
-def paper_plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> Chosen:
-    """The plan of the constants that are printed of the row, for comparison: nothing is proved for them here.
-
-    One phase; ε' = ε / (√(8 K ln 1/δ) √(8 d₂ ln 1/δ)) for each coordinate of each of K rounds, half of it for a range
-    with bins of width 2τ'; h = 2τ'; noise as strong as Lap(8τ'/(nε')).
-    """
-    _require(problem, options)
-    length, users = padded(problem.dimension), problem.users
-    log = math.log(1 / privacy.delta)
-    rule: Radius = "uniform" if problem.beta is not None else "fresh"
-    spread = concentration(problem, rule, users, 1)
-    near = 10 * spread * math.sqrt(math.log(length * users / FAILURE) / length)  # τ'
-    bins = min(max(2, math.ceil(problem.lipschitz / near)), MOST_BINS)
-    found = []
-    for rounds in [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS):
-        each = privacy.epsilon / math.sqrt(8 * rounds * log) / math.sqrt(8 * length * log)
-        crude = PrivateRange(each / 2, bins, max(problem.lipschitz, near))
-        moved = box_sensitivity(2 * near, users, problem.dimension)
-        noise = GaussianNoise(moved, math.sqrt(2) * 8 * near / (users * each))
-        mean = WinsorisedMean(users, crude, 2 * near, noise)
-        mu = mean.mu(problem.dimension) * (1 + 1e-12)
-        steps = np.array([options.step_size] if options.step_size else step_grid(problem, rounds))
-        phases = (Phase(0, users, rounds, 1.0, 0.0, rounds, mean, mu),)
-        risks = _risks(problem, phases, steps)
-        least = int(np.argmin(risks))
-        found.append((float(risks[least]), (replace(phases[0], step_size=float(steps[least])),)))
-    risk, phases = min(found, key=lambda entry: entry[0])
-    mu = math.sqrt(phases[0].rounds) * phases[0].round_mu * (1 + 1e-12)
-    return Chosen(WinsorisedERMParameters("printed", "replace-one", phases, mu), risk, adjacency="replace-one")
 
 
 def verify(plan: Plan) -> None:
