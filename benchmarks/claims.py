@@ -1,8 +1,8 @@
 """Declare, run, analyse and render experiments that check exponents claimed in papers.
 
-An experiment (`Experiment`) is a declaration. `run` carries out its simulations and appends one JSON line a run, so that
-an interrupted call goes on where it stopped. `analyse` fits slopes by least squares on log means, with a standard error
-by bootstrap over seeds. `page` and `picture` render what has been measured, however much that is.
+An experiment (`Experiment`) is a declaration. `run` carries out its simulations and appends one JSON line a run, so
+that an interrupted call goes on where it stopped. `analyse` fits slopes by least squares on log means, with a standard
+error by bootstrap over seeds. `opening`, `details` and `picture` render what has been measured, however much that is.
 
 `papers.py` has the declarations and the command.
 """
@@ -10,9 +10,9 @@ by bootstrap over seeds. `page` and `picture` render what has been measured, how
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,6 +24,7 @@ import quoron
 from quoron import Keep
 from quoron.reports.pictures import ALONE, HUES, WIDTH, Axis, Line, chart, number
 from quoron_privacy.errors import QuoronError
+from quoron_server.rounds import Observer, RoundEvent
 
 Measure = Literal["excess", "rounds", "gradients", "removed"]
 Record = Mapping[str, Any]
@@ -39,6 +40,8 @@ RESAMPLES = 2_000
 FLOOR = 0.30  # worst excess of one gradient step on a linear loss, in units of radius times the gradient's error
 DOMINATES = 2.0  # multiples of the statistical floor from which privacy is said to dominate
 FEWEST_POINTS = 3  # of a fitted slope
+LARGEST_ERROR = 0.15  # standard error of a slope that still decides something
+MEMORY = Path("/dev/shm")  # where runs are kept while they last, if there is such a place: rounds are synced to disk
 
 
 class Sizes(NamedTuple):
@@ -163,29 +166,22 @@ class Lines:
         return self.records[key]
 
 
-class Removals:
+class Removals(Observer):
     """Count the answers that a filter removed, in all rounds (simulation only)."""
 
-    def __init__(self) -> None:
-        self.removed = self.answers = 0
+    removed = answers = 0
 
-    def started(self, plan: Any) -> None:
-        """Nothing to do."""
-
-    def round_finished(self, event: Any) -> None:
+    def round_finished(self, event: RoundEvent) -> None:
         """Add one round."""
         self.answers += event.messages
         self.removed += sum(int(event.diagnostics.get(name, 0)) for name in ("filtered", "removed", "removed_chains"))
-
-    def finished(self, model: Any) -> None:
-        """Nothing to do."""
 
 
 def simulated(preset: str, settings: Settings, seed: int) -> dict[str, Any]:
     """The figures of one run, or why there is no plan for it."""
     removals = Removals()
     seeds = [f"run.seed={seed}", f"run.simulation_seed={seed}", f"population.seed={seed}"]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         try:
             run = quoron.simulate(
                 preset, keep=Keep(Path(folder) / "run"), settings=[*settings, *seeds], observers=[removals]
@@ -205,42 +201,38 @@ def simulated(preset: str, settings: Settings, seed: int) -> dict[str, Any]:
     }
 
 
-def measured(task: Task, lines: Lines, seeds: int) -> None:
-    """Carry out a task: scouts first, then all seeds where they found the worst signal or the fewest rounds."""
-    variants = dict(task.variants())
-    scouts = range(1, min(SCOUTS, seeds) + 1)
+def measured(task: Task, path: Path, seeds: int) -> None:
+    """Carry out a task: scouts first, then all seeds where they found the worst signal or enough rounds."""
+    variants, lines = dict(task.variants()), Lines(path)
+    values = list(variants)
 
-    def runs(value: float, which: range) -> list[Record]:
-        return [lines.measured(task.preset, variants[value], seed) for seed in which]
+    def runs(value: float, most: int) -> list[Record]:
+        """Records of the first seeds; none where there is no plan."""
+        found = [lines.measured(task.preset, variants[value], 1)]
+        if "refused" in found[0]:
+            return []
+        return found + [lines.measured(task.preset, variants[value], seed) for seed in range(2, most + 1)]
 
-    def mean(value: float) -> float:
-        return float(np.mean([record.get("excess", -math.inf) for record in runs(value, scouts)]))
+    def height(place: int) -> float:
+        found = runs(values[place], min(SCOUTS, seeds))
+        return float(np.mean([record["excess"] for record in found])) if found else -math.inf
 
-    if any("refused" in record for record in runs(next(iter(variants)), range(1, 2))) and not task.rounds:
-        return
-    if task.unit:
-        runs(_climbed(list(variants), mean), range(1, seeds + 1))
-    elif task.target is not None:
-        for rounds in variants:
-            found = runs(rounds, scouts)
-            if any("refused" in record for record in found):
-                continue
-            if np.mean([record["excess"] for record in found]) > 1.3 * _wanted(task, found):
-                continue
-            if np.mean([record["excess"] for record in runs(rounds, range(1, seeds + 1))]) <= _wanted(task, found):
-                return
+    if task.unit:  # uphill from a signal that is usually near the worst
+        place = min(HALVINGS.index(2), len(values) - 1)
+        step = 1 if place + 1 < len(values) and height(place + 1) > height(place) else -1
+        while 0 <= place + step < len(values) and height(place + step) > height(place):
+            place += step
+        runs(values[place], seeds)
+    elif task.target is None:
+        for value in values:
+            runs(value, seeds)
     else:
-        for value in variants:
-            runs(value, range(1, seeds + 1))
-
-
-def _climbed(values: list[float], height: Callable[[float], float]) -> float:
-    """The value with the largest height, uphill from one that is usually near."""
-    place = min(HALVINGS.index(2), len(values) - 1)
-    step = 1 if place + 1 < len(values) and height(values[place + 1]) > height(values[place]) else -1
-    while 0 <= place + step < len(values) and height(values[place + step]) > height(values[place]):
-        place += step
-    return values[place]
+        for place, value in enumerate(values):
+            if height(place) == -math.inf or height(place) > 1.3 * _wanted(task, runs(value, 1)):
+                continue
+            found = runs(value, seeds)
+            if np.mean([record["excess"] for record in found]) <= _wanted(task, found):
+                return
 
 
 def _wanted(task: Task, found: Sequence[Record]) -> float:
@@ -261,34 +253,27 @@ def run(
     What was refused is tried again, since plans may have changed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    tasks = {
-        task_of(experiment, each, sizes): (f"{experiment.name}, {each.label}, {at(experiment, sizes)}", experiment)
-        for experiment in experiments
-        for row in experiment.rows
-        for each in (row, *([row.against] if row.against else []))
-        for sizes in experiment.points
-    }
+    tasks: dict[Task, tuple[str, int]] = {}
+    for experiment in experiments:
+        for row in experiment.rows:
+            for needed in (row, *([row.against] if row.against else [])):
+                for sizes in experiment.points:
+                    title = f"{experiment.name}, {needed.label}, {at(experiment, sizes)}"
+                    tasks.setdefault(task_of(experiment, needed, sizes), (title, min(seeds, experiment.seeds)))
     own = {(task.preset, settings) for task in tasks for _, settings in task.variants()}
     Lines(path).forget(
         lambda record: (again or "refused" in record) and (record["preset"], tuple(record["settings"])) in own
     )
     if processes == 1:
-        for task, (title, experiment) in tasks.items():
-            measured(task, Lines(path), min(seeds, experiment.seeds))
+        for task, (title, most) in tasks.items():
+            measured(task, path, most)
             said(title)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(_carried_out, task, path, min(seeds, experiment.seeds)): title
-            for task, (title, experiment) in tasks.items()
-        }
+        waiting = {pool.submit(measured, task, path, most): title for task, (title, most) in tasks.items()}
         for done in as_completed(waiting):
             done.result()
             said(waiting[done])
-
-
-def _carried_out(task: Task, path: Path, seeds: int) -> None:
-    measured(task, Lines(path), seeds)
 
 
 # --- analysis
@@ -338,8 +323,7 @@ def analyse(experiment: Experiment, lines: Lines, seeds: int) -> list[Finding]:
 
 
 def _finding(experiment: Experiment, row: Row, lines: Lines, seeds: int) -> Finding:
-    draws = np.random.default_rng(0).integers(0, seeds, (RESAMPLES, seeds))
-    draws = np.vstack([np.arange(seeds), draws])
+    draws = np.random.default_rng(0).random((RESAMPLES, seeds))
     points, refused = [], {}
     formula = row.claimed or experiment.claimed
     for sizes in experiment.points:
@@ -361,16 +345,16 @@ def _finding(experiment: Experiment, row: Row, lines: Lines, seeds: int) -> Find
     every = np.log([x_of(experiment, sizes) for sizes in experiment.points])
     claimed = float(np.polyfit(every, np.log([formula(sizes) for sizes in experiment.points]), 1)[0])
     inside = sum(not experiment.unmet(points[k].sizes) for k in fitted)
-    verdict = judged(slope, claimed, len(fitted), inside, exact=experiment.exact)
+    verdict = judged(slope, error, claimed, len(fitted), inside, exact=experiment.exact)
     measured_points = tuple(points[k] for k in fitted)
     return Finding(
         experiment, row, tuple(points), refused, claimed, slope, error, verdict, _regime(experiment, measured_points)
     )
 
 
-def judged(slope: float, claimed: float, points: int, inside: int, *, exact: bool = False) -> str:
+def judged(slope: float, error: float, claimed: float, points: int, inside: int, *, exact: bool = False) -> str:
     """The verdict: upper bounds are confirmed by slopes that are not above the claim, equalities by those near it."""
-    if points < FEWEST_POINTS:
+    if points < FEWEST_POINTS or error > LARGEST_ERROR:  # an error of one seed is NaN
         return "not measured"
     if slope <= claimed + TOLERANCE and not (exact and slope < claimed - TOLERANCE):
         return "confirmed"
@@ -378,7 +362,7 @@ def judged(slope: float, claimed: float, points: int, inside: int, *, exact: boo
 
 
 def _point(
-    experiment: Experiment, row: Row, sizes: Sizes, lines: Lines, draws: NDArray[np.int64]
+    experiment: Experiment, row: Row, sizes: Sizes, lines: Lines, draws: NDArray[np.float64]
 ) -> Point | str | None:
     """A measured point, why there is no plan for it, or None where it has not been run."""
     task = task_of(experiment, row, sizes)
@@ -397,6 +381,8 @@ def _point(
         values, best = _fewest(experiment, task, found, draws)
     else:
         best = max(found, key=lambda value: float(np.mean([record["excess"] for record in found[value][:SCOUTS]])))
+        if {best - 1, best + 1} & {value for value, _ in task.variants()} - set(found):
+            return None  # the worst signal was still being sought
         values = _resampled(found[best], _figure(experiment.measure), draws)
     if row.against is not None:
         other = _point(experiment, row.against, sizes, lines, draws)
@@ -415,13 +401,14 @@ def _figure(measure: Measure) -> Callable[[Record], float]:
     return lambda record: float(record[measure])
 
 
-def _resampled(records: Sequence[Record], figure: Callable[[Record], float], draws: NDArray[np.int64]) -> Any:
-    """Means over resamples of the seeds that there are; all points use the same resamples."""
-    return np.array([figure(record) for record in records])[draws % len(records)].mean(axis=1)
+def _resampled(records: Sequence[Record], figure: Callable[[Record], float], draws: NDArray[np.float64]) -> Any:
+    """The mean over seeds, and means over resamples of them; points with as many seeds use the same resamples."""
+    figures, seeds = np.array([figure(record) for record in records]), len(records)
+    return np.concatenate([[figures.mean()], figures[(draws[:, :seeds] * seeds).astype(int)].mean(axis=1)])
 
 
 def _fewest(
-    experiment: Experiment, task: Task, found: Mapping[float, list[Record]], draws: NDArray[np.int64]
+    experiment: Experiment, task: Task, found: Mapping[float, list[Record]], draws: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
     """The fewest sufficient rounds, or the gradients that they take, for each resample; NaN: none is sufficient."""
     whole = max(len(records) for records in found.values())
@@ -429,9 +416,9 @@ def _fewest(
     if task.target is None:
         limit = NEAR * np.min(list(means.values()), axis=0)
     else:
-        limit = np.full(len(draws), _wanted(task, next(iter(found.values()))))
+        limit = np.full(1 + RESAMPLES, _wanted(task, next(iter(found.values()))))
         means = {t: mean for t, mean in means.items() if len(found[t]) == whole or mean[0] > limit[0]}
-    values = np.full(len(draws), math.nan)
+    values = np.full(1 + RESAMPLES, math.nan)
     for t in sorted(means, reverse=True):
         first = float(t) if experiment.measure == "rounds" else float(found[t][0]["gradients"])
         values = np.where(means[t] <= limit, first, values)
@@ -582,14 +569,3 @@ def _cell(finding: Finding, point: Point | None, sizes: Sizes) -> str:
     beside = f"; excess {point.excess:.2g}" if finding.experiment.measure == "removed" else ""
     form = ",.0f" if finding.experiment.measure in ("rounds", "gradients") else ".3g"
     return f"{point.value:{form}}{error} ({point.seeds}{halted}{beside})"
-
-
-def missing(experiments: Sequence[Experiment], lines: Lines, seeds: int) -> Iterator[str]:
-    """The points that have fewer seeds than were asked for."""
-    for experiment in experiments:
-        wanted = min(seeds, experiment.seeds)
-        for finding in analyse(experiment, lines, wanted):
-            done = {point.sizes: point.seeds for point in finding.points}
-            for sizes in experiment.points:
-                if sizes not in finding.refused and done.get(sizes, 0) < wanted:
-                    yield f"{experiment.name}, {finding.row.label}, {at(experiment, sizes)}"
