@@ -60,7 +60,7 @@ class Row:
     """One algorithm in an experiment, and the claim made for it where that is not the experiment's."""
 
     label: str
-    settings: Settings
+    settings: Settings  # {users} stands for n
     claimed: Callable[[Sizes], float] | None = None
     unit: Callable[[Sizes], float] | None = None  # of signals; None: what is claimed
     against: "Row | None" = None  # the row's risk is divided by the risk of this one
@@ -127,7 +127,7 @@ def task_of(experiment: Experiment, row: Row, sizes: Sizes) -> Task:
         *((f"population.outlier_fraction={sizes.share:g}",) if sizes.share else ()),
         *experiment.settings,
         *experiment.scaled(sizes),
-        *row.settings,
+        *(setting.replace("{users}", str(sizes.users)) for setting in row.settings),
     )
     unit = (row.unit or experiment.claimed)(sizes) if experiment.signals else 0.0
     return Task(experiment.preset, settings, unit, experiment.rounds, experiment.target)
@@ -296,6 +296,10 @@ class Point:
         """The mean over seeds."""
         return float(self.values[0])
 
+    def complete(self, seeds: int) -> bool:
+        """Whether it has so many; scouts alone look for what nothing reaches."""
+        return self.seeds >= seeds or math.isnan(self.value)
+
     @property
     def error(self) -> float:
         """Its standard error."""
@@ -368,10 +372,11 @@ def _point(
     task = task_of(experiment, row, sizes)
     claimed = (row.claimed or experiment.claimed)(sizes)
     found: dict[float, list[Record]] = {}
-    refusals = []
+    refusals, untried = [], False
     for value, settings in task.variants():
         records = [lines.records.get((task.preset, settings, seed)) for seed in range(1, draws.shape[1] + 1)]
         had = [record for record in records if record is not None]
+        untried |= not had
         refusals += [record["refused"] for record in had if "refused" in record]
         if had and "refused" not in had[0]:
             found[value] = had
@@ -379,6 +384,8 @@ def _point(
         return refusals[0] if refusals else None
     if task.rounds:
         values, best = _fewest(experiment, task, found, draws)
+        if untried and (task.target is None or math.isnan(values[0])):
+            return None
     else:
         best = max(found, key=lambda value: float(np.mean([record["excess"] for record in found[value][:SCOUTS]])))
         if {best - 1, best + 1} & {value for value, _ in task.variants()} - set(found):
