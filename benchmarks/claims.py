@@ -336,29 +336,25 @@ def _finding(experiment: Experiment, row: Row, lines: Lines, seeds: int) -> Find
             refused[sizes] = found
         elif found is not None:
             points.append(found)
-    logs = np.log([x_of(experiment, point.sizes) for point in points])
-    fitted = [k for k, point in enumerate(points) if math.isfinite(point.value) and point.value > 0]
+    fitted = [point for point in points if point.value > 0]
     slope = error = math.nan
     if len(fitted) >= 2:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            heights = np.log(np.array([points[k].values for k in fitted]))
-        slopes = np.polyfit(logs[fitted], np.where(np.isfinite(heights), heights, heights[:, :1]), 1)[0]
+        values = np.array([point.values for point in fitted])
+        heights = np.log(np.where(values > 0, values, values[:, :1]))
+        slopes = np.polyfit(np.log([x_of(experiment, point.sizes) for point in fitted]), heights, 1)[0]
         slope = float(slopes[0])
-        if min(points[k].seeds for k in fitted) > 1:
-            error = float(np.std(slopes[1:]))
+        error = float(np.std(slopes[1:])) if min(point.seeds for point in fitted) > 1 else math.nan
     every = np.log([x_of(experiment, sizes) for sizes in experiment.points])
     claimed = float(np.polyfit(every, np.log([formula(sizes) for sizes in experiment.points]), 1)[0])
-    inside = sum(not experiment.unmet(points[k].sizes) for k in fitted)
+    inside = sum(not experiment.unmet(point.sizes) for point in fitted)
     verdict = judged(slope, error, claimed, len(fitted), inside, exact=experiment.exact)
-    measured_points = tuple(points[k] for k in fitted)
-    return Finding(
-        experiment, row, tuple(points), refused, claimed, slope, error, verdict, _regime(experiment, measured_points)
-    )
+    regime = _regime(experiment, fitted)
+    return Finding(experiment, row, tuple(points), refused, claimed, slope, error, verdict, regime)
 
 
 def judged(slope: float, error: float, claimed: float, points: int, inside: int, *, exact: bool = False) -> str:
     """The verdict: upper bounds are confirmed by slopes that are not above the claim, equalities by those near it."""
-    if points < FEWEST_POINTS or error > LARGEST_ERROR:  # an error of one seed is NaN
+    if points < FEWEST_POINTS or not error <= LARGEST_ERROR:  # of one seed it is NaN
         return "not measured"
     if slope <= claimed + TOLERANCE and not (exact and slope < claimed - TOLERANCE):
         return "confirmed"
@@ -445,6 +441,8 @@ def _regime(experiment: Experiment, points: Sequence[Point]) -> str:
         texts.append(f"{' to '.join(dict.fromkeys(names))} ({_span(above)} × the statistical floor)")
     if experiment.measure in ("excess", "rounds"):
         texts.append(f"{_span([point.value / point.claimed for point in ends])} × the formula")
+    if experiment.measure == "gradients":
+        texts.append(f"{_span([point.record['rounds'] for point in ends])} rounds")
     if experiment.measure == "removed":
         texts.append(f"{_span([point.value / point.sizes.share for point in ends])} removals an outlier")
         halted = max(point.halted for point in points)
@@ -456,7 +454,7 @@ def _regime(experiment: Experiment, points: Sequence[Point]) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys(f"{value:.2g}" for value in values))
+    return " to ".join(dict.fromkeys(f"{value:.2g}" if value < 100 else f"{value:,.0f}" for value in values))
 
 
 def x_of(experiment: Experiment, sizes: Sizes) -> float:
@@ -466,12 +464,9 @@ def x_of(experiment: Experiment, sizes: Sizes) -> float:
 
 def at(experiment: Experiment, sizes: Sizes) -> str:
     """A point, in words."""
-    name = {"users": "n", "items": "m", "share": "share"}[experiment.across]
-    return (
-        f"{name} = {x_of(experiment, sizes):,.4g}"
-        if experiment.across == "share"
-        else (f"{name} = {int(x_of(experiment, sizes)):,}")
-    )
+    if experiment.across == "share":
+        return f"share = {sizes.share:g}"
+    return f"n = {sizes.users:,}" if experiment.across == "users" else f"m = {sizes.items:,}"
 
 
 # --- rendering

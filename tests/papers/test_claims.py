@@ -115,7 +115,7 @@ def test_the_slope_of_a_power_is_its_exponent_with_the_error_of_its_seeds(tmp_pa
         (-0.03, 0.02, 4, 2, False, "outside its regime"),
         (-0.5, 0.02, 2, 2, False, "not measured"),
         (-0.5, 0.3, 4, 4, False, "not measured"),
-        (-0.5, math.nan, 4, 4, False, "confirmed"),
+        (-0.5, math.nan, 4, 4, False, "not measured"),
     ],
 )
 def test_a_verdict_says_whether_the_slope_is_above_the_claim_and_whether_the_theorem_applies(
