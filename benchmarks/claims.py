@@ -414,19 +414,19 @@ def _fewest(
     experiment: Experiment, task: Task, found: Mapping[float, list[Record]], draws: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
     """The fewest sufficient rounds, or the gradients that they take, for each resample; NaN: none is sufficient."""
-    whole = max(len(records) for records in found.values())
     means = {t: _resampled(records, _figure("excess"), draws) for t, records in found.items()}
-    if task.target is None:
-        limit = NEAR * np.min(list(means.values()), axis=0)
-    else:
-        limit = np.full(1 + RESAMPLES, _wanted(task, next(iter(found.values()))))
-        means = {t: mean for t, mean in means.items() if len(found[t]) == whole or mean[0] > limit[0]}
+    best = min(means, key=lambda t: float(means[t][0]))
+    if task.target is not None:
+        limits = dict.fromkeys(means, np.full(1 + RESAMPLES, _wanted(task, found[best])))
+    else:  # near the least risk, or no more than two standard errors of their difference above it
+        errors, least = {t: np.std(mean[1:]) for t, mean in means.items()}, np.min(list(means.values()), axis=0)
+        limits = {t: np.maximum(NEAR * least, least + 2 * math.hypot(errors[t], errors[best])) for t in means}
     values = np.full(1 + RESAMPLES, math.nan)
-    for t in sorted(means, reverse=True):
-        first = float(t) if experiment.measure == "rounds" else float(found[t][0]["gradients"])
-        values = np.where(means[t] <= limit, first, values)
-    sufficient = [t for t in sorted(means) if means[t][0] <= limit[0]]
-    return values, sufficient[0] if sufficient else min(means, key=lambda t: float(means[t][0]))
+    for t in sorted(limits, reverse=True):
+        if task.target is not None or t != task.rounds[-1]:  # at the end of the grid the risk may still be falling
+            first = float(t) if experiment.measure == "rounds" else float(found[t][0]["gradients"])
+            values = np.where(means[t] <= limits[t], first, values)
+    return values, next((t for t in sorted(limits) if means[t][0] <= limits[t][0]), best)
 
 
 def _regime(experiment: Experiment, points: Sequence[Point]) -> str:
@@ -565,7 +565,7 @@ def _cell(finding: Finding, point: Point | None, sizes: Sizes) -> str:
     if point is None:
         return "no plan" if sizes in finding.refused else "not run"
     if math.isnan(point.value):
-        return "out of reach"
+        return "out of reach" if finding.experiment.target else f"{finding.experiment.rounds[-1]} or more"
     error = "" if math.isnan(point.error) else f" ± {point.error:.1g}"
     halted = f", {point.halted:.0%} halted" if point.halted else ""
     beside = f"; excess {point.excess:.2g}" if finding.experiment.measure == "removed" else ""

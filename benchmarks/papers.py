@@ -236,7 +236,7 @@ EXPERIMENTS = (
         (ACCELERATED, named("online-to-batch", "online-to-batch", claimed=lambda s: float(s.users))),
         "online-to-batch needs no more rounds than acceleration at the largest n",
         f"{LOGISTIC_TEXT}, optimum on the boundary of the ball. Fewest rounds within 10 % of the best risk.",
-        "few-rounds-boundary", rounds=ROUNDS[:11],
+        "few-rounds-boundary", rounds=(4, 6, *ROUNDS[:11]),
     ),
 )  # fmt: skip
 
@@ -276,7 +276,7 @@ a standard error by bootstrap over seeds.
   A slope below the claim falsifies nothing.
 * *Not confirmed*: it is not, with three points or more at which the theorem's own conditions hold.
 * *Outside its regime*: it is not, and there are no three such points.
-* *Not measured*: fewer than three points have a figure, or the standard error is above {error}; of one seed there is none.
+* *Not measured*: fewer than three points have a figure, or the standard error is above {error} or that of one seed.
 
 **The regime.** The statistical floor is {floor}/√(nm), the worst risk of one step along the exact average of all nm
 gradients. *Privacy* dominates where the measured risk is at least {dominates:g} times the floor: noise, thresholds,
