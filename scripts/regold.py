@@ -1,4 +1,4 @@
-"""Write golden results again and print what changed: `scripts/regold [plans guarantees runs tables stored]`."""
+"""Write golden results again, all or those named, and print what changed: `scripts/regold [plans runs ...]`."""
 
 import sys
 import tempfile

@@ -146,7 +146,7 @@ class Guarantee:
 class Cost:
     """What a run will use, in the worst case over data."""
 
-    rounds: int  # adaptive interactions
+    rounds: int  # adaptive interactions, which papers count as batch gradient steps
     messages: int  # answers asked for
     gradient_evaluations: int  # item gradients, at the nominal items_per_user
     bytes_down: int  # float64 payload to clients

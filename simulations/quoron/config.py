@@ -250,12 +250,14 @@ class BudgetSection(Section):
     """Limits that a run is refused for, before it exceeds them; rounds are also planned for."""
 
     rounds: Count | None = Field(
-        default=None, description="rounds of adaptive interaction; the plan takes exactly so many"
+        default=None,
+        description="rounds of adaptive interaction, which papers count as batch gradient steps "
+        "(docs/rounds.md#rounds-in-the-papers); the plan takes exactly so many",
     )
     max_rounds: Count | None = Field(
         default=None,
-        description="the most rounds that the plan may take, of which it takes as many as leave the least predicted "
-        "error; not with rounds",
+        description="the most rounds (batch gradient steps) that the plan may take, of which it takes as many as "
+        "leave the least predicted error; not with rounds",
     )
     gradient_evaluations: Count | None = Field(default=None, description="item gradients")
     epsilon: Positive | None = Field(default=None, description="ε spent")

@@ -98,7 +98,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
     missing: str = "middle"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
     algorithm: str = "auto"  # a name from `quoron algorithms`
-    rounds: int | None = None  # exactly so many; None: as many as the plan finds best
+    rounds: int | None = None  # exactly so many batch gradient steps; None: as many as the plan finds best
     max_rounds: int | None = None  # of these at most so many; not with rounds
     evaluate: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody
     health: float | None = None  # share of μ² for a look at how well the rows fit; None: by the plan; 0: nobody looks

@@ -5,13 +5,14 @@ changed, so that the commit can say why. Numbers have twelve digits and are comp
 processors round sums differently.
 """
 
+import ast
 import dataclasses
 import hashlib
 import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ import pyarrow.parquet as pq
 
 import quoron
 from contracts import doors, scenes
+from quoron.cli.app import invoke
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
+from quoron_client.protocol import wire as wires
+from quoron_client.protocol.questions import Status
+from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.wording import plan_json
@@ -138,6 +143,44 @@ def runs() -> Iterator[tuple[str, Any]]:
         )
 
 
+def models(folder: Path) -> Iterator[tuple[str, Any]]:
+    """The model of every algorithm on the shipped table, in a few rounds, or why there is none."""
+    with chdir(folder):
+        invoke(["example", "scorecard"])
+        for name in ALGORITHMS:
+            settings = [f'algorithm.name="{name}"', "run.seed=3", "budget.max_rounds=10"]
+            try:
+                made = quoron.simulate("scorecard.toml", epsilon=8.0, settings=settings)
+            except QuoronError as error:
+                yield name, str(error).split(" Feasible here")[0]
+            else:
+                yield name, plain({"rounds": made.summary.rounds, "model": made.model})
+
+
+def wire() -> Iterator[tuple[str, Any]]:
+    """The bytes of one question of every kind and of an answer to it."""
+    for name in VARIANTS:
+        algorithm = scenes.make(name)
+        question = algorithm.request(algorithm.init(), SeededNoise(3))
+        assert question is not None
+        title = wires.task_name(question.task)
+        message = wires.question_to_wire(question, 0, run="run", user=int(question.cohort[0]), seconds=60)
+        values = scenes.Quadratic().ask(question).values[0].round(6)
+        answer = wires.answer_to_wire("run", question.round, message.digest, values, Status.ANSWERED)
+        yield f"{name}: {title}", [part.SerializeToString(deterministic=True).hex()[:200] for part in (message, answer)]
+
+
+def errors() -> Iterator[tuple[str, Any]]:
+    """The text of every error that the product raises, as its source has it."""
+    found = {}
+    for package in ("core", "client", "privacy", "server", "simulations"):
+        for path in sorted((FOLDER.parent.parent / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                    found[ast.unparse(node.exc)] = True
+    yield from sorted(found.items())
+
+
 def _without(absent: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
     def tamper(values: np.ndarray, status: np.ndarray) -> None:
         values[absent], status[absent] = 0.0, 1
@@ -199,6 +242,9 @@ RECORDERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
     "plans": lambda _: plans(),
     "guarantees": lambda _: guarantees(),
     "runs": lambda _: runs(),
+    "models": models,
+    "wire": lambda _: wire(),
+    "errors": lambda _: errors(),
     "tables": tables,
     "stored": stored,
 }

@@ -1,4 +1,4 @@
-"""Plans, runs, encoded tables, databases and run folders are as they were: `scripts/regold` where a change is meant."""
+"""Plans, runs, models, messages, errors, tables, databases and folders are as they were: `scripts/regold` if not."""
 
 from pathlib import Path
 

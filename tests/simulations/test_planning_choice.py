@@ -16,6 +16,7 @@ from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import Choosing, Chosen, Promises
+from quoron_server.algorithms.references import ours
 from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Cost, Plan
 from quoron_server.problem import Problem
@@ -67,7 +68,7 @@ def pretended(
     return Registered(
         name=name,
         summary="",
-        paper="",
+        origin=ours(),
         promises=Promises((exposure,), ("replace-one",), "docs/privacy/gaussian.md"),  # type: ignore[arg-type]
         options=Options,
         parameters=Numbers,

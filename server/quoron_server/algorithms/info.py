@@ -8,6 +8,7 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.references import Origin
 from quoron_server.parameters import Assumption, Moves, Parameters, PrintedParameters
 from quoron_server.plan import Constants, Cost, Exposure, Plan, Privacy
 from quoron_server.problem import Problem
@@ -123,7 +124,7 @@ class AlgorithmInfo:
 
     name: str
     summary: str
-    paper: str  # with the numbers of its algorithms, where it numbers them
+    origin: Origin  # whose algorithm it is, and the papers
     promises: Promises
     options: type  # frozen dataclass of planning options, all with defaults
     parameters: type[Parameters]  # of its plans
@@ -135,6 +136,11 @@ class AlgorithmInfo:
     noise_ignores_domain: bool = False  # so that a wide one costs no privacy
     no_black_boxes: NoBlackBoxes | None = None
     choosing: Choosing = Choosing()
+
+    @property
+    def paper(self) -> str:
+        """The papers of its origin, with the numbers of their algorithms."""
+        return self.origin.papers
 
     @property
     def exposure(self) -> Exposure:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from quoron_privacy.errors import Infeasible
+from quoron_server.algorithms import references
+from quoron_server.algorithms.references import Source
 from quoron_server.plan import Exposure, Privacy
 from quoron_server.problem import Problem
 
@@ -26,9 +28,14 @@ class Refused:
 
     name: str
     summary: str
-    paper: str
+    source: Source
     exposure: Exposure
     theorem: str  # the page that says why
+
+    @property
+    def paper(self) -> str:
+        """The paper that describes it."""
+        return str(self.source)
 
     def refuse(self, problem: Problem, privacy: Privacy) -> Infeasible:
         """Why there is no plan here, with the count."""
@@ -58,7 +65,7 @@ def subsets(users: int, deleted: int) -> float:
 GHAZI_2023 = Refused(
     name="ghazi-2023",
     summary="Search for a stable set of users, then output perturbation; refused: its search is super-polynomial",
-    paper="Ghazi, Kamath, Kumar, Meka, Manurangsi & Zhang (2023), On User-Level Private Convex Optimization",
+    source=references.GHAZI_2023.at(),
     exposure="model",
     theorem="docs/tables-row-by-row.md",
 )

@@ -43,6 +43,7 @@ from quoron.cli.common import (
     SimulationSeed,
     Source,
     Workers,
+    citable,
     err,
     interruptible,
     networked,
@@ -69,7 +70,7 @@ GROUPS = {
         *("train", "predict", "evaluate", "tune", "statistics", "declare"),
         *("example", "index", "resume", "report"),
     ),
-    "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
+    "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms", "cite"),
     "A federation": (  # on this machine, its two sides, its operators
         *("local", "serve", "helper", "client", "leave", "silo"),
         *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
@@ -256,7 +257,10 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
+    """Say what a run would promise and cost, and how many rounds it needs, before any data is touched.
+
+    A round is what papers count as a batch gradient step (docs/rounds.md).
+    """
     _check_picture(picture)
     if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
@@ -281,8 +285,27 @@ def plan(
 
 @app.command()
 def algorithms(as_json: Json = False) -> None:
-    """List the algorithms, their papers and what they protect."""
+    """List the algorithms, their papers and what they protect.
+
+    Each is theirs (the published steps; sizes, averages and noise are those of the plan), repaired (a published step is
+    changed because a proof needs it) or ours (no paper prints these steps; those that are named come closest).
+    """
     showing.show_algorithms(as_json=as_json)
+
+
+@app.command()
+def cite(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME|RUN]...", help="Algorithms, or runs whose algorithms are meant.", autocompletion=citable
+        ),
+    ] = None,
+) -> None:
+    """Print BibTeX of quoron and of the papers that algorithms come from."""
+    from quoron.citing import bibtex
+
+    print(bibtex(targets or ()), end="")
 
 
 @app.command(name="presets")

@@ -290,16 +290,19 @@ def show_algorithms(*, as_json: bool) -> None:
     for info in ALGORITHMS.values():
         offered: dict[str, Any] = {"exposures": info.exposures, "one_server": info.promises.one_server}
         offered |= {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
+        offered |= {"relation": info.origin.relation, "from": str(info.origin), "changed": info.origin.note}
         rows.append({key: getattr(info, key) for key in same} | offered)
     for refused in REFUSED.values():
         nothing = {"exposures": (), "one_server": None, "adjacency": (), "constants": (), "theorem": refused.theorem}
+        nothing |= {"relation": None, "from": refused.paper, "changed": ""}
         rows.append({key: getattr(refused, key) for key in same} | nothing)
     if as_json:
         print(dumps(rows))
         return
-    listed = table("name", "what it does", "paper", "exposure", "theorem")
+    listed = table("name", "what it does", "from", "exposure", "theorem")
     for row in rows:
-        listed.add_row(*(escape(row[key]) for key in same[:3]), ", ".join(row["exposures"]), escape(row["theorem"]))
+        cells = row["name"], row["summary"], row["from"], ", ".join(row["exposures"]), row["theorem"]
+        listed.add_row(*map(escape, cells))
     console().print(listed)
 
 

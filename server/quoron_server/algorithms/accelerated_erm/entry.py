@@ -8,11 +8,14 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
 )
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
+from quoron_server.algorithms.references import LOWY_2024, repaired
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Several passes, accelerated: phases of AC-SA that test every cohort and leave outlier gradients out",
-    paper="Lowy, Liu & Asi (2024), Algorithms 2, 3",
+    origin=repaired(
+        LOWY_2024.at("Algorithms 2 and 3"), note="users without replacement; tests are inside what is sampled"
+    ),
     promises=Promises(
         ("broadcast",),
         ("replace-one",),

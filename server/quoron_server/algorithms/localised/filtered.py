@@ -33,6 +33,7 @@ from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import behind_filter, require_of_phases
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, score_summary
 from quoron_server.algorithms.localised.plan import printed_schedule, require_smooth
+from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -158,7 +159,9 @@ def make(plan: Plan) -> LocalisedSGD:
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
-    paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 1, 2",
+    origin=repaired(
+        GHAZI_2026.at("Algorithms 1 and 2"), note="the random cutoff is an integer, a halt does not say when"
+    ),
     promises=Promises(
         ("model",),
         ("replace-one",),

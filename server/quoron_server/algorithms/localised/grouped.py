@@ -36,6 +36,7 @@ from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Cho
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, require_smooth, shapes
+from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Cost, Plan, Privacy
@@ -283,7 +284,9 @@ def make(plan: Plan) -> LocalisedSGD:
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users, or all places of other users",
-    paper="Feldman, Koren & Talwar (2020), over items with group privacy, Algorithm 2",
+    origin=theirs(
+        FELDMAN_2020.at("Algorithm 2"), note="over items, noise for all items of a user; their text was not at hand"
+    ),
     promises=Promises(
         ("model",),
         ("replace-one",),

@@ -50,6 +50,7 @@ from quoron_server.algorithms.localised.plan import (
     require_conditions,
     require_smooth,
 )
+from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import round_grid
 from quoron_server.parameters import Assumption, PlannedRelease
 from quoron_server.plan import Plan, Privacy
@@ -260,7 +261,7 @@ def _infeasible(problem: Problem, privacy: Privacy, options: MedianOptions) -> I
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
-    paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 5 to 8",
+    origin=repaired(GHAZI_2026.at("Algorithms 5 to 8"), note="one test a phase, with twice the noise"),
     promises=Promises(
         ("model",),
         ("replace-one",),

@@ -32,6 +32,7 @@ from quoron_server.algorithms.localised.plan import (
     shapes,
 )
 from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Plan, Privacy
@@ -108,7 +109,9 @@ def make(plan: Plan) -> LocalisedSGD:
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
-    paper="Feldman, Koren & Talwar (2020), at user level, Algorithm 2",
+    origin=theirs(
+        FELDMAN_2020.at("Algorithm 2"), note="cohorts of users in place of single examples; their text was not at hand"
+    ),
     promises=Promises(
         ("model",),
         ("replace-one",),

@@ -27,6 +27,7 @@ from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import require_of_phases
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, score_summary
 from quoron_server.algorithms.localised.plan import require_smooth
+from quoron_server.algorithms.references import GHAZI_2026, ours
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -108,7 +109,7 @@ def _slack(problem: Problem, delta: float, epsilon: float) -> float:
 INFO = AlgorithmInfo(
     name=NAME,
     summary="As filtered-sgd with a deterministic soft filter and one test a phase; feasible with fewer users",
-    paper="ours (Algorithm 2S), after Ghazi, Kumar, Liu & Manurangsi, Algorithm 2S",
+    origin=ours(GHAZI_2026.at("Algorithms 1 and 2"), note="a deterministic soft filter in place of theirs"),
     promises=Promises(
         ("model",),
         ("replace-one",),

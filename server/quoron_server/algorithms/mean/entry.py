@@ -5,11 +5,12 @@ from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Counting, Pro
 from quoron_server.algorithms.mean import plan as planning
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
+from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Several passes, secret cohorts, a private mean around an earlier release or a private range",
-    paper="Bassily & Sun (2023), Algorithm 4 (with 1 and 6)",
+    origin=repaired(BASSILY_SUN_2023.at("Algorithms 1, 4 and 6"), note="noise once, around a centre that is released"),
     promises=Promises(
         ("broadcast",),
         ("replace-one", "zero-out"),

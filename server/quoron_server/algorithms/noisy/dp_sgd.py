@@ -29,6 +29,7 @@ from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.noisy.verify import moves, pairs, verify_round
 from quoron_server.algorithms.noisy.worth import with_count
 from quoron_server.algorithms.optimisers import OptimiserOptions
+from quoron_server.algorithms.references import MCMAHAN_2018, WANG_2019, Origin, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -112,11 +113,11 @@ def _beside(p: NoisySGDParameters, mu: float) -> NoisySGDParameters | None:
     return replace(p, noise_scale=scale, round_mu=round_mu)
 
 
-def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int) -> AlgorithmInfo:
+def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int, origin: Origin) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
         summary=summary,
-        paper="baseline; McMahan et al. (2018), user-level DP-SGD",
+        origin=origin,
         promises=Promises(
             ("broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves, one_server=None
         ),
@@ -137,6 +138,7 @@ POISSON = _info(
     "Several passes, each user in each round with a secret coin",
     Factor(known=7.0, unknown=None),
     curve_step=4,
+    origin=theirs(MCMAHAN_2018.at("Algorithm 1")),
 )
 WITHOUT_REPLACEMENT = _info(
     "dp-sgd-wor",
@@ -144,4 +146,5 @@ WITHOUT_REPLACEMENT = _info(
     "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent",
     Factor(known=7.0, unknown=12.0),
     curve_step=2,
+    origin=theirs(MCMAHAN_2018.at("Algorithm 1"), WANG_2019.at(), note="uniform cohorts in place of coins"),
 )

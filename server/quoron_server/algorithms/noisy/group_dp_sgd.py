@@ -25,6 +25,7 @@ from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, NoBlackBoxes, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
+from quoron_server.algorithms.references import ABADI_2016, CHARLES_2024, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
@@ -142,7 +143,11 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
         summary=summary,
-        paper="baseline; group privacy of item-level DP-SGD, by the mixture of Charles et al. (2024)",
+        origin=theirs(
+            ABADI_2016.at("Algorithm 1"),
+            CHARLES_2024.at(),
+            note="over items, with noise for all items of a user; the text of Charles et al. was not at hand",
+        ),
         promises=Promises(
             ("broadcast",),
             (adjacency,),

@@ -21,6 +21,7 @@ from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.noisy.verify import moves, pairs, verify_round
 from quoron_server.algorithms.optimisers import OptimiserOptions
+from quoron_server.algorithms.references import ABADI_2016, ours
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -66,7 +67,7 @@ def verify(plan: Plan) -> None:
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
-    paper="baseline; Abadi et al. (2016) at user level, with disjoint cohorts",
+    origin=ours(ABADI_2016.at("Algorithm 1"), note="a baseline: users, in disjoint cohorts instead of samples"),
     promises=Promises(
         ("broadcast",),
         ("replace-one",),

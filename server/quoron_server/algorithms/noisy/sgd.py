@@ -7,6 +7,7 @@ from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen, NoBlackBoxes, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
+from quoron_server.algorithms.references import POLYAK_1992, theirs
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
@@ -32,7 +33,7 @@ def plan(problem: Problem, privacy: Privacy, options: SGDOptions) -> Chosen:
 INFO = AlgorithmInfo(
     name=NAME,
     summary="No privacy; the reference",
-    paper="baseline; Polyak & Juditsky (1992) averaging",
+    origin=theirs(POLYAK_1992.at(), note="no privacy"),
     promises=Promises(
         ("none",),
         ("none",),

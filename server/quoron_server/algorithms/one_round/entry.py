@@ -7,6 +7,7 @@ from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares, OneRoundParameters
+from quoron_server.algorithms.references import WANG_2018, ours
 from quoron_server.plan import Plan
 
 MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
@@ -23,7 +24,7 @@ def _rule(_plan: Plan, allowed: Allowance) -> Verdict:
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
-    paper="Wang (2018), at the level of users (AdaSSP)",
+    origin=ours(WANG_2018.at(), note="AdaSSP for users, with one release and a ridge by public numbers"),
     promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, one_server=None),
     options=planning.OneRoundOptions,
     parameters=OneRoundParameters,

@@ -4,11 +4,17 @@ from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.outlier_gd import plan as planning
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
+from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Gradient descent on all users, each step tested, outlier gradients left out",
-    paper="Asi & Liu (2024), as in Lowy, Liu & Asi (2024), Algorithm 2",
+    origin=repaired(
+        ASI_LIU_2024.at(),
+        LOWY_2024.at("Algorithm 2"),
+        note="the text of Asi & Liu was not at hand: the step is the one that Lowy, Liu & Asi print after it, "
+        "with another ramp of weights and one draw of the test's noise",
+    ),
     promises=Promises(
         ("broadcast",),
         ("replace-one",),

@@ -5,11 +5,12 @@ from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Pro
 from quoron_server.algorithms.outlier_iterates import plan as planning
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
+from quoron_server.algorithms.references import LOWY_2024, repaired
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Chains of local SGD, outlier iterates removed, few private means; noise falls as 1/√m",
-    paper="Lowy, Liu & Asi, Faster Algorithms for User-Level Private Stochastic Convex Optimization, Algorithm 1",
+    origin=repaired(LOWY_2024.at("Algorithm 1"), note="another ramp of weights; a phase that halts keeps its start"),
     promises=Promises(
         ("model", "broadcast"),
         ("replace-one",),

@@ -4,11 +4,12 @@ from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.phased_erm import plan as planning
 from quoron_server.algorithms.phased_erm.method import PhasedERM, PhasedERMParameters
+from quoron_server.algorithms.references import ZHANG_BYO_2022, ours
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Phases of regularised ERM on fresh users by full-batch steps, one noisy release a phase",
-    paper="Zhang, Thekumparampil, Oh & He (2022), at user level, the phased algorithm",
+    origin=ours(ZHANG_BYO_2022.at(), note="users, and a solver of fixed length; their text was not at hand"),
     promises=Promises(
         ("model",),
         ("replace-one",),

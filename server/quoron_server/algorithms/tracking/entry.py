@@ -2,13 +2,14 @@
 
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes, Promises
+from quoron_server.algorithms.references import BASSILY_SUN_2023, CHOQUETTE_CHOO_2025, ours
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.algorithms.tracking.method import TrackingParameters, TrackingSRGD
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
-    paper="ours, after Bassily & Sun (2023) and Choquette-Choo, Ganesh & Thakurta",
+    origin=ours(BASSILY_SUN_2023.at("Algorithm 1"), CHOQUETTE_CHOO_2025.at("Algorithm 1")),
     promises=Promises(
         ("broadcast",),
         ("replace-one", "zero-out"),

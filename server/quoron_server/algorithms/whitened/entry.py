@@ -2,6 +2,7 @@
 
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
+from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
 from quoron_server.algorithms.whitened import plan as planning
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitened.parts import made
@@ -9,7 +10,7 @@ from quoron_server.algorithms.whitened.parts import made
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
-    paper="ours",
+    origin=ours(DWORK_2014.at(), BASSILY_SUN_2023.at("Algorithm 1")),
     promises=Promises(
         ("broadcast",),
         ("replace-one", "zero-out"),

@@ -2,13 +2,19 @@
 
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
+from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
 from quoron_server.algorithms.winsorised import plan as planning
 from quoron_server.algorithms.winsorised.method import WinsorisedERM, WinsorisedERMParameters
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Full-batch noisy gradient descent on means whose rotated coordinates are clamped in a private box",
-    paper="Levy et al. (2021), as in Bassily & Sun (2023), Algorithm B",
+    origin=repaired(
+        LEVY_2021.at(),
+        BASSILY_SUN_2023.at("Algorithm 6"),
+        note="the text of Levy et al. was not at hand: the mean is as Bassily & Sun reprint it, "
+        "in a box that is wider by half a bin",
+    ),
     promises=Promises(
         ("broadcast",),
         ("replace-one", "zero-out"),

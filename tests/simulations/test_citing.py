@@ -1,0 +1,210 @@
+"""Every algorithm names its papers, and they are told completely and in formats that other programs read."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gen_citations as generator
+import pytest
+import yaml
+
+from quoron.citing import bibtex
+from quoron.cli.app import invoke
+from quoron.cli.common import citable
+from quoron_server.algorithms import ALGORITHMS, references
+from quoron_server.algorithms.references import THE_FOUR, Reference
+from quoron_server.algorithms.refused import REFUSED
+from small_run import TOML
+
+ROOT = Path(__file__).parent.parent.parent
+NAMES = (*ALGORITHMS, *REFUSED)
+REQUIRED = {  # of BibTeX's own styles
+    "inproceedings": {"author", "title", "booktitle", "year"},
+    "article": {"author", "title", "journal", "year"},
+    "misc": {"author", "title"},
+}
+ALL = [value for value in vars(references).values() if isinstance(value, Reference)]
+
+
+def parsed(text: str) -> dict[str, dict[str, str]]:
+    """Entries by key, with their fields and kind; AssertionError for what BibTeX would not read."""
+    found: dict[str, dict[str, str]] = {}
+    for part in text.split("\n\n"):
+        if part.startswith("%"):
+            assert "@" not in part  # which would begin an entry
+            continue
+        head, *lines, tail = part.rstrip("\n").split("\n")
+        kind, key = re.fullmatch(r"@(\w+)\{([\w:]+),", head).groups()  # type: ignore[union-attr]
+        assert tail == "}"
+        fields = [re.fullmatch(r"  (\w+) = \{(.*)\},", line) for line in lines]
+        assert all(fields), part
+        entry = {field[1]: field[2] for field in fields if field}
+        assert len(entry) == len(lines), f"{key} has a field twice"
+        assert entry.keys() >= REQUIRED[kind], key
+        for value in entry.values():
+            depth = 0
+            for sign in re.sub(r"\\.", "", value):
+                depth += {"{": 1, "}": -1}.get(sign, 0)
+                assert depth >= 0, value
+            assert depth == 0, value
+            assert not re.search(r"(?<!\\)[&%$#_]", re.sub(r"^https://\S+$", "", value)), value
+        assert key not in found, f"{key} is there twice"
+        found[key] = entry | {"kind": kind}
+    return found
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert invoke(["cite", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_algorithm_is_cited_by_its_papers_beside_quoron(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    entries = parsed(printed(capsys, name))
+    meant = ALGORITHMS[name].origin.references if name in ALGORITHMS else (REFUSED[name].source.reference,)
+    assert meant
+    assert list(entries) == ["quoron", *(paper.key for paper in meant)]
+
+
+def test_all_at_once_are_cited_with_each_paper_once(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, *NAMES, *NAMES)
+    assert set(parsed(text)) == {"quoron", *(paper.key for paper in generator.references())}
+    headings = [line for line in text.splitlines() if line.startswith("%")]
+    assert len(headings) == len(NAMES)
+    assert "% filtered-sgd, repaired: Ghazi, Kumar, Liu & Manurangsi (2026), Algorithms 1 and 2" in headings
+
+
+def test_quoron_alone_is_cited_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    entries = parsed(printed(capsys))
+    assert entries.keys() == {"quoron"}
+    cff = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert entries["quoron"]["title"] == f"{{{cff['title']}}}"
+    assert entries["quoron"]["author"] == f"{{{cff['authors'][0]['name']}}}"
+    assert entries["quoron"]["note"] == f"Version {cff['version']}"
+
+
+def test_an_unknown_name_is_refused_with_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["cite", "filterd-sgd"]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert "got 'filterd-sgd'. Did you mean 'filtered-sgd'?" in told.err
+
+
+def test_runs_are_cited_by_what_they_used(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(TOML, encoding="utf-8")
+    assert invoke(["simulate", "small.toml", "--out", "runs/one", "--simulation-seed", "1", "--quiet"]) == 0
+    asked = ("--algorithms", "one-pass-dp-sgd,sgd", "--seeds", "1", "--out", "runs/two", "--quiet")
+    assert invoke(["compare", "small.toml", *asked]) == 0
+    capsys.readouterr()
+    assert printed(capsys, "runs/one") == bibtex(["one-pass-dp-sgd"])
+    assert printed(capsys, "runs/two") == bibtex(["one-pass-dp-sgd", "sgd"])
+    assert ("runs/one", "") in citable("ru")
+    assert ("filtered-sgd", ALGORITHMS["filtered-sgd"].summary) in citable("filt")
+
+
+def test_keys_are_unique_and_every_paper_is_some_algorithms() -> None:
+    assert len({paper.key for paper in ALL}) == len(ALL)
+    assert set(generator.references()) == set(ALL)
+    assert generator.references()[:4] == list(THE_FOUR)
+
+
+@pytest.mark.parametrize("paper", ALL, ids=lambda paper: paper.key)
+def test_a_reference_is_complete_and_its_key_says_whose_it_is(paper: Reference) -> None:
+    assert not (paper.booktitle and paper.journal)
+    assert paper.booktitle or paper.journal or paper.eprint
+    family = re.sub(r"\W", "", paper.authors[0].partition(",")[0]).lower()
+    assert paper.key.startswith(f"{family}{paper.year}")
+    assert all(re.fullmatch(r"[^,]+, [^,]+", author) for author in paper.authors)
+    assert paper.pages is None or paper.pages[0] < paper.pages[1]
+    assert paper.eprint is None or re.fullmatch(r"\d{4}\.\d{5}", paper.eprint)
+    assert parsed(paper.bibtex).keys() == {paper.key}
+
+
+def test_an_algorithm_that_is_repaired_says_what_is_changed() -> None:
+    for name, info in ALGORITHMS.items():
+        assert info.origin.sources, name
+        assert info.origin.note or info.origin.relation != "repaired", name
+        if info.printed is not None:  # the four papers' own
+            assert info.origin.relation != "ours", name
+            assert info.origin.references[0] in THE_FOUR, name
+
+
+def test_a_list_of_algorithms_says_whose_each_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["algorithms", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {row["relation"] for row in listed.values()} == {"theirs", "repaired", "ours", None}
+    for name, info in ALGORITHMS.items():
+        assert listed[name]["from"] == str(info.origin)
+        assert listed[name]["paper"] == info.paper
+    assert invoke(["algorithms"]) == 0
+    assert "repaired: " in capsys.readouterr().out
+
+
+# The Citation File Format 1.2.0: the keys that it knows, of those that a paper may have, and what they hold.
+
+
+def number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def people(value: object) -> bool:
+    return isinstance(value, list) and all(
+        set(person) <= {"family-names", "given-names"} and all(map(text, person.values())) for person in value
+    )
+
+
+def identifiers(value: object) -> bool:
+    return isinstance(value, list) and all(
+        set(own) == {"type", "value"} and own["type"] in ("doi", "url", "swh", "other") and text(own["value"])
+        for own in value
+    )
+
+
+OF_A_REFERENCE: dict[str, Callable[[Any], bool]] = {
+    "type": lambda value: value in ("article", "conference-paper", "generic"),
+    "title": text,
+    "authors": people,
+    "year": number,
+    "collection-title": text,
+    "collection-type": text,
+    "journal": text,
+    "volume": number,
+    "issue": number,
+    "start": number,
+    "end": number,
+    "url": lambda value: text(value) and value.startswith("https://"),
+    "identifiers": identifiers,
+}
+OF_THE_FILE: dict[str, Callable[[Any], bool]] = {
+    "cff-version": lambda value: value == "1.2.0",
+    "title": text,
+    "message": text,
+    "type": lambda value: value == "software",
+    "authors": lambda value: [set(owner) for owner in value] == [{"name"}],
+    "version": text,
+    "license": lambda value: value == "Apache-2.0",
+    "references": lambda value: bool(value),
+}
+
+
+def test_citation_cff_is_valid() -> None:
+    cff = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cff.keys() == OF_THE_FILE.keys()
+    assert all(OF_THE_FILE[key](value) for key, value in cff.items())
+    for paper in cff["references"]:
+        assert {"type", "title", "authors"} <= paper.keys() <= OF_A_REFERENCE.keys()
+        assert all(OF_A_REFERENCE[key](value) for key, value in paper.items()), paper["title"]
+
+
+def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> None:
+    assert generator.CITATION.read_text(encoding="utf-8") == generator.citation()
+    assert generator.PAGE.read_text(encoding="utf-8") == generator.page()
