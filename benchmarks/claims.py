@@ -60,7 +60,7 @@ class Row:
     """One algorithm in an experiment, and the claim made for it where that is not the experiment's."""
 
     label: str
-    settings: Settings  # {users} stands for n
+    settings: Settings  # {n} stands for the number of users, {k} for that to the power 7/8
     claimed: Callable[[Sizes], float] | None = None
     unit: Callable[[Sizes], float] | None = None  # of signals; None: what is claimed
     against: "Row | None" = None  # the row's risk is divided by the risk of this one
@@ -127,7 +127,10 @@ def task_of(experiment: Experiment, row: Row, sizes: Sizes) -> Task:
         *((f"population.outlier_fraction={sizes.share:g}",) if sizes.share else ()),
         *experiment.settings,
         *experiment.scaled(sizes),
-        *(setting.replace("{users}", str(sizes.users)) for setting in row.settings),
+        *(
+            text.replace("{n}", str(sizes.users)).replace("{k}", str(round(sizes.users**0.875)))
+            for text in row.settings
+        ),
     )
     unit = (row.unit or experiment.claimed)(sizes) if experiment.signals else 0.0
     return Task(experiment.preset, settings, unit, experiment.rounds, experiment.target)
@@ -167,13 +170,14 @@ class Lines:
 
 
 class Removals(Observer):
-    """Count the answers that a filter removed, in all rounds (simulation only)."""
+    """Count the answers that a filter removed, and notice a private test that failed (simulation only)."""
 
-    removed = answers = 0
+    removed, answers, failed = 0, 0, False
 
     def round_finished(self, event: RoundEvent) -> None:
         """Add one round."""
         self.answers += event.messages
+        self.failed |= bool(event.public.get("halted", False)) or not event.public.get("released", True)
         self.removed += sum(int(event.diagnostics.get(name, 0)) for name in ("filtered", "removed", "removed_chains"))
 
 
@@ -196,7 +200,7 @@ def simulated(preset: str, settings: Settings, seed: int) -> dict[str, Any]:
         "gradients": found.gradient_evaluations,
         "removed": removals.removed,
         "answers": removals.answers,
-        "halted": found.halted,
+        "failed": removals.failed,
         "seconds": round(found.seconds, 2),
     }
 
@@ -288,7 +292,7 @@ class Point:
     seeds: int
     claimed: float
     record: Record  # of the first seed
-    halted: float  # share of runs that halted
+    failed: float  # share of runs in which a private test failed
     excess: float
 
     @property
@@ -393,9 +397,9 @@ def _point(
             return other
         values = values / other.values
     had = found[best]
-    halted = float(np.mean([bool(record["halted"]) for record in had]))
+    failed = float(np.mean([bool(record["failed"]) for record in had]))
     excess = float(np.mean([record["excess"] for record in had]))
-    return Point(sizes, values, len(had), claimed, had[0], halted, excess)
+    return Point(sizes, values, len(had), claimed, had[0], failed, excess)
 
 
 def _figure(measure: Measure) -> Callable[[Record], float]:
@@ -445,8 +449,8 @@ def _regime(experiment: Experiment, points: Sequence[Point]) -> str:
         texts.append(f"{_span([point.record['rounds'] for point in ends])} rounds")
     if experiment.measure == "removed":
         texts.append(f"{_span([point.value / point.sizes.share for point in ends])} removals an outlier")
-        halted = max(point.halted for point in points)
-        texts.append(f"up to {halted:.0%} of runs halted" if halted else "no run halted")
+        failed = max(point.failed for point in points)
+        texts.append(f"a test failed in up to {failed:.0%} of the runs" if failed else "no test failed")
     unmet = dict.fromkeys(text for point in points for text in experiment.unmet(point.sizes))
     if unmet:
         texts.append(f"not met: {', '.join(unmet)}")
@@ -567,7 +571,7 @@ def _cell(finding: Finding, point: Point | None, sizes: Sizes) -> str:
     if math.isnan(point.value):
         return "out of reach" if finding.experiment.target else f"{finding.experiment.rounds[-1]} or more"
     error = "" if math.isnan(point.error) else f" ± {point.error:.1g}"
-    halted = f", {point.halted:.0%} halted" if point.halted else ""
+    failed = f", {point.failed:.0%} failed" if point.failed else ""
     beside = f"; excess {point.excess:.2g}" if finding.experiment.measure == "removed" else ""
     form = ",.0f" if finding.experiment.measure in ("rounds", "gradients") else ".3g"
-    return f"{point.value:{form}}{error} ({point.seeds}{halted}{beside})"
+    return f"{point.value:{form}}{error} ({point.seeds}{failed}{beside})"

@@ -84,7 +84,7 @@ def lines_of(tmp_path: Path, experiment: Any, seeds: int, excess: Any) -> Any:
                 task = claims.task_of(experiment, row, sizes)
                 for value, settings in task.variants():
                     for seed in range(1, seeds + 1):
-                        figures = {"excess": excess(sizes, value, seed), "start": 1.0, "rounds": 1, "halted": False}
+                        figures = {"excess": excess(sizes, value, seed), "start": 1.0, "rounds": 1, "failed": False}
                         key = {"preset": task.preset, "settings": settings, "seed": seed}
                         file.write(json.dumps({**key, **figures, "gradients": value * sizes.users}) + "\n")
     return claims.Lines(path)
