@@ -11,7 +11,6 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -194,8 +193,8 @@ def simulated(preset: str, settings: Settings, seed: int) -> dict[str, Any]:
             return {"refused": str(error)}
     found = run.summary
     return {
-        "excess": found.excess_in_domain,
-        "start": found.excess_risk_initial,
+        "excess": float(f"{found.excess_in_domain:.6g}"),
+        "start": float(f"{found.excess_risk_initial:.6g}"),
         "rounds": found.rounds,
         "gradients": found.gradient_evaluations,
         "removed": removals.removed,
@@ -243,15 +242,7 @@ def _wanted(task: Task, found: Sequence[Record]) -> float:
     return (task.target or 0.0) * float(np.mean([record["start"] for record in found]))
 
 
-def run(
-    experiments: Sequence[Experiment],
-    path: Path,
-    seeds: int,
-    processes: int,
-    said: Callable[[str], None],
-    *,
-    again: bool = False,
-) -> None:
+def run(experiments: Sequence[Experiment], path: Path, seeds: int, processes: int, *, again: bool = False) -> None:
     """Carry out whatever is missing of some experiments; with `again`, all of them.
 
     What was refused is tried again, since plans may have changed.
@@ -268,16 +259,24 @@ def run(
     Lines(path).forget(
         lambda record: (again or "refused" in record) and (record["preset"], tuple(record["settings"])) in own
     )
+    waiting = [(task, most, title) for task, (title, most) in tasks.items()]
     if processes == 1:
-        for task, (title, most) in tasks.items():
-            measured(task, path, most)
-            said(title)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(measured, task, path, most): title for task, (title, most) in tasks.items()}
-        for done in as_completed(waiting):
-            done.result()
-            said(waiting[done])
+        return _carry_out(waiting, path)
+    context = get_context("spawn")  # a fork would copy threads
+    workers = [context.Process(target=_carry_out, args=(waiting[k::processes], path)) for k in range(processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if any(worker.exitcode for worker in workers):
+        raise RuntimeError("A process that ran experiments failed; what it had finished is kept.")
+    return None
+
+
+def _carry_out(waiting: Sequence[tuple[Task, int, str]], path: Path) -> None:
+    for task, seeds, title in waiting:
+        measured(task, path, seeds)
+        print(title, flush=True)
 
 
 # --- analysis

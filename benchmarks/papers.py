@@ -266,7 +266,8 @@ HEAD = """# What the papers claim, measured
 
 Every claim of the four papers that a simulation can check, as an experiment: an instance, a grid, the exponent that is
 claimed, and what would falsify it. `{command}` made this page from the runs in `claims.jsonl`, up to
-{seeds} seeds a point: how many stands in brackets behind each figure.{missing}
+{seeds} seeds a point. In brackets behind each figure: its number of seeds, and the share of them in which a private
+test failed, if any.{missing}
 
 **How to read it.** A claim is an upper bound up to constants and logarithms. Its exponent is the least-squares slope of
 its formula over the grid, with all constants one. The measured exponent is the same slope of log means over seeds, ±
@@ -369,7 +370,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [each for each in experiments if not given.paper or each.paper in given.paper]
     path = given.out / PAGE / "claims.jsonl"
     if not given.render:
-        claims.run(chosen, path, seeds, given.processes, lambda title: print(title, flush=True), again=given.again)
+        claims.run(chosen, path, seeds, given.processes, again=given.again)
     command = "python benchmarks/papers.py" + (" --quick" if given.quick else "")
     print(render(experiments, Lines(path), seeds, given.out, command))
     return 0
