@@ -63,6 +63,7 @@ class Row:
     claimed: Callable[[Sizes], float] | None = None
     unit: Callable[[Sizes], float] | None = None  # of signals; None: what is claimed
     against: "Row | None" = None  # the row's risk is divided by the risk of this one
+    largest: int = 10**9  # no run has more users
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ def run(experiments: Sequence[Experiment], path: Path, seeds: int, processes: in
     for experiment in experiments:
         for row in experiment.rows:
             for needed in (row, *([row.against] if row.against else [])):
-                for sizes in experiment.points:
+                for sizes in (point for point in experiment.points if point.users <= needed.largest):
                     title = f"{experiment.name}, {needed.label}, {at(experiment, sizes)}"
                     tasks.setdefault(task_of(experiment, needed, sizes), (title, min(seeds, experiment.seeds)))
     own = {(task.preset, settings) for task in tasks for _, settings in task.variants()}
@@ -367,7 +368,9 @@ def judged(slope: float, error: float, claimed: float, points: int, inside: int,
 def _point(
     experiment: Experiment, row: Row, sizes: Sizes, lines: Lines, draws: NDArray[np.float64]
 ) -> Point | str | None:
-    """A measured point, why there is no plan for it, or None where it has not been run."""
+    """A measured point, why there is none and will be none, or None where it has not been run."""
+    if sizes.users > row.largest:
+        return f"runs of more than {row.largest:,} users take too long."
     task = task_of(experiment, row, sizes)
     claimed = (row.claimed or experiment.claimed)(sizes)
     found: dict[float, list[Record]] = {}
@@ -561,12 +564,12 @@ def details(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:
         for finding in findings
         for sizes, why in finding.refused.items()
     }
-    return [*text, "", *(f"* No plan: {line}" for line in refused), *([""] if refused else [])]
+    return [*text, "", *(f"* No figure: {line}" for line in refused), *([""] if refused else [])]
 
 
 def _cell(finding: Finding, point: Point | None, sizes: Sizes) -> str:
     if point is None:
-        return "no plan" if sizes in finding.refused else "not run"
+        return "none" if sizes in finding.refused else "not run"
     if math.isnan(point.value):
         return "out of reach" if finding.experiment.target else f"{finding.experiment.rounds[-1]} or more"
     error = "" if math.isnan(point.error) else f" ± {point.error:.1g}"

@@ -163,7 +163,7 @@ def test_a_claim_without_runs_is_not_measured_and_a_refused_plan_is_quoted(tmp_p
     record = {"preset": task.preset, "settings": task.variants()[0][1], "seed": 1, "refused": "needs n >= 9"}
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
     (found,) = claims.analyse(BASE, claims.Lines(path), 8)
-    assert "* No plan: outlier-iterates, n = 2,000: needs n >= 9" in claims.details(BASE, [found])
+    assert "* No figure: outlier-iterates, n = 2,000: needs n >= 9" in claims.details(BASE, [found])
 
 
 def test_the_page_is_that_of_the_runs_beside_it(tmp_path):
