@@ -50,6 +50,11 @@ def planned(name, problem, **options):
     return info.plan(problem, PRIVACY, info.options(**options), "calibrated", 7)
 
 
+def made(plan):
+    """The algorithm of a plan that may be broken: nothing is verified."""
+    return ALGORITHMS[plan.algorithm].maker(plan)
+
+
 def drive(algorithm, engine, noise):
     """All states of a run, first to last."""
     states = [algorithm.init()]

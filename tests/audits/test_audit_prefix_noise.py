@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
+from papers.choquette_choo_lines import corollary_9
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.prefix.factorisations import FACTORISATIONS, factorise
-from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
+from quoron_privacy.prefix.noise import PrefixNoise
 
 DRAWS, ROUNDS = 120_000, 8
 SENSITIVITY = 0.05
@@ -118,7 +119,7 @@ class TestCorollary9:
     EPSILON, DELTA = 4.0, 1e-2
 
     def test_the_audit_catches_the_noise_as_printed(self):
-        printed = corollary_9_scale(sensitivity=SENSITIVITY, rounds=ROUNDS, epsilon=self.EPSILON, delta=2 * self.DELTA)
+        printed = corollary_9(SENSITIVITY, ROUNDS, self.EPSILON, 2 * self.DELTA)
         noise = PrefixNoise(ROUNDS, SENSITIVITY, printed, "tree")
         assert audit(noise, delta=self.DELTA) > self.EPSILON
 

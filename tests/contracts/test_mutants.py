@@ -44,7 +44,7 @@ from quoron_server.algorithms.accelerated_erm import plan as accelerated_plan
 from quoron_server.algorithms.localised import geometry, median
 from quoron_server.algorithms.noisy.draws import DRAWS
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
-from quoron_server.algorithms.one_epoch.method import OneEpochParameters
+from quoron_server.algorithms.one_epoch.base import OneEpochParameters
 from quoron_server.algorithms.outlier_iterates import plan as iterates_plan
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.parameters import Attendance

@@ -25,7 +25,8 @@ from quoron_server.algorithms import quorum as quorums
 from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
-from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.algorithms.one_epoch.accelerated_srgd import AcceleratedSRGD
+from quoron_server.algorithms.one_epoch.variants import SRGD
 from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum
 from quoron_server.plan import Plan, Privacy
 
@@ -204,14 +205,24 @@ class LeakingScaleSGD(NoisySGD):
         return NoisySGD(replace(self.plan, parameters=louder)).update(state, answers, noise)
 
 
-class LeakingStateEpoch(OneEpoch):
+def leaking(update):
     """A millionth of a coordinate of what was answered stays in the point of the next question."""
 
-    def update(self, state, answers, noise):
-        update = super().update(state, answers, noise)
+    def leaks(self, state, answers, noise):
+        after = update(self, state, answers, noise)
         seen = np.nan_to_num(answers.values[:, 0], posinf=0.0, neginf=0.0)
         leak = 1e-6 * float(np.clip(seen, -1, 1).mean())
-        return replace(update, state=replace(update.state, x=update.state.x + leak))
+        return replace(after, state=replace(after.state, x=after.state.x + leak))
+
+    return leaks
+
+
+class LeakingSRGD(SRGD):
+    update = leaking(SRGD.update)
+
+
+class LeakingAcceleratedSRGD(AcceleratedSRGD):
+    update = leaking(AcceleratedSRGD.update)
 
 
 class OwnNoiseSGD(NoisySGD):
@@ -284,8 +295,8 @@ def first_complaint(algorithm: Algorithm[Any], name: str, **crowded: Any) -> str
         (CountingSGD, "one-pass-dp-sgd", "model"),
         (TellingSGD, "one-pass-dp-sgd", "public, answered"),
         (LeakingScaleSGD, "one-pass-dp-sgd", "scale of gaussian"),
-        (LeakingStateEpoch, "accelerated-srgd", r"question\.task\.points"),
-        (LeakingStateEpoch, "srgd", "model"),
+        (LeakingAcceleratedSRGD, "accelerated-srgd", r"question\.task\.points"),
+        (LeakingSRGD, "srgd", "model"),
         (OwnNoiseSGD, "one-pass-dp-sgd", "replay does not know"),
     ],
 )

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.choquette_choo_lines import corollary_9
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix.factorisations import FACTORISATIONS, LONGEST, factorise
-from quoron_privacy.prefix.noise import PrefixNoise, PrefixState, corollary_9_scale
+from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.prefix.ways import BAND, nodes
 from quoron_server import serial
 
@@ -363,11 +364,11 @@ class TestCorollary9:
         ],
     )
     def test_as_printed_it_spends_more_than_it_claims(self, rounds, delta, claimed, truth):
-        printed = corollary_9_scale(sensitivity=1.0, rounds=rounds, epsilon=claimed, delta=delta)
+        printed = corollary_9(1.0, rounds, claimed, delta)
         mu = factorise("tree", rounds).column_norm / printed
         assert gdp.epsilon_for(mu, delta / 2) == pytest.approx(truth, abs=0.01)
 
     def test_lemma_8_asks_for_root_two_and_one_level_more(self):
-        printed = corollary_9_scale(sensitivity=1.0, rounds=8, epsilon=1.0, delta=1e-6)
+        printed = corollary_9(1.0, 8, 1.0, 1e-6)
         lemma = sqrt(2 * (1 + 3) * np.log(2.5e6))
         assert lemma / printed == pytest.approx(sqrt(2 * 4 / 3))

@@ -12,12 +12,12 @@ Thakurta (2022). Proof, with everything in integers: docs/privacy/prefix-noise.m
 """
 
 from dataclasses import dataclass
-from math import log, log2, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive, probability
+from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.factorisations import Factorisation, factorise
 from quoron_privacy.release import NoisySums, Release
@@ -192,15 +192,3 @@ class PrefixNoise:
         return np.rint(np.clip(np.where(np.isnan(scaled), 0.0, scaled), -largest, largest) * 2.0**GRID_BITS).astype(
             np.int64
         )
-
-
-def corollary_9_scale(*, sensitivity: float, rounds: int, epsilon: float, delta: float) -> float:
-    """Noise per tree node as printed in Corollary 9 of Choquette-Choo, Ganesh & Thakurta. Too small; to compare only.
-
-    σ = C √(log T · ln(2.5/δ)) / ε, with the binary logarithm of the paper's Lemma 8 (the natural one is smaller still).
-    The lemma asks for √(2 (1 + ⌈log T⌉)) in place of √(log T): docs/privacy/prefix-noise.md, "The paper's line".
-    """
-    positive(sensitivity=sensitivity, epsilon=epsilon)
-    probability(delta=delta)
-    count(rounds=rounds)
-    return sensitivity * sqrt(log2(rounds) * log(2.5 / delta)) / epsilon

@@ -163,8 +163,9 @@ class Registered(AlgorithmInfo):
                 )
         chosen = self.printed.planner(problem, privacy, options)
         found = self.printed.epsilon(chosen.parameters, problem, privacy.delta)
-        plan = self._promised(chosen, problem, replace(privacy, epsilon=found), seed)
-        return replace(plan, guarantee=replace(plan.guarantee, proved=False), predicted_excess_risk=None)
+        plan = self._promised(chosen, problem, privacy, seed)  # `found` may be no ε that can be asked for: infinite
+        guarantee = replace(plan.guarantee, epsilon=found, proved=False)
+        return replace(plan, guarantee=guarantee, predicted_excess_risk=None)
 
     def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> Plan:
         """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""

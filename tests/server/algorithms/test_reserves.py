@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_server.algorithms.one_epoch.reserves import first_answered
+from quoron_server.algorithms.slots import first_answered
 
 masks = st.lists(st.booleans(), min_size=1, max_size=40).map(lambda bits: np.array(bits, bool))
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
-from one_epoch_reference import FAMILY, Silent, Users, drive, planned, reference, released_sums, strategy
+from one_epoch_reference import FAMILY, Silent, Users, drive, made, planned, reference, released_sums, strategy
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts.gdp import delta_for
@@ -17,7 +17,6 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_epoch import plan as planning
-from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.plan import Privacy
 from quoron_server.wording import sentence
 
@@ -37,7 +36,7 @@ def test_each_algorithm_is_its_box(name, factorisation, noise):
     options = {"rounds": 7, "reserve": 2, "clip_norm": 0.1, "inverse_step": 0.25, "factorisation": factorisation}
     plan = planned(name, problem, **options)
     engine = Users(140, 3, absent=range(0, 140, 10))
-    algorithm = OneEpoch(plan)
+    algorithm = made(plan)
     states = drive(algorithm, engine, noise)
     path, model = reference(plan, engine, noise)
     np.testing.assert_allclose([state.x for state in states], path, atol=1e-6 * plan.parameters.noise_scale)
@@ -46,7 +45,7 @@ def test_each_algorithm_is_its_box(name, factorisation, noise):
 
 
 def test_a_recursive_question_holds_both_points_and_the_first_only_one():
-    algorithm, noise = OneEpoch(make_plan("accelerated-srgd")), SeededNoise(1)
+    algorithm, noise = made(make_plan("accelerated-srgd")), SeededNoise(1)
     states = drive(algorithm, Quadratic(), noise)
     first = algorithm.request(states[0], noise).task
     np.testing.assert_array_equal(first.points, np.zeros((1, 3)))
@@ -59,7 +58,7 @@ def test_a_recursive_question_holds_both_points_and_the_first_only_one():
 
 @pytest.mark.parametrize("name", ["accelerated-sgd", "dp-ftrl"])
 def test_fresh_gradients_are_asked_for_at_one_point(name):
-    algorithm, noise = OneEpoch(make_plan(name)), SeededNoise(1)
+    algorithm, noise = made(make_plan(name)), SeededNoise(1)
     for state in drive(algorithm, Quadratic(), noise)[:-1]:
         task = algorithm.request(state, noise).task
         np.testing.assert_array_equal(task.points, [state.x])
@@ -69,7 +68,7 @@ def test_fresh_gradients_are_asked_for_at_one_point(name):
 @every_algorithm
 def test_the_model_is_y_with_acceleration_and_else_the_average_of_the_last_iterates(name):
     plan = make_plan(name)
-    algorithm = OneEpoch(plan)
+    algorithm = made(plan)
     states = drive(algorithm, Quadratic(), SeededNoise(2))
     last = states[-1]
     averaged = np.mean([state.x for state in states[-plan.parameters.suffix :]], axis=0)
@@ -89,7 +88,7 @@ def test_the_model_is_y_with_acceleration_and_else_the_average_of_the_last_itera
 def test_whatever_one_user_sends_or_not_moves_a_sum_by_at_most_the_sensitivity(name, user, row, other, absent, leaves):
     plan = planned(name, replace(PROBLEM, users=24, domain=Box(1e9)), rounds=2, reserve=2)
     values = np.random.default_rng(1).standard_normal((12, 3))
-    algorithm, worlds = OneEpoch(plan), []
+    algorithm, worlds = made(plan), []
     for own, gone in ((row, absent - {user}), (other, absent | {user} if leaves else absent - {user})):
         spoiled = values.copy()
         spoiled[user] = own
@@ -102,7 +101,7 @@ def test_whatever_one_user_sends_or_not_moves_a_sum_by_at_most_the_sensitivity(n
 @every_algorithm
 def test_two_users_at_opposite_ends_reach_the_sensitivity(name):
     plan = planned(name, replace(PROBLEM, users=24, domain=Box(1e9)), rounds=2)
-    algorithm, sums = OneEpoch(plan), []
+    algorithm, sums = made(plan), []
     for own in (1e9, -1e9):
         values = np.zeros((12, 3))
         values[4] = own
@@ -122,7 +121,7 @@ def test_the_noise_of_every_round_and_between_rounds_is_what_the_factorisation_s
         def ask(self, question):
             return Answers(np.zeros((len(question.cohort), runs)), np.zeros(len(question.cohort), np.uint8))
 
-    sums = released_sums(plan, drive(OneEpoch(plan), Nothing(), SeededNoise(8)))
+    sums = released_sums(plan, drive(made(plan), Nothing(), SeededNoise(8)))
     if p.gradients == "independent":
         factor = np.diag(np.arange(1.0, rounds + 1))
     else:
@@ -225,22 +224,6 @@ def test_the_plan_spends_what_was_asked_for_and_says_who_counts(name):
     assert "divisor stays 480" in sentence(plan.guarantee)
     assert "first 477 answers in slot order" in sentence(reserved.guarantee)
     assert reserved.cost.messages == PROBLEM.users  # a reserve is asked, so it has taken part
-
-
-def test_the_printed_schedule_runs_and_is_labelled_as_not_proved():
-    info = ALGORITHMS["accelerated-srgd"]
-    plan = info.plan(PROBLEM, PRIVACY, info.options(), "paper", 1)
-    assert sentence(plan.guarantee).startswith("NOT PROVED")
-    assert not plan.guarantee.proved
-    assert plan.predicted_excess_risk is None
-    assert (plan.cost.rounds, plan.parameters.divisor) == (50, 48)  # √n users a round
-    assert np.isfinite(drive(info.make(plan), Quadratic(), SeededNoise(1))[-1].y).all()
-
-
-def test_the_printed_realizable_schedule_is_infeasible_and_names_n():
-    info = ALGORITHMS["accelerated-srgd"]
-    with pytest.raises(Infeasible, match=r"rounds [\d,]+ exceeds n=2,400"):
-        info.plan(PROBLEM, PRIVACY, info.options(realizable=True), "paper", 1)
 
 
 @every_algorithm

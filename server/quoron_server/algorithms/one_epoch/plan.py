@@ -17,7 +17,7 @@ from quoron_privacy.means.norm_counts import SHARES
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.factorisations import factorise
-from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
+from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import MOST_STATE
 from quoron_server.algorithms import checks
@@ -26,8 +26,8 @@ from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.noisy.verify import require_clip
+from quoron_server.algorithms.one_epoch.base import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
-from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.parameters import Moves
@@ -49,7 +49,6 @@ class OneEpochOptions:
     clip_norm: float | None = None  # from public knowledge, never tuned on protected data
     factorisation: str | None = "blt"  # of the prefix sums
     reserve: int = 0  # users asked a round beyond the divisor, so that no-shows do not shrink the mean
-    realizable: bool = False  # which printed schedule `constants = "paper"` takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,20 @@ def plan(
     divisor = scene.divisor(chosen.rounds)
     sensitivity = mean_sensitivity(1.0 if scene.adaptive else chosen.clip, divisor)
     scale, mu = _calibrated(scene, chosen.rounds, sensitivity)
-    parameters = _parameters(scene, chosen, divisor, sensitivity, scale, mu)
+    parameters = OneEpochParameters(
+        gradients,
+        method,
+        rounds=chosen.rounds,
+        cohort_size=divisor + options.reserve,
+        divisor=divisor,
+        beta=chosen.beta,
+        suffix=chosen.suffix,
+        clip_norm=chosen.clip,
+        sensitivity=sensitivity,
+        noise_scale=scale,
+        factorisation="-" if gradients == "independent" else scene.factorisation(chosen.rounds),
+        mu=mu,
+    )
     risk: float | None = found.risk
     if isinstance(options, FTRLOptions):
         optimiser = options.made(options.inverse_step, "inverse_step")
@@ -139,45 +151,6 @@ def plan(
         if options.adaptive or options.epochs > 1 or not optimiser.plain:
             risk = None  # the forecast is of plain steps on fresh users
     return Chosen(parameters, risk, _cost(problem, parameters))
-
-
-def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOptions) -> Chosen:
-    """Accelerated recursive gradients with the printed parameters and the printed noise; zero-out, no proof.
-
-    Realizable: equation (19) with Corollary 9's noise, too small by a factor 1.2 to 2 in ε
-    (docs/privacy/prefix-noise.md); it needs more users than most people have. Otherwise the paper's Theorem 14 with B =
-    √n, c_M = max(1, MR/L) and Corollary 13's noise.
-    """
-    n, radius, lipschitz = problem.users, problem.radius, problem.lipschitz
-    if options.realizable:
-        smallest = n
-        while _printed_rounds(smallest, privacy.delta)[1] > smallest:
-            smallest = math.ceil(1.01 * smallest)
-        c, rounds = _printed_rounds(n, privacy.delta)
-        if smallest > n:
-            raise Infeasible.too_few(name, f"the printed number of rounds {rounds:,} exceeds n={n:,}", smallest)
-        clip, louder = c * lipschitz, 1.0
-        beta = c**2 * lipschitz * max(1.0, math.sqrt(problem.dimension) / (privacy.epsilon * math.sqrt(n))) / radius
-    else:
-        ratio = max(1.0, (problem.smoothness or 0.0) * radius / lipschitz)  # c_M
-        divisor = max(1, math.isqrt(n))
-        rounds, clip, louder = n // divisor, (8 * ratio + 4) * lipschitz, 2 * math.sqrt(2)
-        beta = (16 * ratio + 8) * lipschitz * n**1.5 / (radius * divisor**2)
-    divisor = n // rounds
-    sensitivity = mean_sensitivity(clip, divisor, "zero-out")
-    scale = louder * corollary_9_scale(
-        sensitivity=sensitivity, rounds=max(2, rounds), epsilon=privacy.epsilon, delta=privacy.delta
-    )
-    scene = _Scene(name, "recursive", "accelerated", problem, privacy, OneEpochOptions(factorisation="tree"))
-    mu = PrefixNoise(rounds, sensitivity, scale, "tree").effective_mu(problem.dimension)
-    parameters = _parameters(scene, _Steps(rounds, beta, 1, clip), divisor, sensitivity, scale, mu)
-    return Chosen(parameters, None, _cost(problem, parameters), adjacency="zero-out")
-
-
-def _printed_rounds(users: int, delta: float) -> tuple[float, int]:
-    """c_DP and T of equation (19)."""
-    c = 4 * math.sqrt(2) * math.log(users) ** 1.5 * math.sqrt(math.log(2 * users / delta)) * math.log(2.5 / delta)
-    return c, round(c * users**0.25)
 
 
 def verify(plan: Plan) -> None:
@@ -257,10 +230,8 @@ def _candidates(scene: _Scene) -> Iterator[Candidate[_Steps]]:
                     for beta, clip in zip(inverse_steps.tolist(), clips.tolist(), strict=True)
                 ]
             )
-        for risk, beta, suffix, clip in zip(
-            risks.tolist(), inverse_steps.tolist(), averaged.tolist(), clips.tolist(), strict=True
-        ):
-            yield Candidate(risk, (rounds,), _Steps(rounds, beta, suffix, clip))
+        for risk, *steps in zip(*(row.tolist() for row in (risks, inverse_steps, averaged, clips)), strict=True):
+            yield Candidate(risk, (rounds,), _Steps(rounds, *steps))
 
 
 def _suffixes(method: Method, problem: Problem, rounds: int) -> list[int]:
@@ -340,25 +311,6 @@ def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, 
     mu = mu_for(privacy.epsilon, left * (1 - rounding))
     unit = _unit_scale(gradients, at_once, mu, rounds, scene.factorisation(rounds), scene.epochs)
     return sensitivity * unit, mu
-
-
-def _parameters(
-    scene: _Scene, chosen: _Steps, divisor: int, sensitivity: float, scale: float, mu: float
-) -> OneEpochParameters:
-    return OneEpochParameters(
-        gradients=scene.gradients,
-        method=scene.method,
-        rounds=chosen.rounds,
-        cohort_size=divisor + scene.options.reserve,
-        divisor=divisor,
-        beta=chosen.beta,
-        suffix=chosen.suffix,
-        clip_norm=chosen.clip,
-        sensitivity=sensitivity,
-        noise_scale=scale,
-        factorisation="-" if scene.gradients == "independent" else scene.factorisation(chosen.rounds),
-        mu=mu,
-    )
 
 
 def _cost(problem: Problem, p: OneEpochParameters) -> Cost:

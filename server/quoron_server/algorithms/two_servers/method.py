@@ -28,7 +28,7 @@ from quoron_privacy.two_servers.ring import added, signed
 from quoron_privacy.two_servers.rows import RingSums
 from quoron_privacy.two_servers.sheet import SUMS
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.algorithms.one_epoch.reserves import first_answered
+from quoron_server.algorithms.slots import first_answered
 from quoron_server.algorithms.two_servers.rows import FirstRows, rows_of
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine

@@ -16,7 +16,7 @@ from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.two_servers import rows as made
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_privacy.two_servers.sheet import RoundSheet
-from quoron_server.algorithms.one_epoch.reserves import first_answered
+from quoron_server.algorithms.slots import first_answered
 
 Matrix = NDArray[np.float64]
 Integers = NDArray[np.int64]
