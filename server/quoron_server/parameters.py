@@ -91,6 +91,11 @@ class Assumption:
             raise ConfigError(f"Expected what {self.kind} is said of where its text asks for it, got {self.of!r}.")
 
 
+# What steps of SGD rest on that bring no two iterates farther apart; in ℓ∞ on dominant Hessians, too.
+CONTRACTION = tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.UNMOVED_ATTENDANCE)))
+DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
+
+
 def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
     """All of them, each once, in the order of their kinds; those of one kind in the order given."""
     return tuple(sorted(dict.fromkeys(each for part in parts for each in part), key=lambda each: _ORDER[each.kind]))

@@ -66,7 +66,7 @@ def ways(needs: str) -> list[dict[str, float]]:
 def holds(name: str, scene: str, options: Any = None, constants: Any = "calibrated") -> int:
     """How many hints there are about one algorithm; each is planned for, with everything else as it is."""
     info, (problem, privacy) = ALGORITHMS[name], {**PROBLEMS, **SOME}[scene]
-    options = info.options() if options is None else options
+    options = info.options_for(constants)() if options is None else options
     needs = ""
     try:
         info.plan(problem, privacy, options, constants)
@@ -134,7 +134,7 @@ def test_a_limit_on_rounds_belongs_to_what_is_as_it_is() -> None:
 
 
 def test_an_algorithm_without_printed_constants_is_not_listed_as_infeasible_with_them() -> None:
-    planned = quoron.plan("quickstart", settings=(*PAPER, "population.users=600_000"), compare=True)
+    planned = quoron.plan("quickstart", settings=(*PAPER, "population.users=600_000"))
     printed = {name for name, info in ALGORITHMS.items() if "paper" in info.constants and info.exposure != "none"}
     assert {each.algorithm for each in planned.candidates} == printed
     with pytest.raises(ConfigError, match=r"Expected algorithm.name with algorithm.constants='paper', got 'auto'"):

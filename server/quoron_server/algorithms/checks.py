@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from quoron_client.protocol.domains import Box
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.plan import Cost, Plan, Privacy
@@ -61,6 +62,35 @@ def require_rough(problem: Problem, smoothing: float | None) -> None:
         raise ConfigError(
             f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={smoothing}."
         )
+
+
+def require_smooth(name: str, problem: Problem) -> None:
+    """Infeasible unless the loss is convex and smooth, which contraction rests on."""
+    if not problem.convex or problem.beta is None:
+        raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
+
+
+def require_box(name: str, problem: Problem) -> None:
+    """Infeasible unless the domain is a box and every conceivable user's Hessian is diagonally dominant."""
+    if not isinstance(problem.domain, Box):
+        raise Infeasible(
+            name, "projection onto a ball may bring points farther apart in ℓ∞", "a box, domain.kind='box'"
+        )
+    if problem.coordinate_beta is not None:
+        return
+    if problem.beta is None or problem.outputs > 1:
+        raise Infeasible(
+            name,
+            "the Hessian of the loss is not certainly diagonally dominant, whatever its features",
+            "a smooth loss of one output, such as linear, logistic or huber",
+        )
+    curvature, norm = problem.link_curvature or 1.0, problem.feature_norm or 1.0
+    ridge = curvature * norm**2 * (math.sqrt(problem.features) - 1) / 2
+    raise Infeasible(
+        name,
+        "the Hessian of the loss is not certainly diagonally dominant",
+        f"loss.active_features=1, or loss.ridge >= {ridge * 1.01:.3g}, less with loss.feature_bound",
+    )
 
 
 def require(name: str, *conditions: tuple[str, bool, object]) -> None:

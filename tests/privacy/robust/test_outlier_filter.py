@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust.filter import outlier_filter
-from quoron_privacy.robust.filter.outlier_filter import calibrate, paper_constants, smallest_cohort, verify
+from quoron_privacy.robust.filter.outlier_filter import calibrate, smallest_cohort, verify
 
 DELTA = 1e-6
 # (ηβ, ε): B_min and Ξ at 1.5, 2, 4, 10 times that B_min, from an independent implementation of the same theorem
@@ -246,12 +246,3 @@ def test_noise_is_scale_free(good):
     assert good.noise_scale(0.2, 3.0) == pytest.approx(0.2 * 3.0 * good.noise_factor / good.cohort_size)
     assert good.temperature(3.0) == good.theta / 3
     assert good.cutoff_law().shape == (good.cutoff_max,)
-
-
-def test_printed_constants_are_those_of_the_paper_and_claim_no_proof():
-    printed = paper_constants(1.0, DELTA, 10**6, 100, 1000, 1.0)
-    assert printed.cohort_size == pytest.approx(311_752, abs=1)
-    assert printed.release_noise == pytest.approx(0.3669, abs=1e-4)
-    assert printed.laplace_scale == pytest.approx(3020, abs=1)
-    assert printed.threshold == 0.75 * printed.cohort_size
-    assert not printed.proved

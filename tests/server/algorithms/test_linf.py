@@ -19,7 +19,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter.concentration import cohort_scores, scores
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS, checks
 from quoron_server.algorithms.localised import filter_plan, geometry
 from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.median import CoordinateMedian
@@ -29,7 +29,6 @@ from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import describe
 from quoron_server.specification import make_plan as make_specified
-from quoron_server.wording import sentence
 from server.algorithms.test_localisation import drive
 
 IN_LINF = ("filtered-sgd/linf", "soft-filtered-sgd/linf", "median-sgd", "median-sgd/trimmed")
@@ -195,7 +194,7 @@ def test_the_ridge_that_a_refusal_names_would_do() -> None:
     loss = make_loss("logistic", feature_norm=2.0)
     problem = replace(BOX, feature_norm=2.0, link_curvature=0.25, coordinate_smoothness=loss.coordinate_smoothness(3))
     with pytest.raises(Infeasible, match=r"loss\.ridge >= ") as refused:
-        geometry.require_box("median-sgd", problem)
+        checks.require_box("median-sgd", problem)
     ridge = float(str(refused.value).split("loss.ridge >= ")[1].split(",")[0])
     assert make_loss("logistic", feature_norm=2.0, ridge=ridge).coordinate_smoothness(3) is not None
 
@@ -285,19 +284,6 @@ def test_filters_on_a_box_say_what_either_norm_costs() -> None:
         assert "the two meet at about m = " in mean
         assert (float(other.split("would have ")[1].split()[0]) - 1) * sign > 0
     assert info.choosing.remarks(make_plan("filtered-sgd")) == ()
-
-
-def test_printed_constants_run_and_are_called_unproved() -> None:
-    info = ALGORITHMS["median-sgd"]
-    plan = info.plan(linear(40_000, 100, 10), Privacy(4.0, 1e-6), info.options(), "paper")
-    info.verify(plan)
-    assert not plan.guarantee.proved
-    assert sentence(plan.guarantee).startswith("NOT PROVED")
-    assert "times the noise of a plain mean" in info.choosing.remarks(plan)[0]
-    assert plan.parameters.median.test_scale == 2.0  # 8/ε, where a score that moves by 2 needs 4/ε for half of ε
-    assert plan.parameters.cohort_size == int(np.ceil(100 * np.log(40_000 * 100 * 10 / 1e-6) / 4))
-    with pytest.raises(Infeasible, match="printed cohort_size"):
-        info.plan(linear(1_000, 100, 10), Privacy(4.0, 1e-6), info.options(), "paper")
 
 
 def test_the_same_seed_twice_and_medians_of_liars() -> None:

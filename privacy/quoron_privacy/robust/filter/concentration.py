@@ -102,6 +102,17 @@ def cohort_scores(gradients: ArrayLike, answered: NDArray[np.bool_], tau: float,
     return result
 
 
+def score_summary(scores: Vector) -> dict[str, float]:
+    """Least, middle and largest of a cohort's scores (n,), for simulation reports; empty for an empty cohort."""
+    if not len(scores):
+        return {}
+    return {
+        "score_min": float(scores.min()),
+        "score_median": float(np.median(scores)),
+        "score_max": float(scores.max()),
+    }
+
+
 def score_error(cohort_size: int, dimension: int) -> float:
     """Certified bound on |computed - real| for every score; the accountant adds it to Δ (twice), k₁ and k₂.
 

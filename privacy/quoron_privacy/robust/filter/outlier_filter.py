@@ -28,7 +28,6 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.filter.curves import cutoff_curves, looked_up, mu_grid, recounted
 from quoron_privacy.robust.filter.cutoff import cutoff_law, end_mass
-from quoron_privacy.robust.filter.paper_constants import paper_constants as paper_constants
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]

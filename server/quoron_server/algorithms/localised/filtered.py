@@ -7,12 +7,11 @@ user averages (1/√m), not on the worst gradient. Gradients are not clipped: co
 smooth losses.
 
 Changed from print, with docs/privacy/outlier-filter.md#f1: integer cutoff apart from λ, halting that does not
-show when, projected releases, explicit constants. `constants="paper"` runs the printed numbers, which carry no proof.
+show when, projected releases, explicit constants. As printed: `printed.ghazi.Filter`.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from quoron_client.protocol.questions import Answers
@@ -20,19 +19,18 @@ from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.filter import decisions
 from quoron_privacy.robust.filter import outlier_filter as theorem
-from quoron_privacy.robust.filter.concentration import score_error
+from quoron_privacy.robust.filter.concentration import score_error, score_summary
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.filtering import FilteringParameters
-from quoron_server.algorithms.localised.geometry import behind_filter, require_of_phases
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, score_summary
-from quoron_server.algorithms.localised.plan import printed_schedule, require_smooth
+from quoron_server.algorithms.localised.geometry import require_of_phases
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
+from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -84,7 +82,7 @@ class OutlierFilter:
 
 def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     epsilon, delta, slack = privacy.epsilon, privacy.delta, planning.sampler_slack(problem)
     if epsilon < SMALLEST_EPSILON:
         enough = Needs(f"epsilon >= {SMALLEST_EPSILON:g}", epsilon=SMALLEST_EPSILON)
@@ -101,37 +99,6 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) ->
     return planning.search(NAME, FilteredParameters, problem, options, smallest, calibrate)
 
 
-def paper_plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
-    """The printed constants, for comparison: nothing is proved for them.
-
-    Halving phases, the step a quarter in each, plain averages.
-    """
-    require_smooth(NAME, problem)
-    if options.norm == "linf":
-        raise Infeasible(NAME, "its constants are printed for ℓ2 only", "norm='l2', or median-sgd for those of ℓ∞")
-    items, dimension = problem.items_per_user, problem.dimension
-    printed = paper_constants(privacy.epsilon, privacy.delta, problem.users, items, dimension, problem.lipschitz)
-    risk, schedule = printed_schedule(NAME, problem, options, printed.cohort_size, printed.release_noise)
-    size, geometry = schedule.cohort_size, planning.lengths(problem, options)
-    centre = round(printed.cutoff)
-    filter_ = theorem.FilterParameters(
-        cohort_size=size,
-        decision_epsilon=1 / printed.cutoff_scale,
-        laplace_scale=printed.laplace_scale,
-        threshold=0.75 * size,
-        cutoff_centre=centre,
-        cutoff_lattice=1,
-        own_tail=0.0,
-        others_tail=0.0,
-        eta_beta=schedule.largest_step * geometry.beta,
-        theta=printed.temperature * geometry.distance,
-        noise_multiplier=printed.release_noise * printed.temperature * (size - 2 * centre + 2),
-        score_error=_rounding(printed.laplace_scale)(size, dimension),
-    )
-    chosen = behind_filter(FilteredParameters, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
-    return replace(chosen, risk=risk)
-
-
 def verify(plan: Plan) -> None:
     """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(FilteredParameters), plan.guarantee
@@ -144,13 +111,6 @@ def verify(plan: Plan) -> None:
         theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
-def _rounding(laplace_scale: float) -> Callable[[int, int], float]:
-    """|computed κ - κ| at most, of cohort size and dimension: arithmetic, and the grid of the comparison."""
-    return lambda cohort_size, dimension: (
-        score_error(cohort_size, dimension) + LaplaceThreshold(laplace_scale, 0.0).grid
-    )
-
-
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm of a plan."""
     return LocalisedSGD(plan, OutlierFilter(plan.parameters_of(FilteredParameters)))
@@ -160,7 +120,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
     origin=repaired(
-        GHAZI_2026.at("Algorithms 1 and 2"), note="the random cutoff is an integer, a halt does not say when"
+        GHAZI_2026.at("Algorithms 1 and 2"), note="noise apart from the cutoff, an integer; a halt does not say when"
     ),
     promises=Promises(
         ("model",),
@@ -171,6 +131,7 @@ INFO = AlgorithmInfo(
     options=planning.FilterOptions,
     parameters=FilteredParameters,
     planner=plan,
+    printed=ghazi.FILTER_AS_PRINTED,
     verifier=verify,
     maker=make,
     factor=UNMEASURED,  # no table has users enough

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quoron_privacy.robust.filter.concentration import Norm
-from quoron_server.algorithms.localised.method import CONTRACTION, LocalisedParameters, phase_releases
-from quoron_server.parameters import Assumption, Kind, PlannedRelease
+from quoron_server.algorithms.localised.method import LocalisedParameters, phase_releases
+from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease
 from quoron_server.problem import Problem
-
-DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
 
 
 class Filter(Protocol):

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from quoron_client.protocol.domains import Box
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.robust.filter.concentration import Norm, recounted_error
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import excess_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.localised.filtering import Filter
@@ -23,7 +23,6 @@ from quoron_server.algorithms.localised.plan import (
     as_phases,
     require_conditions,
     require_contraction,
-    require_smooth,
 )
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
@@ -48,33 +47,10 @@ class Geometry:
 
 def coordinatewise(name: str, problem: Problem, distance: float | None = None) -> Geometry:
     """ℓ∞, with the distance that is given or proved. Raises Infeasible where its conditions are not certain."""
-    require_box(name, problem)
+    checks.require_box(name, problem)
     beta = problem.coordinate_beta
     assert beta is not None
     return Geometry("linf", beta, distance or coordinate_distance(problem), math.sqrt(problem.dimension))
-
-
-def require_box(name: str, problem: Problem) -> None:
-    """Infeasible unless the domain is a box and every conceivable user's Hessian is diagonally dominant."""
-    if not isinstance(problem.domain, Box):
-        raise Infeasible(
-            name, "projection onto a ball may bring points farther apart in ℓ∞", "a box, domain.kind='box'"
-        )
-    if problem.coordinate_beta is not None:
-        return
-    if problem.beta is None or problem.outputs > 1:
-        raise Infeasible(
-            name,
-            "the Hessian of the loss is not certainly diagonally dominant, whatever its features",
-            "a smooth loss of one output, such as linear, logistic or huber",
-        )
-    curvature, norm = problem.link_curvature or 1.0, problem.feature_norm or 1.0
-    ridge = curvature * norm**2 * (math.sqrt(problem.features) - 1) / 2
-    raise Infeasible(
-        name,
-        "the Hessian of the loss is not certainly diagonally dominant",
-        f"loss.active_features=1, or loss.ridge >= {ridge * 1.01:.3g}, less with loss.feature_bound",
-    )
 
 
 def coordinate_distance(problem: Problem) -> float:
@@ -112,16 +88,14 @@ def behind_filter(
     schedule: Schedule,
     filter_: Filter,
     geometry: Geometry,
-    *,
-    shift: float | None = None,
     **own: Any,
 ) -> Chosen:
-    """A schedule with the filter's noise, as `kind` of parameters, `own` ones too; `shift` where it is not proved."""
+    """A schedule with the filter's noise, as `kind` of parameters, `own` ones too."""
     length = geometry.length
     schedule = schedule.scaled(lambda step: release_scale(filter_, step, length, problem.dimension))
     numbers = kind(
         cohort_size=schedule.cohort_size,
-        phases=as_phases(schedule, filter_.sensitivity(1.0, length) if shift is None else shift),
+        phases=as_phases(schedule, filter_.sensitivity(1.0, length)),
         temperature=filter_.temperature(geometry.distance),
         distance=geometry.distance,
         **own,
@@ -143,7 +117,7 @@ def require_of_phases(
     `distance` and `temperature` are the plan's, in its `norm`. σ is that of s where an estimate's total weight is
     `weight` at least, or 1 where the theorem has none; `rounding` is what a score is off beside the arithmetic of κ.
     """
-    require_smooth(plan.algorithm, plan.problem)
+    checks.require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
     p, dimension, geometry = in_phases(plan), plan.problem.dimension, _measured_in(plan, norm, distance)
     error = recounted_error(p.cohort_size, dimension) + rounding

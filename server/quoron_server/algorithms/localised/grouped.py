@@ -35,7 +35,7 @@ from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
-from quoron_server.algorithms.localised.plan import Shape, require_smooth, shapes
+from quoron_server.algorithms.localised.plan import Shape, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.algorithms.slots import partition
@@ -70,7 +70,7 @@ class _Laid:
 
 def plan(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Chosen:
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     if problem.smoothness is None:
         raise Infeasible(NAME, "items' losses are not smooth", "a smooth loss, such as logistic or huber")
     if options.layout not in ("spread", "disjoint"):
@@ -211,7 +211,7 @@ def verify(plan: Plan) -> None:
     """Contraction for items, disjoint places, each phase's sensitivity from its integers, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(GroupedParameters)
     problem = plan.problem
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     if not (len(p.phases) == len(p.shares) == len(p.mus) >= 1 and p.layout in ("spread", "disjoint")):
         raise VerificationError(f"Expected phases with their shares and mus, got {p}.")
     _check_places(problem, p)

@@ -6,8 +6,8 @@ dominant and Lipschitz in ℓ1.
 
 Changed from print, with proofs in docs/privacy/median-sgd.md: one noisy bit a phase with noise for the score's
 sensitivity of 2 (printed: noise for 1), explicit constants, projected releases. The shift of a phase has no 1/B, so
-that a plain mean has less noise below some 10⁸ items a user: `quoron plan` says how many. `constants="paper"` runs the
-printed numbers, which carry no proof.
+that a plain mean has less noise below some 10⁸ items a user: `quoron plan` says how many. As printed:
+`printed.ghazi.Medians`.
 """
 
 import math
@@ -22,11 +22,16 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
-from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, cohort_scores, score_error, usable
+from quoron_privacy.robust.filter.concentration import (
+    LARGEST_COHORT,
+    cohort_scores,
+    score_error,
+    score_summary,
+    usable,
+)
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
-from quoron_server.algorithms.localised.filtering import DOMINANT
 from quoron_server.algorithms.localised.geometry import (
     Geometry,
     against_mean,
@@ -35,24 +40,21 @@ from quoron_server.algorithms.localised.geometry import (
     require_of_phases,
 )
 from quoron_server.algorithms.localised.method import (
-    CONTRACTION,
     Aggregate,
     LocalisedParameters,
     LocalisedSGD,
     phase_releases,
-    score_summary,
 )
 from quoron_server.algorithms.localised.plan import (
     SizedOptions,
     best_schedule,
     cohorts,
-    printed_schedule,
     require_conditions,
-    require_smooth,
 )
+from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import round_grid
-from quoron_server.parameters import Assumption, PlannedRelease
+from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -127,7 +129,7 @@ class MedianOptions(SizedOptions):
 def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible off a box and without dominance, and if no
     cohort and step suffice."""
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     geometry, slack = coordinatewise(NAME, problem, options.distance), sampler_slack(problem, privacy)
     clip = clip_bound(problem)
 
@@ -164,40 +166,6 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
     median = calibrate(schedule.cohort_size, schedule.largest_step * geometry.beta)
     return behind_filter(
         CoordinateMedianParameters, problem, schedule, median, geometry, clip_bound=clip, median=median
-    )
-
-
-def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
-    """The plan of the printed constants, for comparison: nothing is proved for them.
-
-    Natural logarithms; τ is the inverse of what is printed, which is a length. The O(·) of σ_s is filled in by the
-    paper's own shift, 6η/τ, with the classical Gaussian at (ε/2, δ/2); the test draws one Laplace variable of the scale
-    printed for a query, 8/ε.
-    """
-    require_smooth(NAME, problem)
-    geometry, users, epsilon = coordinatewise(NAME, problem, options.distance), problem.users, privacy.epsilon
-    log = math.log(users * problem.items_per_user * problem.dimension / privacy.delta)
-    temperature = math.sqrt(problem.items_per_user) / (problem.coordinate_bound * (log + math.log(privacy.delta)))
-    gaussian = math.sqrt(2 * math.log(1.25 / (privacy.delta / 2))) / (epsilon / 2)
-    noise, printed = 6 * gaussian * geometry.stretch / temperature, math.ceil(100 * log / epsilon)
-    _, schedule = printed_schedule(NAME, problem, options, printed, noise, _steps(geometry))
-    size, theta, clip = schedule.cohort_size, temperature * geometry.distance, clip_bound(problem)
-    median = theorem.MedianParameters(
-        cohort_size=size,
-        trim=theorem.median_trim(size),
-        core=0.8,
-        test_scale=8 / epsilon,
-        threshold=0.9 * size + 2 * math.log(schedule.rounds / privacy.delta) / epsilon,
-        eta_beta=schedule.largest_step * geometry.beta,
-        theta=theta,
-        clip=temperature * clip,
-        room=1.0,
-        noise_multiplier=6 * gaussian,
-        score_error=rounding(size, problem.dimension),
-    )
-    shift = 6 * geometry.length / theta
-    return behind_filter(
-        CoordinateMedianParameters, problem, schedule, median, geometry, shift=shift, clip_bound=clip, median=median
     )
 
 
@@ -261,7 +229,7 @@ def _infeasible(problem: Problem, privacy: Privacy, options: MedianOptions) -> I
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
-    origin=repaired(GHAZI_2026.at("Algorithms 5 to 8"), note="one test a phase, with twice the noise"),
+    origin=repaired(GHAZI_2026.at("Algorithms 5 to 8"), note="one noisy bit a phase in place of a test a batch"),
     promises=Promises(
         ("model",),
         ("replace-one",),
@@ -271,6 +239,7 @@ INFO = AlgorithmInfo(
     options=MedianOptions,
     parameters=CoordinateMedianParameters,
     planner=plan,
+    printed=ghazi.MEDIANS_AS_PRINTED,
     verifier=verify,
     maker=make,
     factor=UNMEASURED,  # no table has users enough

@@ -27,11 +27,9 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import CONTRACTION, Assumption, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
-
-CONTRACTION = tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.UNMOVED_ATTENDANCE)))
 
 RELEASED, HALTED, PENDING = 1, 0, -1
 
@@ -209,14 +207,3 @@ class LocalisedSGD:
         if (mechanism := phase.noise) is not None:
             average = mechanism.release(average, noise.stream("release", index))
         return self.plan.problem.domain.project(average)
-
-
-def score_summary(scores: Vector) -> dict[str, float]:
-    """Least, middle and largest of a cohort's scores (n,), for simulation reports; empty for an empty cohort."""
-    if not len(scores):
-        return {}
-    return {
-        "score_min": float(scores.min()),
-        "score_median": float(np.median(scores)),
-        "score_max": float(scores.max()),
-    }

@@ -28,7 +28,6 @@ from quoron_server.algorithms.localised.plan import (
     best_schedule,
     cohorts,
     require_contraction,
-    require_smooth,
     shapes,
 )
 from quoron_server.algorithms.noisy import plan as noisy
@@ -46,7 +45,7 @@ LARGEST_ROUNDS = 2048
 
 def plan(problem: Problem, privacy: Privacy, options: SizedOptions) -> Chosen:
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     largest = max(1, min(problem.users, LARGEST_ROUNDS))
     sizes = cohorts(NAME, problem, options, round_grid(largest))
 
@@ -74,7 +73,7 @@ def shift_per_step(problem: Problem, cohort_size: int) -> float:
 def verify(plan: Plan) -> None:
     """Contraction, sensitivity 2Lη/B in every phase, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(PhasedParameters)
-    require_smooth(NAME, plan.problem)
+    checks.require_smooth(NAME, plan.problem)
     require_contraction(plan)
     for phase in p.phases:
         needed = shift_per_step(plan.problem, p.cohort_size) * phase.step_size

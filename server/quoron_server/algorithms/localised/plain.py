@@ -8,8 +8,8 @@ from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_server.algorithms.localised.method import CONTRACTION, Aggregate, LocalisedParameters, Phase, phase_releases
-from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase, phase_releases
+from quoron_server.parameters import CONTRACTION, Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 

@@ -43,11 +43,6 @@ class Schedule:
     cohort_size: int  # B
     phases: tuple[PhaseModel, ...]
 
-    @property
-    def rounds(self) -> int:
-        """Rounds over all phases."""
-        return sum(phase.rounds for phase in self.phases)
-
     def scaled(self, scale: Callable[[float], float]) -> "Schedule":
         """The same with releases of `scale(step size)` in every phase."""
         phases = tuple(replace(phase, release_scale=scale(phase.step_size)) for phase in self.phases)
@@ -194,39 +189,6 @@ def cohorts(
     return sorted(size for size in {problem.users // total for total in rounds} if least <= size <= most)
 
 
-def printed_shape(rounds: int) -> Shape:
-    """The papers': each phase has half the rounds of the one before, and a quarter of its step."""
-    shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
-    return Shape(tuple(share / sum(shares) for share in shares), 4.0)
-
-
-def printed_schedule(
-    name: str,
-    problem: Problem,
-    options: SizedOptions,
-    printed_size: int,
-    release_scale: float,
-    steps: Sequence[float] | None = None,
-) -> tuple[float, Schedule]:
-    """The papers' phases with the printed cohort and σ / η; Infeasible where two cohorts are more than all users."""
-    size = options.cohort_size or printed_size
-    if problem.users < 2 * size:
-        raise Infeasible.too_few(name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", 2 * size)
-    rounds = options.rounds or problem.users // size
-    cohort_for(name, problem, rounds, size)
-    found = best_schedule(
-        problem,
-        [size],
-        lambda sizes, _: np.full_like(sizes, release_scale),
-        rounds=rounds,
-        all_shapes=[printed_shape(rounds)],
-        step_size=options.step_size,
-        steps=steps,
-    )
-    assert found is not None
-    return found
-
-
 def require_conditions(name: str, conditions: Mapping[str, bool]) -> None:
     """VerificationError naming the first that does not hold in a plan of `name`."""
     for condition, holds in conditions.items():
@@ -240,12 +202,6 @@ def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
         Phase(phase.rounds, phase.step_size, phase.suffix, phase.step_size * shift_per_step, phase.release_scale)
         for phase in schedule.phases
     )
-
-
-def require_smooth(name: str, problem: Problem) -> None:
-    """Infeasible unless the loss is convex and smooth, which contraction rests on."""
-    if not problem.convex or problem.beta is None:
-        raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
 
 
 def require_contraction(plan: Plan) -> None:

@@ -18,15 +18,14 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.filter import soft_filter
 from quoron_privacy.robust.filter import soft_filter as theorem
-from quoron_privacy.robust.filter.concentration import cohort_scores, score_error
+from quoron_privacy.robust.filter.concentration import cohort_scores, score_error, score_summary
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import require_of_phases
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, score_summary
-from quoron_server.algorithms.localised.plan import require_smooth
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
 from quoron_server.algorithms.references import GHAZI_2026, ours
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -76,7 +75,7 @@ class SoftFilter:
 
 def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     epsilon, delta, slack = privacy.epsilon, privacy.delta, _slack(problem, privacy.delta, privacy.epsilon)
 
     def calibrate(cohort: int, eta_beta: float) -> theorem.SoftFilterParameters:

@@ -18,7 +18,6 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERMParameters, Solver, apart, momentum
@@ -85,7 +84,7 @@ def verify(plan: Plan) -> None:
     """Disjoint phases, steps that contract, Δ added up step by step, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(PhasedERMParameters)
     problem, last = plan.problem, 0
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     beta = problem.beta or 0.0
     for phase in p.phases:
         checks.require_of(
@@ -115,7 +114,7 @@ def pairs(p: PhasedERMParameters, problem: Problem, adjacency: Adjacency) -> tup
 
 
 def _require(problem: Problem, options: PhasedERMOptions) -> None:
-    require_smooth(NAME, problem)
+    checks.require_smooth(NAME, problem)
     checks.require_options(options, "rounds", "phases", least=1, above=False)
     checks.require_options(options, "step_size")
     checks.require_options(options, "regularisation", above=False)
