@@ -89,6 +89,7 @@ class Experiment:
     rounds: tuple[int, ...] = ()  # the grid in which the fewest sufficient rounds are sought
     target: float | None = None  # a share of the start's excess is sufficient; None: near the grid's best
     exact: bool = False  # whether a smaller exponent falsifies the claim as well
+    ceiling: bool = False  # the formula has no hidden constant: figures that are at most it confirm the claim
     seeds: int = 100  # at most
 
 
@@ -352,6 +353,8 @@ def _finding(experiment: Experiment, row: Row, lines: Lines, seeds: int) -> Find
     claimed = float(np.polyfit(every, np.log([formula(sizes) for sizes in experiment.points]), 1)[0])
     inside = sum(not experiment.unmet(point.sizes) for point in fitted)
     verdict = judged(slope, error, claimed, len(fitted), inside, exact=experiment.exact)
+    if experiment.ceiling and len(fitted) >= FEWEST_POINTS and all(p.value <= p.claimed for p in fitted):
+        verdict = "confirmed"
     regime = _regime(experiment, fitted)
     return Finding(experiment, row, tuple(points), refused, claimed, slope, error, verdict, regime)
 
