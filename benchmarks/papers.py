@@ -280,7 +280,7 @@ a standard error by bootstrap over seeds.
   most its formula.
 * *Not confirmed*: it is not, with three points or more at which the theorem's own conditions hold.
 * *Outside its regime*: it is not, and there are no three such points.
-* *Not measured*: fewer than three points have a figure, or the standard error is above {error} or, of one seed, unknown.
+* *Not measured*: fewer than three points have a figure, or the standard error is above {error} or unknown.
 
 **The regime.** The statistical floor is {floor}/√(nm), the worst risk of one step along the exact average of all nm
 gradients. *Privacy* dominates where the measured risk is at least {dominates:g} times the floor: noise, thresholds,
