@@ -355,7 +355,13 @@ def _finding(experiment: Experiment, row: Row, lines: Lines, seeds: int) -> Find
     verdict = judged(slope, error, claimed, len(fitted), inside, exact=experiment.exact)
     if experiment.ceiling and len(fitted) >= FEWEST_POINTS and all(p.value <= p.claimed for p in fitted):
         verdict = "confirmed"
-    regime = _regime(experiment, fitted)
+    none = [at(experiment, point.sizes) for point in points if point.value == 0]
+    if none and experiment.exact and verdict == "confirmed":
+        verdict = "not confirmed"
+    regime = "no plan or too long to run" if refused else "not run yet"
+    if points:
+        regime = _regime(experiment, fitted, max(p.failed for p in points))
+        regime += f"; none at {', '.join(none)}" if none else ""
     return Finding(experiment, row, tuple(points), refused, claimed, slope, error, verdict, regime)
 
 
@@ -438,10 +444,10 @@ def _fewest(
     return values, next((t for t in sorted(limits) if means[t][0] <= limits[t][0]), best)
 
 
-def _regime(experiment: Experiment, points: Sequence[Point]) -> str:
+def _regime(experiment: Experiment, points: Sequence[Point], failed: float) -> str:
     """What dominates the measured error, and how far it is from the formula without constants."""
     if not points:
-        return "no run reached the target" if experiment.rounds else "no point"
+        return "no number of rounds in the grid suffices" if experiment.rounds else "no removal"
     texts = []
     ends = [points[0], points[-1]] if len(points) > 1 else [points[0]]
     if experiment.signals and experiment.measure == "excess" and not any(row.against for row in experiment.rows):
@@ -454,7 +460,6 @@ def _regime(experiment: Experiment, points: Sequence[Point]) -> str:
         texts.append(f"{_span([point.record['rounds'] for point in ends])} rounds")
     if experiment.measure == "removed":
         texts.append(f"{_span([point.value / point.sizes.share for point in ends])} removals an outlier")
-        failed = max(point.failed for point in points)
         texts.append(f"a test failed in up to {failed:.0%} of the runs" if failed else "no test failed")
     unmet = dict.fromkeys(text for point in points for text in experiment.unmet(point.sizes))
     if unmet:
@@ -527,18 +532,15 @@ def _chart(experiment: Experiment, findings: Sequence[Finding]) -> str | None:
     return chart(experiment.claim, drawn, Axis(AXES[experiment.across], log=True), up)
 
 
-def opening(findings: Sequence[Finding]) -> list[str]:
-    """The opening table: a line for each claim and algorithm."""
-    head = "| claim | place | algorithm | claimed | measured ± error | verdict | regime |"
-    return [head, "| --- | --- | --- | --- | --- | --- | --- |", *map(_opening_line, findings)]
-
-
-def _opening_line(finding: Finding) -> str:
-    experiment, row = finding.experiment, finding.row
-    return (
-        f"| {experiment.name}: {experiment.claim} | {experiment.place} | {row.label} | {finding.claimed:+.2f} | "
-        f"{exponent(finding)} | **{finding.verdict}** | {finding.regime} |"
-    )
+def opening(findings: Sequence[Finding], papers: Mapping[str, str]) -> list[str]:
+    """The opening table: a line for each claim and algorithm; `papers` are short names."""
+    lines = ["| claim | place | algorithm | claimed | measured ± error | verdict | regime |", "| --- " * 7 + "|"]
+    for finding in findings:
+        experiment = finding.experiment
+        place, measured_as = f"{papers[experiment.paper]}, {experiment.place}", exponent(finding)
+        cells = finding.row.label, f"{finding.claimed:+.2f}", measured_as, f"**{finding.verdict}**", finding.regime
+        lines.append(f"| {experiment.name}: {experiment.claim} | {place} | {' | '.join(cells)} |")
+    return lines
 
 
 def exponent(finding: Finding) -> str:

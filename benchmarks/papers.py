@@ -29,6 +29,12 @@ PAPERS = {
     "bassily-sun": "Bassily and Sun (2023), User-level private stochastic convex optimization with optimal rates",
     "choquette-choo": "Choquette-Choo, Ganesh and Thakurta, Near-optimal rates for O(1)-smooth DP-SCO",
 }
+SHORT = {
+    "ghazi": "Ghazi et al.",
+    "lowy": "Lowy et al.",
+    "bassily-sun": "Bassily and Sun",
+    "choquette-choo": "Choquette-Choo et al.",
+}
 LINEAR: Settings = ("population.family=linear", "domain.radius=1.0")
 LINEAR_TEXT = (
     "Linear losses f(x; z) = -⟨z, x⟩ on the ball of radius 1: no curvature doubles a rate. The norm of the mean is, at "
@@ -191,14 +197,14 @@ EXPERIMENTS = (
         "L5", "lowy", "gradients over n: (nm)^(9/8), of Asi and Liu (nm)^(3/2)", "Theorem 3.2, Figure 1", "gradients",
         "users", over_users((2_000, 6_000, 20_000), 16, 20, 8.0), lambda s: (s.users * s.items) ** (9 / 8),
         (
-            named("accelerated-erm, n^⅞ users a step", "accelerated-erm", "phases=1, stages=1, cohort={k}"),
-            named("accelerated-erm, n users a step", "accelerated-erm", "phases=1, stages=1, cohort={n}",
+            named("accelerated-erm, K = n^⅞", "accelerated-erm", "phases=1, stages=1, cohort={k}"),
+            named("accelerated-erm, K = n", "accelerated-erm", "phases=1, stages=1, cohort={n}",
                   claimed=lambda s: s.users**1.25),
             named("outlier-gd", "outlier-gd", claimed=lambda s: (s.users * s.items) ** 1.5),
         ),
         "T·h of descent or T·√h of acceleration grows with n, or acceleration needs more rounds than descent",
-        f"{QUADRATIC_TEXT} Fewest gradients that leave 0.4 of the start's excess.", "flat-direction",
-        scaled=flat, unmet=lowy_unmet, rounds=ROUNDS, target=0.4, seeds=FEW_SEEDS,
+        f"{QUADRATIC_TEXT} K users a step; gradients of the fewest steps that leave 0.4 of the start's excess.",
+        "flat-direction", scaled=flat, unmet=lowy_unmet, rounds=ROUNDS, target=0.4, seeds=FEW_SEEDS,
     ),
     Experiment(
         "L6", "lowy", "the test removes outliers and nobody else", "Algorithm 1, lines 8 to 12; Algorithm 2", "removed",
@@ -207,7 +213,8 @@ EXPERIMENTS = (
         "removals an outlier are not one while no test fails",
         f"{LOGISTIC_TEXT}; outliers have flipped labels.", "accelerated-erm", exact=True, seeds=FEW_SEEDS,
     ),
-    risk("B1", "bassily-sun", "Theorem 3.1", f"central: risk over n is {RATE}", CENTRAL_N,(RANGE,), unmet=central_unmet),
+    risk("B1", "bassily-sun", "Theorem 3.1", f"central: risk over n is {RATE}", CENTRAL_N, (RANGE,),
+         unmet=central_unmet),
     risk("B2", "bassily-sun", "Theorem 3.1", f"central: risk over m is {RATE}",
          over_items((1, 4, 16, 64), 45_000, 64, 0.9, 1e-12), (RANGE,),
          unmet=central_unmet),
@@ -284,7 +291,8 @@ a standard error by bootstrap over seeds.
 **The regime.** The statistical floor is {floor}/√(nm), the worst risk of one step along the exact average of all nm
 gradients. *Privacy* dominates where the measured risk is at least {dominates:g} times the floor: noise, thresholds,
 clipping, and steps that are chosen because of them are all in it. "× the formula" is the measured figure over the
-claim's formula, at the first point and at the last.
+claim's formula, at the first point and at the last. "Not met" names conditions of the theorem that some point breaks:
+a claim that is confirmed all the same holds there beyond its theorem.
 
 ## All claims
 """
@@ -310,7 +318,7 @@ def page(findings: Sequence[tuple[Experiment, Sequence[Finding]]], command: str,
         dominates=claims.DOMINATES,
         error=claims.LARGEST_ERROR,
     )
-    lines = [head, *claims.opening(every), "", "## What was not confirmed", ""]
+    lines = [head, *claims.opening(every, SHORT), "", "## What was not confirmed", ""]
     failed = [finding for finding in every if finding.verdict != "confirmed"]
     lines += [f"* {sentence(finding)}" for finding in failed] or ["Everything was."]
     for paper, title in PAPERS.items():
@@ -328,7 +336,7 @@ def sentence(finding: Finding) -> str:
     where = f"**{experiment.name}, {finding.row.label}** ({experiment.place}; {experiment.claim})"
     if finding.verdict == "not measured":
         reached = sum(math.isfinite(point.value) for point in finding.points)
-        return f"{where}: not measured, {reached} of {len(experiment.points)} points have a figure. {finding.regime}."
+        return f"{where}: not measured, {reached} of {len(experiment.points)} points have a figure; {finding.regime}."
     return (
         f"{where}: {finding.verdict}. Claimed {finding.claimed:+.2f}, measured {claims.exponent(finding)}; "
         f"{finding.regime}."
