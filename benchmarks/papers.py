@@ -167,7 +167,7 @@ ROUNDS = tuple(round(8 * 2 ** (k / 2)) for k in range(15))  # 8 to 1,024
 FILTERED = named("filtered-sgd", "filtered-sgd")
 ITERATES = named("outlier-iterates", "outlier-iterates")
 TESTED = named("accelerated-erm", "accelerated-erm")
-RANGE = named("mean-sgd, range", "mean-sgd", 'estimator="range"', unit=optimal)
+RANGE = named("mean-sgd, range", "mean-sgd", "", unit=optimal)
 LOCAL = named("local-model", "local-model", "", "privacy.exposure=local", unit=local)
 ACCELERATED = named("accelerated-srgd", "accelerated-srgd")
 

@@ -9,39 +9,12 @@ import numpy as np
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.reports import VectorReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.release import Release
+from quoron_server.algorithms.local_reports import RangeReports, VectorReports
 from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
 Reports = Literal["disjoint", "split"]
-
-
-@dataclass(frozen=True, slots=True)
-class RangeReports:
-    """What each client adds to a range report, as the coordinator knows it."""
-
-    epsilon: float  # ε₁
-    bins: int
-
-    def entry(self) -> Release:
-        """The ledger entry of one interaction's reports."""
-        return Release("range-reports", {"epsilon": self.epsilon, "bins": self.bins})
-
-
-@dataclass(frozen=True, slots=True)
-class VectorReports:
-    """What each client adds to a vector report for a radius of 1, as the coordinator knows it."""
-
-    epsilon: float
-    delta: float
-    scale: float  # σ per coordinate, as clients compute it
-
-    def entry(self) -> Release:
-        """The ledger entry of one interaction's reports."""
-        return Release(
-            "vector-reports", {"epsilon": self.epsilon, "delta": self.delta, "radius": 1.0, "scale": self.scale}
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy import local
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import centring, checks
@@ -26,6 +25,7 @@ from quoron_server.algorithms.forecast import no_better, statistical_floor, triv
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.local_model.forecast import accelerated_risk, response
 from quoron_server.algorithms.local_model.parameters import Estimator, LocalModelParameters, Reports
+from quoron_server.algorithms.local_reports import vector_scale
 from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
@@ -183,15 +183,8 @@ def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
 
 def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
     """Clients compute σ from what they are told about a vector report; a plan counts on no more than that."""
-    needed = _scale(p.vector_epsilon, p.vector_delta, dimension)
+    needed = vector_scale(p.vector_epsilon, p.vector_delta, dimension)
     return p.noise_scale <= needed * (1 + 1e-6)
-
-
-def _scale(epsilon: float, delta: float, dimension: int) -> float:
-    """σ of a vector report for a radius of 1."""
-    kept = delta * (1 - 1e-9)  # clients keep as much for their own arithmetic
-    mu = gdp.mu_for(epsilon, kept, gaussians=dimension)
-    return GaussianNoise.for_mu(sensitivity=2.0, mu=mu, dimension=dimension).scale
 
 
 def _require(problem: Problem, options: LocalModelOptions) -> None:
@@ -254,7 +247,7 @@ def _reports(
     if users < 1:
         return None
     if estimator != "range":
-        scale, warm = _scale(privacy.epsilon, privacy.delta, d), (warm_ups, warm_users)
+        scale, warm = vector_scale(privacy.epsilon, privacy.delta, d), (warm_ups, warm_users)
         return _Reports(0, users, first, scale, privacy.epsilon, 0.0, 0, 0.0, *warm)
     layout = _layout(problem, first, FAILURE / steps)
     if layout is None:
@@ -262,7 +255,7 @@ def _reports(
     bins, half_width, radius = layout
     if options.reports == "disjoint":
         scouts = local.crude_mean_users(dimension=d, epsilon=privacy.epsilon, bins=bins, failure=FAILURE / steps)
-        scale, left = _scale(privacy.epsilon, privacy.delta, d), users - scouts
+        scale, left = vector_scale(privacy.epsilon, privacy.delta, d), users - scouts
         if left < 1:
             return None
         return _Reports(scouts, left, radius, scale, privacy.epsilon, privacy.epsilon, bins, half_width)
@@ -270,7 +263,7 @@ def _reports(
         own = share * privacy.epsilon
         if local.crude_mean_users(dimension=d, epsilon=own, bins=bins, failure=FAILURE / steps) <= users:
             rest = (privacy.epsilon - own) * (1 - 1e-12)  # plain sums, which a client can check for itself
-            scale = _scale(rest, privacy.delta, d)
+            scale = vector_scale(rest, privacy.delta, d)
             return _Reports(users, users, radius, scale, rest, own, bins, half_width)
     return None
 

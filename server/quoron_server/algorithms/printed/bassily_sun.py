@@ -20,7 +20,6 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
-from quoron_client.randomisers.gaussian import noise_scale
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
@@ -36,7 +35,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.local_model.parameters import RangeReports, VectorReports
+from quoron_server.algorithms.local_reports import RangeReports, VectorReports, vector_scale
 from quoron_server.algorithms.noisy import sampled, worth
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
@@ -419,7 +418,7 @@ def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Cho
         users_a_step=users,
         inverse_step=beta + options.step_factor * error * math.sqrt(steps * (steps + 1) * (steps + 2) / 12) / far,
         radius=near.radius,
-        noise_scale=noise_scale(radius=near.radius, epsilon=asked, delta=delta, dimension=d),
+        noise_scale=near.radius * vector_scale(asked, delta, d),
         vector_epsilon=asked,
         vector_delta=delta,
         range_epsilon=epsilon / 2,  # Theorem 4.3, i
