@@ -277,6 +277,10 @@ claimed, and what would falsify it. `{command}` made this page from the runs in 
 {seeds} seeds a point. In brackets behind each figure: its number of seeds, and the share of them in which a private
 test failed, if any.{missing}
 
+**Not yet repeated.** The recommended `filtered-sgd`, `outlier-iterates`, `outlier-gd`, `mean-sgd` and `local-model`
+were run before their plans on losses without curvature were mended. `python benchmarks/papers.py --again` repeats them;
+[tests/papers/test_rates.py](../../tests/papers/test_rates.py) holds the exponents of the mended plans in miniature.
+
 **How to read it.** A claim is an upper bound up to constants and logarithms. Its exponent is the least-squares slope of
 its formula over the grid, with all constants one. The measured exponent is the same slope of log means over seeds, ±
 a standard error by bootstrap over seeds.
