@@ -117,6 +117,8 @@ class TestNumbers:
         assert lines.equation_19(least, 10, 1, 1, 1, 1e-6)[1] <= least + 0.5
         assert lines.equation_19(least - 1, 10, 1, 1, 1, 1e-6)[1] > least - 0.5
         printed(least, realizable=True)
+        with pytest.raises(Infeasible, match=f"n >= {least:,}"):  # whose logarithm is 0
+            printed(1, realizable=True)
         with pytest.raises(Infeasible, match="delta above 1e-06"):
             printed(100_000, realizable=True, size_logarithm="binary")
         with pytest.raises(Infeasible, match=f"at most 1,000,000 steps, as with n = {least:,}"):

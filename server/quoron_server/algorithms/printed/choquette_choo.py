@@ -208,7 +208,7 @@ def _realizable(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions)
     rounds, least = steps(n), 2  # the least n with T <= n
     while (more := steps(least)) > least:
         least = more
-    if rounds > min(n, MOST_ROUNDS):
+    if not 0 < rounds <= min(n, MOST_ROUNDS):  # none for a single user, whose logarithm is 0
         condition = f"equation (19) takes T = c_DP n^(1/4) = {rounds:,} steps with n = {n:,} users"
         if least > MOST_ROUNDS:
             raise Infeasible(NAME, condition, f"a delta above {delta:g}, or realizable=false")
