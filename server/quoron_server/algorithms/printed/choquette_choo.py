@@ -311,8 +311,9 @@ def epsilon_of(p: PrintedSRGD, problem: Problem, delta: float) -> float:
         return math.inf
     always, mostly = longest_answer(p, problem, LOUD * delta)
     best, slack = math.inf, 1 + 2.0**-52 * p.batch_size**2  # of a float mean, twice
+    rounded = p.rounds * problem.lipschitz * 2.0**-50  # of a user's own weighted difference, in float64
     for length, left in ((always, delta), (mostly, (1 - LOUD) * delta)):
-        moved = mean_sensitivity(length, p.batch_size) * slack if math.isfinite(length) else math.inf
+        moved = mean_sensitivity(length + rounded, p.batch_size) * slack if math.isfinite(length) else math.inf
         if moved <= 16 * p.noise.scale:
             mu = replace(p.noise, sensitivity=moved).effective_mu(problem.dimension)
             lack = total_variation(gaussians=p.rounds * problem.dimension)
