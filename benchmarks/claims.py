@@ -4,7 +4,7 @@ An experiment (`Experiment`) is a declaration. `run` carries out its simulations
 that an interrupted call goes on where it stopped. `analyse` fits slopes by least squares on log means, with a standard
 error by bootstrap over seeds. `opening`, `details` and `picture` render what has been measured, however much that is.
 
-`papers.py` has the declarations and the command.
+`paper_claims.py` has the declarations and the command.
 """
 
 import json

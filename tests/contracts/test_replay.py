@@ -13,7 +13,7 @@ from contracts.charges import charges
 from contracts.neighbours import ABSENT, CORNERS, Pair, far, threshold
 from contracts.replay import Scene, replay, scene
 from contracts.replay import first_complaint as says
-from contracts.scenes import SMALL, make, make_plan
+from contracts.scenes import PRIVACY, PROBLEM, SMALL, make, make_plan
 from contracts.worlds import Complaint, Spent
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
@@ -370,7 +370,8 @@ def test_replay_catches_a_symmetric_matrix_with_the_same_noise_in_both_triangles
 
 
 def test_replay_catches_a_filter_whose_threshold_is_too_low() -> None:
-    plan = make_plan("filtered-sgd")
+    info = ALGORITHMS["filtered-sgd"]
+    plan = info.plan(PROBLEM, PRIVACY, info.options(step_size=3.0), "calibrated", 7)  # whose crowds come near the limit
     kind = plan.parameters.filter
     lower = replace(plan.parameters, filter=replace(kind, threshold=0.7 * kind.threshold))
     broken = LocalisedSGD(plan, OutlierFilter(lower))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 try:
     claims: Any = importlib.import_module("claims")
-    benchmark: Any = importlib.import_module("papers")
+    benchmark: Any = importlib.import_module("paper_claims")
 finally:
     sys.path.pop(0)
 
@@ -25,7 +25,7 @@ BASE = replace(BASE, rows=BASE.rows[:1])
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `python benchmarks/papers.py --quick` writes."""
+    """What `python benchmarks/paper_claims.py --quick` writes."""
     out = tmp_path_factory.mktemp("claims")
     assert benchmark.main(["--quick", "--out", str(out), "--processes", "1"]) == 0
     return out
@@ -39,7 +39,7 @@ def test_the_miniature_measures_every_paper_and_states_a_verdict_for_every_claim
     assert {name[0] for name in names} == {"G", "L", "B", "C"}
     verdicts = ("confirmed", "not confirmed", "outside its regime", "not measured")
     assert all(any(f"**{verdict}**" in line for verdict in verdicts) for line in opening)
-    assert "`python benchmarks/papers.py --quick` made this page" in page
+    assert "`python benchmarks/paper_claims.py --quick` made this page" in page
     for paper in benchmark.PAPERS:
         picture = (quick / f"docs/images/papers-{paper}.svg").read_text(encoding="utf-8")
         assert picture.count("<polyline") >= 2  # measured and claimed
@@ -173,5 +173,5 @@ def test_the_page_is_that_of_the_runs_beside_it(tmp_path):
     assert benchmark.main(["--render", "--out", str(tmp_path)]) == 0
     for name in ("docs/papers/claims.md", *(f"docs/images/papers-{paper}.svg" for paper in benchmark.PAPERS)):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes(), (
-            f"run benchmarks/papers.py --render: {name}"
+            f"run benchmarks/paper_claims.py --render: {name}"
         )

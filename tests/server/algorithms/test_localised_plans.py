@@ -11,7 +11,7 @@ from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, excess_risk, step_grid, suffix_grid
 from quoron_server.algorithms.localised.filter_plan import sampler_slack
-from quoron_server.algorithms.localised.plan import best_schedule, shapes
+from quoron_server.algorithms.localised.plan import best_schedule, shapes, steps_for
 
 PROBLEM = problem_of(
     users=3000,
@@ -30,7 +30,7 @@ def one_by_one(problem, cohorts, scale, rounds, all_shapes):
     """(risk, cohort, phases) of every candidate."""
     for cohort in cohorts:
         total = rounds or problem.users // cohort
-        for step in step_grid(problem, total) if total else []:
+        for step in steps_for(problem, cohort, total) if total else []:
             noise = scale(cohort, step)
             if np.isinf(noise):
                 continue

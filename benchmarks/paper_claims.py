@@ -1,9 +1,9 @@
 """Check the claims of the four papers as experiments, and write docs/papers/claims.md and docs/images/papers-*.svg.
 
-    python benchmarks/papers.py                      # everything, two processor-hours
-    python benchmarks/papers.py --paper ghazi        # or lowy, bassily-sun, choquette-choo; several at once
-    python benchmarks/papers.py --quick --out DIR    # a miniature, under a minute
-    python benchmarks/papers.py --render             # the page of the runs that there are
+    python benchmarks/paper_claims.py                      # everything, two processor-hours
+    python benchmarks/paper_claims.py --paper ghazi        # or lowy, bassily-sun, choquette-choo; several at once
+    python benchmarks/paper_claims.py --quick --out DIR    # a miniature, under a minute
+    python benchmarks/paper_claims.py --render             # the page of the runs that there are
 
 Runs are kept in claims.jsonl, one line a run: an interrupted call goes on where it stopped, and more seeds are added to
 those that there are. --again forgets the runs of the chosen papers, which is needed where plans have changed.
@@ -278,8 +278,9 @@ claimed, and what would falsify it. `{command}` made this page from the runs in 
 test failed, if any.{missing}
 
 **Not yet repeated.** The recommended `filtered-sgd`, `outlier-iterates`, `outlier-gd`, `mean-sgd` and `local-model`
-were run before their plans on losses without curvature were mended. `python benchmarks/papers.py --again` repeats them;
-[tests/papers/test_rates.py](../../tests/papers/test_rates.py) holds the exponents of the mended plans in miniature.
+were run before their plans on losses without curvature were mended. `python benchmarks/paper_claims.py --again`
+repeats them; [tests/papers/test_rates.py](../../tests/papers/test_rates.py) holds
+the exponents of the mended plans in miniature.
 
 **How to read it.** A claim is an upper bound up to constants and logarithms. Its exponent is the least-squares slope of
 its formula over the grid, with all constants one. The measured exponent is the same slope of log means over seeds, ±
@@ -385,7 +386,7 @@ def main(arguments: Sequence[str]) -> int:
     path = given.out / PAGE / "claims.jsonl"
     if not given.render:
         claims.run(chosen, path, seeds, given.processes, again=given.again)
-    command = "python benchmarks/papers.py" + (" --quick" if given.quick else "")
+    command = "python benchmarks/paper_claims.py" + (" --quick" if given.quick else "")
     print(render(experiments, Lines(path), seeds, given.out, command))
     return 0
 
