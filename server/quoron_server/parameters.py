@@ -269,16 +269,12 @@ class PrintedParameters(Parameters):
     filled_in: tuple[str, ...]  # constants that the paper leaves open, and what stands for them here
     void: tuple[str, ...]  # conditions of the paper's own lemmas that these numbers break, and steps without a proof
 
-    @property
-    def claim(self) -> str:
-        """What the paper says of them."""
-        return f"the paper claims ε = {self.epsilon:g}, δ = {self.delta:g}"
-
     def remarks(self) -> tuple[str, ...]:
-        """The claim, what was filled in and what is void, a sentence each."""
-        filled = (f"The paper leaves open, and here stands: {'; '.join(self.filled_in)}.",) if self.filled_in else ()
-        return (f"Numbers as printed, for which {self.claim}.", *filled, *self.void)
+        """Return the paper's claim, the constants that were filled in and the void conditions, a sentence each."""
+        claim = f"As printed, for simulations only: the paper claims ε = {self.epsilon:g}, δ = {self.delta:g}."
+        filled = (f"Filled in where the paper leaves a constant open: {'; '.join(self.filled_in)}.",)
+        return (claim, *(filled if self.filled_in else ()), *self.void)
 
     def simulation_only(self) -> str:
-        """Whatever an accountant finds for them."""
+        """Return the reason, whatever an accountant finds for the numbers."""
         return "its numbers are those that the paper prints, for comparison"

@@ -197,7 +197,7 @@ class Plan:
         guarantee = f"ε = {promised.epsilon:.4g}, δ = {promised.delta:g}, {promised.adjacency}"
         if isinstance(self.parameters, PrintedParameters):
             found = "no guarantee" if math.isinf(promised.epsilon) else guarantee
-            guarantee = f"as printed, simulation only: our accountant finds {found}; {self.parameters.claim}"
+            guarantee = f"as printed: {found}, by our accountant; the paper claims ε = {self.parameters.epsilon:g}"
         return [
             ("guarantee", guarantee),
             ("exposure", f"{promised.exposure}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),

@@ -453,7 +453,7 @@ def test_no_guarantee_is_claimed_for_a_cutoff_that_sets_the_noise_of_every_decis
     plan = planned(FILTER, ball(SIZES[1]), SIZES[1], release_constant="proof")
     FILTER.verify(plan)
     assert math.isinf(plan.guarantee.epsilon)
-    assert "our accountant finds no guarantee; the paper claims ε = 0.9" in repr(plan)
+    assert "as printed: no guarantee, by our accountant; the paper claims ε = 0.9" in repr(plan)
     assert any("our accountant finds no ε" in each for each in plan.parameters.void)
     for claim in (plan.parameters.epsilon, 60.0):
         with pytest.raises(VerificationError, match="Expected epsilon of at least inf"):

@@ -110,7 +110,7 @@ def test_what_algorithm_1_leaves_open_is_named_and_said_with_the_paper_s_claim()
     assert {"q = 0.1", "J = 1"} <= set(plan.parameters.filled_in)
     assert plan.parameters.void == ()  # n = 1e6, δ = 1e-6, ε = 1, q = 0.1 satisfy the paper's condition
     assert (plan.parameters.epsilon, plan.parameters.delta) == (1.0, 1e-6)
-    assert "the paper claims ε = 1" in plan.parameters.claim
+    assert "the paper claims ε = 1" in plan.parameters.remarks()[0]
     assert plan.parameters.simulation_only()
     assert plan.guarantee.proved is False
 

@@ -4,8 +4,8 @@
     >>> print(origin)
     repaired: Ghazi, Kumar, Liu & Manurangsi (2026), Algorithms 1 and 2
 
-Fields are those of the published versions, as their own pages or the bibliographies of the four papers print them. What
-could not be checked is left out.
+Fields are those of the published versions, as their own pages, public indices or the bibliographies of the four papers
+print them. What could not be checked is left out.
 """
 
 import re
@@ -210,8 +210,7 @@ DWORK_2014 = Reference(
     authors=("Dwork, Cynthia", "Talwar, Kunal", "Thakurta, Abhradeep", "Zhang, Li"),
     title="Analyze Gauss: Optimal Bounds for Privacy-Preserving Principal Component Analysis",
     year=2014,
-    booktitle="Proceedings of the Forty-Sixth Annual ACM Symposium on Theory of Computing",
-    pages=(11, 20),
+    booktitle="ACM Symposium on Theory of Computing",
 )
 FELDMAN_2020 = Reference(
     key="feldman2020private",
@@ -245,8 +244,7 @@ KAIROUZ_2021 = Reference(
     year=2021,
     booktitle="Proceedings of the 38th International Conference on Machine Learning",
     series=_PROCEEDINGS,
-    volume=139,
-    pages=(5213, 5225),
+    eprint="2103.00039",
 )
 LEVY_2021 = Reference(
     key="levy2021learning",

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.algorithms.refused import REFUSED
+from quoron_server.parameters import PrintedParameters
 from quoron_server.serial import dumps
 from quoron_server.wording import assumption_text, domain_words, sentence
 
@@ -377,7 +378,11 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
                 f"{health.share * left:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
             )
         )
-    rows += [row for row in _parameter_rows(asdict(chosen.parameters)) if row not in rows]
+    numbers = asdict(chosen.parameters)
+    if isinstance(chosen.parameters, PrintedParameters):  # its claim and conditions are remarks
+        remarked = {field.name for field in fields(PrintedParameters)}
+        numbers = {name: value for name, value in numbers.items() if name not in remarked}
+    rows += [row for row in _parameter_rows(numbers) if row not in rows]
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
         other = "" if baseline is None else _risk(baseline)
         beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""

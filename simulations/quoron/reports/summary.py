@@ -1,5 +1,6 @@
 """What a run reached and what it cost, as one typed object: printed, written as JSON, shown in the report."""
 
+import math
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -207,8 +208,10 @@ class Summary:
         return f" ({self.users_held_out:,} more are held out, to measure the model)" if self.users_held_out else ""
 
     def _promise(self) -> str:
-        if self.epsilon is None:
+        if self.exposure == "none":
             return "none: the non-private reference"
+        if self.epsilon is None or math.isinf(self.epsilon):
+            return "none was found for the numbers that the paper prints"
         return f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}, exposure {self.exposure}"
 
     def _beside(self) -> str:

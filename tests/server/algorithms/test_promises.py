@@ -87,9 +87,9 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
     with_paper = replace(info, printed=printed)
     plan = with_paper.plan(made.problem, Privacy(3.0, 1e-5), constants="paper")
     assert plan.guarantee.epsilon == 7.0  # what our accountant finds, whatever was asked for
-    assert "our accountant finds ε = 7" in repr(plan)
-    assert "the paper claims ε = 5" in repr(plan)
-    assert numbers.remarks()[1:] == ("The paper leaves open, and here stands: c = 1.", "η β = 2 > 1")
+    assert "as printed: ε = 7, δ = 1e-05, zero-out, by our accountant; the paper claims ε = 5\n" in repr(plan)
+    filled = "Filled in where the paper leaves a constant open: c = 1."
+    assert numbers.remarks()[1:] == (filled, "η β = 2 > 1")
     for refused in (Privacy(3.0, 1e-5, 0.5, 0.1), Privacy(3.0, 1e-5, exposure="two-servers")):
         with pytest.raises(ConfigError, match="with constants='paper'"):
             with_paper.plan(made.problem, refused, constants="paper")

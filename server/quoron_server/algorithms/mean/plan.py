@@ -335,8 +335,7 @@ def _linear_steps(problem: Problem, rounds: Sequence[int], samplings: Vector, un
     noises = problem.dimension * units**2
     settled = np.minimum(firsts, centring.margin(problem.dimension) * problem.user_deviation)
     loud, quiet = samplings + noises * firsts**2, samplings + noises * settled**2
-    ends = (problem.distance / np.sqrt(variance * np.array(rounds)) for variance in (loud, quiet))
-    low, high = ends
+    low, high = (problem.distance / np.sqrt(variance * np.array(rounds)) for variance in (loud, quiet))
     return np.geomspace(low / 2, 4 * high, STEPS, axis=1)
 
 
