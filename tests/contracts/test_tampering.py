@@ -72,3 +72,10 @@ def test_a_cost_that_is_none_is_refused(name: str, cost: dict[str, Any]) -> None
     plan = make_plan(name)
     with pytest.raises(VerificationError):
         ALGORITHMS[name].verify(replace(plan, cost=replace(plan.cost, **cost)))
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_calibrated_numbers_that_claim_no_proof_are_refused_as_they_would_skip_its_check(name: str) -> None:
+    plan = make_plan(name)
+    with pytest.raises(VerificationError, match="proved guarantee"):
+        ALGORITHMS[name].make(replace(plan, guarantee=replace(plan.guarantee, proved=False)))

@@ -116,8 +116,7 @@ def require_gaussian(plan: Plan, pairs: "Sequence[Pair]", mu: float) -> None:
     truth = max(pair.mu for pair in pairs)
     if not mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {truth} of the run, got {mu}: too little noise for the claim.")
-    if plan.guarantee.proved:
-        require_spent(plan, [replace(pair, mu=mu) for pair in pairs])
+    require_spent(plan, [replace(pair, mu=mu) for pair in pairs])
 
 
 def require_spent(plan: Plan, pairs: "Sequence[Pair]") -> None:

@@ -156,7 +156,7 @@ def with_quorum(
     """
     cohorts, alone, given = own.parameters.cohorts(), own.guarantee, own.attendance(paid=not free)
     private = alone.exposure != "none"
-    room = partial(_room, own, privacy, promise, counting) if private and alone.proved else lambda spent: 0.0
+    room = partial(_room, own, privacy, promise, counting) if private else lambda spent: 0.0
     quorum = quorums.calibrate(
         float(privacy.quorum or 0.0),
         0.0 if free else privacy.quorum_epsilon,

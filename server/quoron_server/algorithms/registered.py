@@ -191,6 +191,8 @@ class Registered(AlgorithmInfo):
         if isinstance(plan.parameters, PrintedParameters):
             self._verify_printed(plan)
             return
+        if not plan.guarantee.proved:
+            raise VerificationError(f"Expected a proved guarantee of calibrated numbers of {self.name}, got none.")
         promise, own = plan.guarantee, plan.without_quorum()
         if promise.held_out is not None:
             if (why := told_too_much(plan)) is not None:
@@ -220,7 +222,7 @@ class Registered(AlgorithmInfo):
             if promise.servers is not None:
                 two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)
-        if promise.proved and promise.exposure != "none":
+        if promise.exposure != "none":
             checks.require_spent(own, self._pairs(own))
             checks.require_spent(plan, self._pairs(plan))
 
@@ -286,7 +288,7 @@ class Registered(AlgorithmInfo):
             if got not in expected:
                 said = " or ".join(expected)
                 raise VerificationError(f"Expected {name} {said} in a plan of {self.name}, got {got!r}.")
-        if promise.proved:
+        if promise.proved:  # numbers as printed have a type of their own
             plan.parameters_of(self.parameters)
         check_numbers(plan.cost, "cost")
         if not (plan.cost.rounds >= 1 and plan.cost.messages >= 1):
