@@ -20,7 +20,7 @@ from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
-from quoron_privacy.accounts import subsampling
+from quoron_privacy.accounts import gdp, subsampling
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -260,6 +260,27 @@ class TestWhatOurAccountantFinds:
         less = replace(plan, guarantee=replace(plan.guarantee, epsilon=0.9 * plan.guarantee.epsilon))
         with pytest.raises(VerificationError, match="Expected epsilon of at least"):
             CENTRAL.make(less)
+
+    @pytest.mark.parametrize(
+        "changed",
+        [{"noise_scale": 100.0}, {"radius": 0.01}, {"vector_epsilon": 5.0}, {"vector_delta": 1e4}],
+        ids=lambda changed: next(iter(changed)),
+    )
+    def test_a_plan_whose_clients_add_less_noise_than_it_says_is_refused(self, changed):
+        """Clients compute their noise from the (ε, δ) and the radius that they are told."""
+        plan = local_model(*SIZES[1])
+        p = plan.parameters
+        other = replace(p, **{name: factor * getattr(p, name) for name, factor in changed.items()})
+        added = VectorNoise(other.vector_epsilon, other.vector_delta, other.radius).scale(10)
+        told = gdp.epsilon_for(2 * p.radius / p.noise_scale, DELTA) * 0.99
+        assert gdp.epsilon_for(2 * other.radius / added, DELTA) > told
+        false = replace(plan, parameters=other, guarantee=replace(plan.guarantee, epsilon=told))
+        with pytest.raises(VerificationError, match="Expected epsilon of at least"):
+            LOCAL.verify(false)
+
+    @pytest.mark.parametrize("options", [{"range_share": 1e4}, {"noise_factor": 1e-250}], ids=str)
+    def test_scales_that_protect_nobody_are_worth_no_epsilon(self, options):
+        assert central(*SIZES[2], **options).guarantee.epsilon == math.inf
 
 
 def _quantile(chance):

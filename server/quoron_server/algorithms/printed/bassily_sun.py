@@ -231,9 +231,10 @@ def _central_conditions(
 
 def central_epsilon(p: PrintedMeanSGD, problem: Problem, delta: float) -> float:
     """By docs/privacy/mean-sgd.md#ms1: T rounds on secret uniform cohorts, each of a range and a mean, replace-one."""
-    return _sampled_epsilon(
-        problem.users, p.cohort_size, p.rounds, p.round_mu(problem.dimension), problem.dimension, delta
-    )
+    mu = p.round_mu(problem.dimension)
+    if not math.isfinite(mu):
+        return math.inf
+    return _sampled_epsilon(problem.users, p.cohort_size, p.rounds, mu, problem.dimension, delta)
 
 
 @lru_cache(maxsize=64)
@@ -483,9 +484,13 @@ def _local_conditions(p: PrintedLocalModel, problem: Problem, near: Concentratio
 
 
 def local_epsilon(p: PrintedLocalModel, problem: Problem, delta: float) -> float:
-    """By docs/privacy/local-model.md, "Two reports": one user's noisy bits and noisy vector together."""
+    """By docs/privacy/local-model.md, "Two reports": one user's noisy bits and noisy vector together.
+
+    The noise of a vector is what its client computes from (ε, δ) and the radius, whatever the plan says.
+    """
     d = problem.dimension
-    vector = Pair.gaussian(moved.mu(2 * p.radius, p.noise_scale, d), total_variation(gaussians=d))
+    added = min(p.noise_scale, p.radius * vector_scale(p.vector_epsilon, p.vector_delta, d))
+    vector = Pair.gaussian(moved.mu(2 * p.radius, added, d), total_variation(gaussians=d))
     return (vector if p.interactions == 1 else vector.and_(Pair.response(p.range_epsilon))).epsilon(delta)
 
 
