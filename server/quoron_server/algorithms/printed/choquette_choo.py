@@ -294,15 +294,19 @@ def _conditions(p: PrintedSRGD, problem: Problem, options: PrintedSRGDOptions) -
 
 
 def longest_answer(p: PrintedSRGD, problem: Problem, chance: float) -> tuple[float, float]:
-    """How long ‖Δ_t(u)‖ can be: whatever is released, and but for noise so loud as comes with this `chance`."""
+    """How long ‖Δ_t(u)‖ can be: whatever is released, and but for noise so loud as comes with this `chance`.
+
+    With what a user's own weighted difference is rounded by in float64, in every round.
+    """
     steep = math.inf if problem.smoothness is None else problem.smoothness
-    always = problem.lipschitz + 2 * (p.rounds - 1) * min(problem.lipschitz, steep * problem.radius)
+    alone = problem.lipschitz * (1 + p.rounds * 2.0**-50)
+    always = alone + 2 * (p.rounds - 1) * min(problem.lipschitz, steep * problem.radius)
     shrunk = 1 - steep * (p.rounds - 1) / p.beta
     if not shrunk > 0:
         return always, math.inf
     tail = math.sqrt(problem.dimension) + math.sqrt(2 * math.log(p.rounds / chance))
-    loudest = p.noise.max_std * tail * (1 + 2.0**-20)  # ν, beyond the grid's rounding
-    return always, (problem.lipschitz + 4 * steep * problem.radius + steep / p.beta * loudest) / shrunk
+    loudest = p.noise.max_std * tail * (1 + p.rounds * 2.0**-28)  # ν, and T contributions put on the grid
+    return always, (alone + 4 * steep * problem.radius + steep / p.beta * loudest) / shrunk
 
 
 def epsilon_of(p: PrintedSRGD, problem: Problem, delta: float) -> float:
@@ -311,9 +315,8 @@ def epsilon_of(p: PrintedSRGD, problem: Problem, delta: float) -> float:
         return math.inf
     always, mostly = longest_answer(p, problem, LOUD * delta)
     best, slack = math.inf, 1 + 2.0**-52 * p.batch_size**2  # of a float mean, twice
-    rounded = p.rounds * problem.lipschitz * 2.0**-50  # of a user's own weighted difference, in float64
     for length, left in ((always, delta), (mostly, (1 - LOUD) * delta)):
-        moved = mean_sensitivity(length + rounded, p.batch_size) * slack if math.isfinite(length) else math.inf
+        moved = mean_sensitivity(length, p.batch_size) * slack if math.isfinite(length) else math.inf
         if moved <= 16 * p.noise.scale:
             mu = replace(p.noise, sensitivity=moved).effective_mu(problem.dimension)
             lack = total_variation(gaussians=p.rounds * problem.dimension)
