@@ -4,7 +4,7 @@ Every user holds the same worst-case item, so one question gives as many draws a
 with probability at most `harness.FAILURE` = 1e-8.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import pytest
@@ -21,7 +21,13 @@ from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise, vector
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.local_model.method import LocalModel
+from quoron_server.algorithms.local_model.parameters import LocalModelParameters
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
 
+INFO = ALGORITHMS["local-model"]
 DRAWS = 150_000
 EPSILON, DELTA = 1.0, 1e-3
 GRADIENT = AverageGradient(np.zeros((1, 1)), (1.0,))
@@ -121,3 +127,51 @@ class TestTwoQuestionsToOneUser:
 
     def test_the_audit_catches_both_reports_at_the_full_budget(self):
         assert self.spent(RANGE, VECTOR) > DELTA
+
+
+class TestUsersWhoLookForACentre:
+    """Whole runs whose first interaction only finds the centre of the next: half of the users each."""
+
+    @staticmethod
+    def plan():
+        problem = Problem(
+            users=2 * DRAWS, items_per_user=1, dimension=1, domain=L2Ball(1.0), lipschitz=1.0, smoothness=0.0
+        )
+        plan = INFO.plan(
+            problem, Privacy(EPSILON, DELTA), INFO.options(estimator="tracking", rounds=2), "calibrated", 7
+        )
+        one_each = {"warm_ups": 1, "warm_users": DRAWS, "steps": 1, "vectors": DRAWS, "first_radius": 0.25}
+        return replace(plan, parameters=replace(plan.parameters, **one_each))
+
+    def spent(self, algorithm):
+        """Lower bound for δ at ε of all that the users of the first interaction send, from their log-likelihood ratio.
+
+        Their gradients are 0.5, or -0.5 in the other world, and centres about 0.25: both are clipped.
+        """
+        engine, state, ratios = InlineEngine(Alike(-1.0, users=2 * DRAWS), seed=35), algorithm.init(), None
+        while (question := algorithm.request(state, None)) is not None:
+            answers, task = engine.ask(question), question.task
+            unit = (answers.values[:, 0] - task.centre[0]) / task.radius
+            ratio = 2 * unit / VectorNoise(task.epsilon, task.delta, 1.0).scale(1) ** 2
+            if ratios is None:
+                ratios, looking = ratio, {user: place for place, user in enumerate(question.cohort)}
+            else:
+                for user, more in zip(question.cohort, ratio, strict=True):
+                    if user in looking:
+                        ratios[looking[user]] += more
+            state = algorithm.update(state, answers, None).state
+        return delta_bounds(ratios, epsilon=EPSILON)[0]
+
+    def test_they_spend_no_more_than_one_report(self):
+        plan = self.plan()
+        assert 0.5 * DELTA < self.spent(INFO.make(plan)) <= DELTA
+
+    def test_the_audit_catches_a_step_that_asks_them_again(self):
+        plan = self.plan()
+
+        class Overlapping(LocalModelParameters):
+            def cohort(self, round_):
+                return 0, self.warm_users
+
+        numbers = {field.name: getattr(plan.parameters, field.name) for field in fields(plan.parameters)}
+        assert self.spent(LocalModel(replace(plan, parameters=Overlapping(**numbers)))) > 2 * DELTA
