@@ -273,6 +273,12 @@ class TestAccountant:
         mu = math.sqrt(levels) / lines.corollary_9(1.0, p.rounds, 1.0, 1e-6, math.log)
         assert any(f"worth ε = {gdp.epsilon_for(mu, 5e-7):.3g} and not 1" in said for said in natural.void)
 
+    def test_lemma_7_is_void_where_beta_is_below_c_dp_times_the_smoothness(self):
+        c = lines.c_dp(1_000_000, 1e-6)
+        for smoothness, holds in ((0.99 * c, True), (1.01 * c, False)):  # β = c_DP² L/R with L = R = 1
+            p = printed(1_000_000, problem=problem_of(1_000_000, smoothness=smoothness), realizable=True).parameters
+            assert holds != any("Lemma 7 takes β >= c_DP M" in said for said in p.void)
+
     def test_corollary_13_is_enough_for_lemma_8(self):
         for users in SIZES:
             p = printed(users).parameters

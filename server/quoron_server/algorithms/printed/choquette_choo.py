@@ -252,6 +252,7 @@ def _conditions(p: PrintedSRGD, problem: Problem, options: PrintedSRGDOptions) -
         worth = gdp.epsilon_for(p.noise.column_norm * p.longest / p.batch_size / p.noise.scale, delta / 2)
         yield delta <= 1 / n, f"Theorem 10 asks for δ <= 1/n = {1 / n:.2g}, and δ = {delta:g}."
         yield worst <= radius, f"Lemma 6 takes b_max <= R, and b_max = {worst:.3g}, R = {radius:.3g}."
+        yield c * steep <= p.beta, f"Lemma 7 takes β >= c_DP M = {c * steep:.3g}, and β = {p.beta:.3g}."
         yield (
             spread <= n**0.25,
             f"Lemma 7 needs 2 c_DP √(6 log(6T/γ)) = {spread:.3g} to be at most n^(1/4) = {n**0.25:.3g}.",
