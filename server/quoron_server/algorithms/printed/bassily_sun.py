@@ -231,16 +231,13 @@ def _central_conditions(
 
 def central_epsilon(p: PrintedMeanSGD, problem: Problem, delta: float) -> float:
     """By docs/privacy/mean-sgd.md#ms1: T rounds on secret uniform cohorts, each of a range and a mean, replace-one."""
-    mu = p.round_mu(problem.dimension)
-    if not math.isfinite(mu):
-        return math.inf
-    return _sampled_epsilon(problem.users, p.cohort_size, p.rounds, mu, problem.dimension, delta)
+    mu, d = p.round_mu(problem.dimension), problem.dimension
+    return _sampled_epsilon(problem.users, p.cohort_size, p.rounds, mu, d, delta) if mu < math.inf else math.inf
 
 
 @lru_cache(maxsize=64)
 def _sampled_epsilon(users: int, cohort: int, rounds: int, mu: float, dimension: int, delta: float) -> float:
-    (pair,) = worth.fixed_size(users, cohort, rounds, mu, dimension)
-    return pair.epsilon(delta)
+    return worth.fixed_size(users, cohort, rounds, mu, dimension)[0].epsilon(delta)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -484,10 +481,7 @@ def _local_conditions(p: PrintedLocalModel, problem: Problem, near: Concentratio
 
 
 def local_epsilon(p: PrintedLocalModel, problem: Problem, delta: float) -> float:
-    """By docs/privacy/local-model.md, "Two reports": one user's noisy bits and noisy vector together.
-
-    The noise of a vector is what its client computes from (ε, δ) and the radius, whatever the plan says.
-    """
+    """By docs/privacy/local-model.md, "Two reports": one user's bits and vector, with the noise that clients add."""
     d = problem.dimension
     added = min(p.noise_scale, p.radius * vector_scale(p.vector_epsilon, p.vector_delta, d))
     vector = Pair.gaussian(moved.mu(2 * p.radius, added, d), total_variation(gaussians=d))

@@ -295,12 +295,9 @@ def _conditions(p: PrintedSRGD, problem: Problem, options: PrintedSRGDOptions) -
 
 
 def longest_answer(p: PrintedSRGD, problem: Problem, chance: float) -> tuple[float, float]:
-    """How long ‖Δ_t(u)‖ can be: whatever is released, and but for noise so loud as comes with this `chance`.
-
-    With what a user's own weighted difference is rounded by in float64, in every round.
-    """
+    """How long ‖Δ_t(u)‖ can be: whatever is released, and but for noise so loud as comes with this `chance`."""
     steep = math.inf if problem.smoothness is None else problem.smoothness
-    alone = problem.lipschitz * (1 + p.rounds * 2.0**-50)
+    alone = problem.lipschitz * (1 + p.rounds * 2.0**-50)  # and what floats round of a user's own difference
     always = alone + 2 * (p.rounds - 1) * min(problem.lipschitz, steep * problem.radius)
     shrunk = 1 - steep * (p.rounds - 1) / p.beta
     if not shrunk > 0:
