@@ -142,6 +142,20 @@ def test_a_user_sends_one_report_or_the_two_that_the_budget_is_split_for(kind):
             np.testing.assert_array_equal(first.cohort, second.cohort)
 
 
+@every_plan
+def test_every_interaction_has_the_ledger_entry_that_its_plan_names(kind):
+    plan = PLANS[kind]()
+    algorithm, planned_of = INFO.make(plan), {}
+    for release in plan.parameters.releases(3):
+        planned_of |= dict.fromkeys(release.rounds, release)
+    state = algorithm.init()
+    while (question := algorithm.request(state, Silent())) is not None:
+        update, release = algorithm.update(state, Quadratic().ask(question), Silent()), planned_of.pop(question.round)
+        assert update.releases == (release.entry.scaled(state.radius) if release.scaled else release.entry,)
+        state = update.state
+    assert not planned_of
+
+
 class TestBudget:
     @every_plan
     def test_what_a_client_makes_of_the_question_is_within_the_promise(self, kind):
