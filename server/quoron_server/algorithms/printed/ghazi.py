@@ -324,7 +324,7 @@ def _schedule(problem: Problem, size: int, step: float, scale: float, shift: flo
 FILLED_IN = (
     "log is the natural logarithm",
     "B is rounded up, T_s = |D_s|/B down, and phases with T_s = 0 are left out",
-    "σ_s has √m ε below, as Section 3.3.2 and Lemma 38 square it, though its line sets ε under the root",
+    "σ_s has √m ε below, as Section 3.3.2 and Lemma 38 square it; its line may be read as √(mε)",
 )
 
 
