@@ -521,6 +521,9 @@ def test_proof_gaps_and_statistics_without_the_assumed_property_are_named() -> N
         void = planned(MEDIANS, box(size), size, trim_rate=rate).parameters.void
         assert any("Lemma 34 is about fewer than B/3" in said for said in void)
         assert any(said.startswith("Assumption 28") for said in void) == broken
+    for epsilon in (2.0, 2.1):
+        void = planned(MEDIANS, box(size), replace(size, epsilon=epsilon)).parameters.void
+        assert any(said.startswith("Proposition 16") for said in void) == (epsilon > 2)
 
 
 def test_what_is_found_is_what_the_theorem_says_of_one_core() -> None:

@@ -449,6 +449,7 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
         *_unless(
             size >= 100 * math.log(rounds / delta) / epsilon, f"Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = {size:,}."
         ),
+        *_unless(epsilon <= 2, f"Proposition 16 is used at ε/2 and needs it to be at most 1: ε/2 = {epsilon / 2:g}."),
         "Lemma 34 is about fewer than B/3 good users, and Lemma 36 uses it where fewer than 2B/3 are.",
         *_unless(
             trim == median_trim(size),
