@@ -467,6 +467,64 @@ def test_nothing_is_found_where_steps_do_not_contract() -> None:
     assert any("steps do not contract" in each for each in plan.parameters.void)
 
 
+def test_nothing_is_found_off_a_box_or_where_hessians_may_not_be_dominant() -> None:
+    size = Size(1_000_000, 100, 10, 1.0)
+    problem = box(size, 1e-5)
+    plan = planned(MEDIANS, problem, size)
+    for other in (replace(problem, domain=L2Ball(RADIUS)), replace(problem, coordinate_smoothness=None)):
+        assert math.isinf(ghazi.medians_epsilon(plan.parameters, other, size.delta))
+        with pytest.raises(VerificationError, match="Expected epsilon of at least inf"):
+            MEDIANS.verify(replace(plan, problem=other))
+
+
+@pytest.mark.parametrize("excess", [0.0, 2.0**-52, 2.0**-50, 1e-12, 1e-9, 1e-4, 0.01])
+def test_the_chance_that_a_bad_batch_passes_is_not_lost_in_cancellation_where_scales_are_nearly_equal(
+    excess: float,
+) -> None:
+    """P(ν + L ≥ a) of two Laplace variables of scale 1 is e^{-a} (2 + a)/4, and more where one scale is larger."""
+    size = Size(1_000_000, 100, 10, 1.0)
+    p = planned(MEDIANS, box(size, 1e-5), size).parameters
+    p = replace(p, threshold_scale=4.0, query_scale=4.0 * (1 + excess))
+    assert ghazi._at_core(p, 0.99, 0.0, 1.0, 0.0, 0.0)[2] == 1.0  # which the threshold does not keep out
+    for core in (0.6, 0.8, 0.9):
+        far = (p.threshold - core * p.cohort_size - 2) / p.threshold_scale
+        least = math.exp(-far) * (2 + far) / 4
+        failure = ghazi._at_core(p, core, 0.0, 1.0, 0.0, 0.0)[2]
+        assert least * (1 - 1e-9) <= failure <= least * (1 + 1e-9 + 2.2 * excess * (1 + far))
+
+
+@pytest.mark.parametrize("start", [1.0, -1.9])
+def test_what_floats_add_to_the_distance_of_two_late_averages_is_accounted_for(start: float) -> None:
+    """Steps of the last phase of the fourth size are millions of ulps of the iterates, not more."""
+    size = SIZES[3]
+    p = planned(MEDIANS, box(size), size).parameters
+    phase = p.phases[-1]
+    estimates = np.random.default_rng(3).uniform(-LIPSCHITZ, LIPSCHITZ, (400, phase.rounds))
+    far, worst = 2 * LIPSCHITZ / p.cohort_size, 0.0
+    for gradients in estimates:  # the first round's estimate differs by what one user moves a mean
+        averages = []
+        for shift in (0.0, far):
+            x, total = start, 0.0
+            for t, gradient in enumerate(gradients):
+                x = x - phase.step_size * (gradient + (shift if t == 0 else 0.0))
+                total += x
+            averages.append(total / phase.rounds)
+        worst = max(worst, abs(averages[1] - averages[0]) - phase.step_size * far)
+    assert worst > 100 * 1e-6 * math.sqrt(size.dimension) * phase.step_size * far  # a relative room is not enough
+    assert worst < ghazi._rounding(p, phase, RADIUS)
+
+
+def test_proof_gaps_and_statistics_without_the_assumed_property_are_named() -> None:
+    size = Size(1_000_000, 100, 10, 1.0)
+    for rate, broken in ((None, False), (0.25, True)):
+        void = planned(MEDIANS, box(size), size, trim_rate=rate).parameters.void
+        assert any("Lemma 34 is about fewer than B/3" in said for said in void)
+        assert any(said.startswith("Assumption 28") for said in void) == broken
+    for epsilon in (2.0, 2.1):
+        void = planned(MEDIANS, box(size), replace(size, epsilon=epsilon)).parameters.void
+        assert any(said.startswith("Proposition 16") for said in void) == (epsilon > 2)
+
+
 def test_what_is_found_is_what_the_theorem_says_of_one_core() -> None:
     """median-sgd#md2 again, by pairs; the chance that a batch passes by a sum over the threshold's noise."""
     size = Size(1_000_000, 100, 10, 1.0)

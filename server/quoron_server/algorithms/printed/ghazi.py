@@ -24,7 +24,7 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean, median_trim
 from quoron_privacy.robust.filter import decisions
@@ -134,12 +134,13 @@ class State:
     halted: bool
 
 
+Stepped = tuple[State, dict[str, Any]]  # and diagnostics
+
+
 class Phase(Protocol):
     """One phase: SGD over batches of B users, and what it returns."""
 
-    def step(
-        self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float
-    ) -> tuple[State, dict[str, Any]]:
+    def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
         """Carry out step t; the state after it, and diagnostics."""
 
     def result(self, state: State, rounds: int) -> Vector:
@@ -195,9 +196,7 @@ class Filter:
     def __init__(self, plan: Plan) -> None:
         self.p, self.domain = plan.parameters_of(FilterAsPrinted), plan.problem.domain
 
-    def step(
-        self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float
-    ) -> tuple[State, dict[str, Any]]:
+    def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
         """Filter out every user with κ + ν ≤ F (lines 5 to 16), halt (17, 18) or step along the others' mean."""
         p = self.p
         around = LaplaceThreshold(p.cutoff_scale, p.cutoff)
@@ -227,9 +226,7 @@ class Medians:
     def __init__(self, plan: Plan) -> None:
         self.p, self.domain = plan.parameters_of(MediansAsPrinted), plan.problem.domain
 
-    def step(
-        self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float
-    ) -> tuple[State, dict[str, Any]]:
+    def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
         """Step along Algorithm 7's estimate, and test the batch's concentration."""
         p, present = self.p, usable(answers.values, answers.answered)
         rows = np.clip(np.where(present[:, None], answers.values, 0.0), -p.clip_bound, p.clip_bound)
@@ -327,6 +324,7 @@ def _schedule(problem: Problem, size: int, step: float, scale: float, shift: flo
 FILLED_IN = (
     "log is the natural logarithm",
     "B is rounded up, T_s = |D_s|/B down, and phases with T_s = 0 are left out",
+    "σ_s has √m ε below, as Section 3.3.2 and Lemma 38 square it; its line may be read as √(mε)",
 )
 
 
@@ -451,6 +449,13 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
         *_unless(
             size >= 100 * math.log(rounds / delta) / epsilon, f"Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = {size:,}."
         ),
+        *_unless(epsilon <= 2, f"Proposition 16 is used at ε/2 and needs it to be at most 1: ε/2 = {epsilon / 2:g}."),
+        "Lemma 34 is about fewer than B/3 good users, and Lemma 36 uses it where fewer than 2B/3 are.",
+        *_unless(
+            trim == median_trim(size),
+            "Assumption 28 asks that more than B/2 answers that lie together hold the statistic: of trimmed means only "
+            "the median has that.",
+        ),
         *_unless(beta <= gentle, f"Appendix C.2 assumes β ≤ {gentle:,.4g}, and β = {beta:,.4g}."),
         *_unless(steep <= 2, f"Lemma 27 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
         *_unless(
@@ -515,22 +520,29 @@ def filter_epsilon(parameters: FilterAsPrinted, problem: Problem, delta: float) 
 
 
 def medians_epsilon(parameters: MediansAsPrinted, problem: Problem, delta: float) -> float:
-    """ε that median-sgd#md2 finds for every phase at δ, replace-one; infinite where steps do not contract."""
-    p, size, dimension = parameters, parameters.cohort_size, problem.dimension
-    steep = max(phase.step_size for phase in p.phases) * (problem.coordinate_beta or 0.0)
+    """ε that median-sgd#md2 finds for every phase at δ, replace-one; infinite where one of its conditions fails."""
+    p, size, dimension, beta = parameters, parameters.cohort_size, problem.dimension, problem.coordinate_beta
+    if not isinstance(problem.domain, Box) or beta is None:
+        return math.inf
+    steep = max(phase.step_size for phase in p.phases) * beta
     multiplier = min(phase.release_scale / phase.step_size for phase in p.phases) * p.temperature
-    multiplier /= math.sqrt(dimension) * (1 + 1e-6 * math.sqrt(dimension))  # room for two grids
+    multiplier /= math.sqrt(dimension) * (1 + 1e-6 * math.sqrt(dimension))  # room for the rounding of gradients
     asked = size * sum(phase.rounds for phase in p.phases)
     scales = min(multiplier, p.temperature, p.threshold_scale, p.query_scale)
     if not (0 <= steep <= 2 and scales > 0 and 0 < 2 * p.trim < size and asked <= problem.users):
         return math.inf
     if not p.clip_bound >= problem.coordinate_bound:
         return math.inf
+    rounded = [(_rounding(p, phase, problem.domain.half_width), phase) for phase in p.phases]
+    extra = max(math.sqrt(dimension) * far / phase.release_scale for far, phase in rounded)
+    extra += 2 * math.sqrt(dimension) * 2.0**-GRID_BITS  # of the release
     cores = (size - p.trim + p.trim * np.linspace(0.0, 1.0, 201)[1:-1]) / size
     slack = total_variation(gaussians=dimension, laplaces=1 + max(phase.rounds for phase in p.phases))
     grid = p.query_scale * 2.0**-20
     error = score_error(size, dimension) + size * 2.0**-50
-    tests, mus, failures = np.array([_at_core(p, float(core), steep, multiplier, error, grid) for core in cores]).T
+    error += size * p.temperature * beta * max(far for far, _ in rounded)
+    found = np.array([_at_core(p, float(core), steep, multiplier, error, grid) for core in cores])
+    tests, mus, failures = found.T + np.array([[0.0], [extra], [0.0]])
 
     def certified(epsilon: float) -> float:
         likely = expit(tests)  # randomised response, then a Gaussian
@@ -565,12 +577,25 @@ def _at_core(
         score_error=error,
     )
     test = (phase.test.sensitivity * (1 + 1e-9) + 2 * grid) / p.threshold_scale
-    above = max(0.0, p.threshold - phase.test.floor - 2 * grid)
+    mu = phase.shift / multiplier * (1 + 1e-12)
+    above = p.threshold - phase.test.floor - 2 * grid  # a
+    if above < 0:
+        return test, mu, 1.0
     small, large = sorted((p.threshold_scale, p.query_scale))
-    if large > small:  # the sum of two Laplace variables
-        tail = large**2 * math.exp(-above / large) - small**2 * math.exp(-above / small)
-        return test, phase.shift / multiplier * (1 + 1e-12), tail / (2 * (large**2 - small**2))
-    return test, phase.shift / multiplier * (1 + 1e-12), math.exp(-above / large) * (2 + above / large) / 4
+    if large <= 1.001 * small:  # nearly equal scales: the tail of two of the larger one is heavier, and cancels nothing
+        return test, mu, math.exp(-above / large) * (2 + above / large) / 4
+    tail = large**2 * math.exp(-above / large) - small**2 * math.exp(-above / small)
+    return test, mu, tail / (2 * (large**2 - small**2))
+
+
+def _rounding(p: MediansAsPrinted, phase: PrintedPhase, half_width: float) -> float:
+    """How far apart in ℓ∞ float64 can bring two averages of a phase, and two iterates, beyond exact arithmetic.
+
+    A step rounds an iterate by half an ulp of w and the estimate by fewer than 70 of G and one of 1/τ; a sum of T
+    iterates by half an ulp of T·w at every addition. Late phases have steps of no more than some millions of ulps.
+    """
+    estimate = phase.step_size * (70 * p.clip_bound + 1 / p.temperature)
+    return (phase.rounds + 1) * 2.0**-52 * (2 * half_width + estimate)
 
 
 PAPER = "Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO with Optimal Rates"
