@@ -108,6 +108,7 @@ def test_every_number_of_algorithm_1_is_the_printed_one(n, m, d, epsilon, delta,
 def test_what_algorithm_1_leaves_open_is_named_and_said_with_the_paper_s_claim():
     plan = printed(ITERATES, *SIZES[0])
     assert {"q = 0.1", "J = 1"} <= set(plan.parameters.filled_in)
+    assert "an average iterate is the mean of the points after each step" in plan.parameters.filled_in
     assert plan.parameters.void == ()  # n = 1e6, δ = 1e-6, ε = 1, q = 0.1 satisfy the paper's condition
     assert (plan.parameters.epsilon, plan.parameters.delta) == (1.0, 1e-6)
     assert "the paper claims ε = 1" in plan.parameters.claim
@@ -230,6 +231,7 @@ def test_constants_that_algorithm_3_hides_are_options():
     lam = more.parameters.phases[0].regularisation / 2**4
     assert [phase.regularisation for phase in more.parameters.phases[:3]] == [lam * 2 ** (4 * i) for i in (1, 2, 3)]
     assert len(more.parameters.phases[0].stages) == 3
+    assert "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA" in more.parameters.filled_in
     assert {"τ = 2 L log(ndm)/√m", "stages of AC-SA in a phase: 3", "p = 4"} <= set(more.parameters.filled_in)
     for wrong in ({"shrink": 0.0}, {"shrink": 60.0}, {"growth": 1e3}, {"rounds_factor": 1e50}, {"stages": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):

@@ -193,6 +193,7 @@ def _filled_in(options: PrintedERMOptions, p: float, smoothing: float | None) ->
         f"τ = {options.radius_factor:g} L log(ndm)/√m",
         f"T_i = {options.rounds_factor:g} (1 + √(β/λ_i)) log(ndm), rounded up",
         f"stages of AC-SA in a phase: {options.stages}",
+        "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA",
         "x_i is the aggregate point of AC-SA",
         "K_i rounded up, n_i rounded down",
         "x_0 = 0",
