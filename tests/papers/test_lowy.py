@@ -26,7 +26,7 @@ from contracts.scenes import Quadratic, empty_ledger
 from contracts.test_algorithms import Crash, crashing, require_planned
 from flower.grids import FakeTime
 from flower.test_simulation_bits import flower
-from papers.lowy_table import PAGE, SMOOTH, TABLES, table
+from papers.lowy_table import PAGE, ROUGH, SMOOTH, TABLES, table
 from papers.lowy_table import problem as small_problem
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
@@ -108,6 +108,7 @@ def test_every_number_of_algorithm_1_is_the_printed_one(n, m, d, epsilon, delta,
 def test_what_algorithm_1_leaves_open_is_named_and_said_with_the_paper_s_claim():
     plan = printed(ITERATES, *SIZES[0])
     assert {"q = 0.1", "J = 1"} <= set(plan.parameters.filled_in)
+    assert "an average iterate is the mean of the points after each step" in plan.parameters.filled_in
     assert plan.parameters.void == ()  # n = 1e6, δ = 1e-6, ε = 1, q = 0.1 satisfy the paper's condition
     assert (plan.parameters.epsilon, plan.parameters.delta) == (1.0, 1e-6)
     assert "the paper claims ε = 1" in plan.parameters.remarks()[0]
@@ -230,6 +231,7 @@ def test_constants_that_algorithm_3_hides_are_options():
     lam = more.parameters.phases[0].regularisation / 2**4
     assert [phase.regularisation for phase in more.parameters.phases[:3]] == [lam * 2 ** (4 * i) for i in (1, 2, 3)]
     assert len(more.parameters.phases[0].stages) == 3
+    assert "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA" in more.parameters.filled_in
     assert {"τ = 2 L log(ndm)/√m", "stages of AC-SA in a phase: 3", "p = 4"} <= set(more.parameters.filled_in)
     for wrong in ({"shrink": 0.0}, {"shrink": 60.0}, {"growth": 1e3}, {"rounds_factor": 1e50}, {"stages": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
@@ -239,13 +241,19 @@ def test_constants_that_algorithm_3_hides_are_options():
             printed(ITERATES, *SIZES[0], **wrong)
 
 
-GAPS = ("Lemmas A.8 and C.2", "The proof of Theorem C.1", "Lemma A.9", "Lemma C.4")
+GAPS = ("Lemmas A.8, A.9 and C.2", "amplifies by sampling", "Lemma A.9", "Lemma C.4")
 BROKEN_3 = [
     ((10**6, 100, 10, 1.0, 1e-9), {}, 0.25, ("K_i <= n_i",)),
     ((10**6, 100, 10, 1.0, 1e-6), {}, 0.25, ("K_i <= n_i", "δ < 1/(mn)")),
     ((200, 4, 3, 8.0, 1e-4), {}, 0.25, ("K_i <= n_i", "n^(1-q) > ")),
     ((10**6, 100, 10, 12.0, 1e-9), {"growth": 1.0}, 0.25, ("K_i <= n_i", "epsilon <= 10", "p >= 2.967")),
-    ((200, 4, 3, 8.0, 1e-4), {}, None, ("K_i <= n_i", "n^(1-q) > ", "in units of L/R")),
+    ((200, 4, 3, 8.0, 1e-4), {}, None, ("K_i <= n_i", "n^(1-q) > ", "log(nmde^ε/δ)/ε = 1,562", "in units of L/R")),
+    (
+        (10**5, 1, 3, 0.5, 1e-9),
+        {"rounds_factor": 1e-3},
+        None,
+        ("n^(1-q) > ", "log(nmde^ε/δ)/ε = ", "T_i K_i >= n_i", "in units of L/R"),
+    ),
 ]
 
 
@@ -261,6 +269,18 @@ def test_numbers_that_break_a_step_of_the_proofs_of_algorithm_3_are_planned_and_
         assert sum(words in said for said in void) == 1
     mended = printed(ERM, *size, smoothness=smoothness, **options, one_threshold=True, stages=2)
     assert len(mended.parameters.void) == len(void) - 2
+
+
+def test_noise_alone_ends_a_run_of_theorem_d_3_after_some_steps_as_the_page_says():
+    """All agree: s = K. A step passes unless Lap(16/ε) falls K/5 short of Lap(8/ε) (Algorithm 2, lines 4, 6, 7)."""
+    chances = []
+    for n, m, d, epsilon in ROUGH[:3]:
+        phase = ERM.plan(small_problem((n, m, d, epsilon), None), Privacy(epsilon, 1e-9), None, "paper").parameters
+        phase = phase.phases[0]
+        margin, (a, b) = phase.draws / 5, (8 / epsilon, 16 / epsilon)
+        chances.append((b**2 * math.exp(-margin / b) - a**2 * math.exp(-margin / a)) / (b**2 - a**2) / 2)
+        assert (1 - chances[-1]) ** phase.rounds < 1e-100
+    assert f"{min(chances):.2f} to {max(chances):.2f}" in PAGE.read_text(encoding="utf-8")
 
 
 def test_more_steps_than_plans_have_and_phases_without_anybody_are_refused_by_name():

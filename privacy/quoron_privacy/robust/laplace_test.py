@@ -184,9 +184,10 @@ def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> f
 
 @lru_cache(maxsize=64)
 def certified_epsilon(plan: LaplaceOneShot, delta: float, lacking: float) -> float:
-    """The least ε, to about 1e-6, at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `lacking`.
+    """An ε at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `lacking`, about the least there is.
 
-    Found by the account of `calibrate`, certified by `verify_laplace_test`; infinite where the theorem says nothing.
+    The least of the account of `calibrate`, whose grid is coarse (seldom more than a few thousandths above), certified
+    by `verify_laplace_test`; infinite where the theorem says nothing.
     `lacking` is what the samplers lack in total variation.
     """
     step = recounted_step(plan.mean.cohort_size) / plan.mean.cohort_size

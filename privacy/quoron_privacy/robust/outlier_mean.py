@@ -324,6 +324,8 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
         sound = sound and high <= core - 1
     if not sound:
         raise VerificationError(f"Expected a ramp with C/2 <= A < B < C (and B <= k - 1 for kappa=2), got {mean}.")
+    if mean.kind not in ("weighted", "random") or (mean.kind == "random" and mean.kappa != 2):
+        raise VerificationError(f"Expected weights, or coins with kappa=2; nothing is proved for others, got {mean}.")
     shifts_sound = all(0 < shift < math.inf for shift in mean.shifts)
     chances_sound = all(0 <= chance <= 1 + 1e-9 for chance in mean.chances) and sum(mean.chances) >= 1 - 1e-12
     if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):

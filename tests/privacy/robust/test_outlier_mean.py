@@ -241,10 +241,25 @@ def test_cores_and_kinds_without_a_bound_are_refused_by_name():
         random_inclusion(100, 67, 67)
     with pytest.raises(VerificationError, match="B <= k - 1"):
         verify_outlier_mean(replace(random_inclusion(100, 68, 67), core=67))
+    coins = random_inclusion(200, 160)
+    for wrong in ({"kappa": 1}, {"kappa": 1, "ramp_high": 170}, {"kind": "other"}):
+        with pytest.raises(VerificationError, match="coins with kappa=2"):
+            verify_outlier_mean(replace(coins, **wrong))
     with pytest.raises(ConfigError, match="kappa=2 with random inclusion"):
         aggregate(100, 90, 1, "random")
     with pytest.raises(ConfigError, match="core <= cohort_size=10"):
         weighted_mean(10, 11, 1)
+
+
+@pytest.mark.parametrize("kind", ["weighted", "random"])
+@pytest.mark.parametrize(("size", "core"), [(9, 8), (20, 16), (200, 151), (1001, 900)])
+def test_a_ramp_that_ends_lower_needs_the_larger_shifts_of_its_own(size, core, kind):
+    """Fewer steps of the ramp: weights move by more, and coins differ more often."""
+    mean = aggregate(size, core, 2, kind)
+    verify_outlier_mean(mean)
+    for lower in {mean.ramp_low + 1, mean.ramp_high - 1}:
+        with pytest.raises(VerificationError):
+            verify_outlier_mean(replace(mean, ramp_high=lower))
 
 
 @given(size=st.integers(4, 200), share=st.floats(0.5, 1.0))

@@ -193,6 +193,7 @@ def _filled_in(options: PrintedERMOptions, p: float, smoothing: float | None) ->
         f"τ = {options.radius_factor:g} L log(ndm)/√m",
         f"T_i = {options.rounds_factor:g} (1 + √(β/λ_i)) log(ndm), rounded up",
         f"stages of AC-SA in a phase: {options.stages}",
+        "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA",
         "x_i is the aggregate point of AC-SA",
         "K_i rounded up, n_i rounded down",
         "x_0 = 0",
@@ -223,7 +224,17 @@ def _void(
             f"The proof of Theorem C.3 takes K_i <= n_i, and K_i > n_i in {len(over)} of {len(phases)} phases "
             f"(K_{over[0]} = {phases[over[0] - 1].draws:,}, n_{over[0]} = {phases[over[0] - 1].users:,})."
         )
-    found.append("Lemmas A.8 and C.2 are about different users, and line 3 of Algorithm 2 draws with replacement.")
+    least_draws = 500 * (math.log(n * m * d / delta) + epsilon) / epsilon
+    few = [i for i, phase in enumerate(phases, 1) if phase.draws < least_draws]
+    if few:
+        found.append(
+            f"The proof of Theorem C.1 takes K_i >= 500 log(nmde^ε/δ)/ε = {least_draws:,.0f}, and K_i is less in "
+            f"{len(few)} of {len(phases)} phases (K_{few[0]} = {phases[few[0] - 1].draws:,}), where noise ends runs."
+        )
+    short = [i for i, phase in enumerate(phases, 1) if phase.rounds * phase.draws < phase.users]
+    if short:
+        found.append(f"The proof of Theorem C.3 takes T_i K_i >= n_i, and it is less in {len(short)} phases.")
+    found.append("Lemmas A.8, A.9 and C.2 have every user once, and line 3 of Algorithm 2 draws with replacement.")
     found.append("The proof of Theorem C.1 amplifies by sampling given that tests passed, where no batch is uniform.")
     if not options.one_threshold:
         found.append("Lemma A.9 draws the threshold once, and line 4 of Algorithm 2 draws it in every step.")

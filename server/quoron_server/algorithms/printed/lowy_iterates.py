@@ -113,6 +113,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) 
             f"q = {options.shrink:g}",
             f"J = {power:g}",
             "C rounded up to a multiple of six, n_i and N_i rounded down",
+            "an average iterate is the mean of the points after each step",
             "x_0 = 0",
             "x_i = x_{i-1} + noise where no iterate is left",
         ),
