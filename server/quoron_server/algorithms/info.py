@@ -108,7 +108,6 @@ class Promises:
 class Printed:
     """The algorithm of a paper exactly as printed, for comparison in simulations: `constants="paper"`."""
 
-    source: str  # paper and algorithm
     options: type  # frozen dataclass of the constants that the paper leaves open, all with defaults
     parameters: type[PrintedParameters]
     planner: Planner  # of such parameters

@@ -83,7 +83,7 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
     other = Chosen(made.parameters, None, Cost(1, 2, 3, 4, 5), "elsewhere.md#x1", "model", "zero-out")
     numbers = _AsPrinted(5.0, 1e-5, ("c = 1",), ("η β = 2 > 1",), made.parameters)
     other = replace(other, parameters=numbers)
-    printed = Printed("a paper", _Open, _AsPrinted, lambda *_: other, lambda plan: plan, lambda *_: 7.0)
+    printed = Printed(_Open, _AsPrinted, lambda *_: other, lambda plan: plan, lambda *_: 7.0)
     with_paper = replace(info, printed=printed)
     plan = with_paper.plan(made.problem, Privacy(3.0, 1e-5), constants="paper")
     assert plan.guarantee.epsilon == 7.0  # what our accountant finds, whatever was asked for

@@ -296,7 +296,6 @@ class UserLevelNoisySGD:
 
 
 CENTRAL = Printed(
-    source="Bassily & Sun (2023), Algorithm 4 with Algorithms 1 and 6",
     options=CentralOptions,
     parameters=PrintedMeanSGD,
     planner=plan_central,
@@ -570,7 +569,6 @@ def _groups(seed: int, step: int, users: int, dimension: int) -> NDArray[np.int6
 
 
 LOCAL = Printed(
-    source="Bassily & Sun (2023), Algorithm 5 with Algorithms 1, 2 and 3",
     options=LocalOptions,
     parameters=PrintedLocalModel,
     planner=plan_local,

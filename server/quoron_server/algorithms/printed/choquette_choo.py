@@ -323,7 +323,6 @@ def epsilon_of(p: PrintedSRGD, problem: Problem, delta: float) -> float:
 
 
 SRGD = Printed(
-    source="Choquette-Choo, Ganesh & Thakurta, Algorithm 1 with the binary tree",
     options=PrintedSRGDOptions,
     parameters=PrintedSRGD,
     planner=plan,

@@ -598,9 +598,7 @@ def _rounding(p: MediansAsPrinted, phase: PrintedPhase, half_width: float) -> fl
     return (phase.rounds + 1) * 2.0**-52 * (2 * half_width + estimate)
 
 
-PAPER = "Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO with Optimal Rates"
 FILTER_AS_PRINTED = Printed(
-    source=f"{PAPER}, Algorithms 1 and 2",
     options=FilterOpen,
     parameters=FilterAsPrinted,
     planner=plan_filter,
@@ -608,7 +606,6 @@ FILTER_AS_PRINTED = Printed(
     epsilon=filter_epsilon,
 )
 MEDIANS_AS_PRINTED = Printed(
-    source=f"{PAPER}, Algorithms 5 to 8",
     options=MediansOpen,
     parameters=MediansAsPrinted,
     planner=plan_medians,

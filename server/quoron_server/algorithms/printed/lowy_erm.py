@@ -32,7 +32,6 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import acsa, checks
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
-from quoron_server.algorithms.references import LOWY_2024
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Plan, Privacy
@@ -368,7 +367,6 @@ class PrintedERM:
 
 
 PRINTED = Printed(
-    source=str(LOWY_2024.at("Algorithms 2 and 3, and Theorem D.3")),
     options=PrintedERMOptions,
     parameters=PrintedERMParameters,
     planner=planner,

@@ -31,7 +31,6 @@ from quoron_server.algorithms import checks
 from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, releases_of
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
-from quoron_server.algorithms.references import LOWY_2024
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import PlannedRelease, PrintedParameters
 from quoron_server.plan import Plan, Privacy
@@ -251,7 +250,6 @@ class PrintedIterates:
 
 
 PRINTED = Printed(
-    source=str(LOWY_2024.at("Algorithm 1")),
     options=PrintedIterateOptions,
     parameters=PrintedIterateParameters,
     planner=planner,
