@@ -353,7 +353,8 @@ def _finding(experiment: Experiment, row: Row, lines: Lines, seeds: int) -> Find
     claimed = float(np.polyfit(every, np.log([formula(sizes) for sizes in experiment.points]), 1)[0])
     inside = sum(not experiment.unmet(point.sizes) for point in fitted)
     verdict = judged(slope, error, claimed, len(fitted), inside, exact=experiment.exact)
-    if experiment.ceiling and len(fitted) >= FEWEST_POINTS and all(p.value <= p.claimed for p in fitted):
+    under = [p.value - 2 * np.nan_to_num(p.error) <= p.claimed for p in fitted]
+    if experiment.ceiling and len(fitted) >= FEWEST_POINTS and all(under):
         verdict = "confirmed"
     none = [at(experiment, point.sizes) for point in points if point.value == 0]
     if none and experiment.exact and verdict == "confirmed":

@@ -284,8 +284,8 @@ its formula over the grid, with all constants one. The measured exponent is the 
 a standard error by bootstrap over seeds.
 
 * *Confirmed*: the slope is at most {tolerance} above the claim; where an equality is claimed, within {tolerance} of it.
-  A slope below the claim falsifies nothing. A claim without hidden constants (G3) is confirmed by figures that are at
-  most its formula.
+  A slope below the claim falsifies nothing. A claim without hidden constants (G3, L6) is confirmed by figures that are at
+  most its formula, but for two standard errors.
 * *Not confirmed*: it is not, with three points or more at which the theorem's own conditions hold.
 * *Outside its regime*: it is not, and there are no three such points.
 * *Not measured*: fewer than three points have a figure, or the standard error is above {error} or unknown.

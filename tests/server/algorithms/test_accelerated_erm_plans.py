@@ -276,18 +276,19 @@ def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds, test):
 def risk_by_stages(scene, phases, sigmas):
     """One candidate's bound, phase by phase and stage by stage."""
     problem, steep = scene.problem, scene.problem.lipschitz
-    total, away = 0.0, problem.radius**2
+    total, away, reach = 0.0, problem.radius**2, problem.radius
     for (draft, stages, shape), sigma in zip(phases, sigmas, strict=True):
         pull, mu = draft.pull + problem.ridge, shape.strength
         total += draft.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * draft.users)
         unseen = (draft.users - draft.cohort) / (draft.users - 1)
         variance = problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / draft.cohort
-        gap, distance = steep**2 / (2 * mu), min((math.sqrt(away) + steep / mu) ** 2, (steep / mu) ** 2)
+        gap, distance = steep * min(steep / (2 * mu), reach), min(steep / mu, reach) ** 2
         for length in stages:
             gap = min(gap, acsa.stage_bound(length, distance, variance, mu, shape.smoothness))
             distance = 2 * gap / mu
-        away = 2 * gap / pull
-    return total + steep * math.sqrt(away) + scene.bias
+        sampled = draft.pull * away / 2 + 4 * problem.radius * problem.user_deviation / math.sqrt(draft.users)
+        away, reach = 2 * gap / pull, 2 * problem.radius
+    return total + min(steep * math.sqrt(away), gap + sampled) + scene.bias
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, UNKNOWN, replace(UNKNOWN, smoothness=None, user_smoothness=None)])

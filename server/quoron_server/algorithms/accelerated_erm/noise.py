@@ -19,6 +19,11 @@ TAIL = 0.03  # of δ, for each tail of a noisy threshold
 COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
 
 
+def removing(kappa: Kappa | None, kind: Kind, hostile_share: float) -> Kappa | None:
+    """κ as asked; else 1 with declared hostile users, as it removes from τ on; else None: the one of less noise."""
+    return 1 if kappa is None and kind == "weighted" and hostile_share > 0 else kappa
+
+
 def lottery_noise(
     epsilon: float,
     delta: float,

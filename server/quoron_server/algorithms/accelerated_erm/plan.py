@@ -19,6 +19,7 @@ from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theore
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, recounted_slack
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.accelerated_erm.noise import removing
 from quoron_server.algorithms.accelerated_erm.parameters import (
     SECRET,
     AcceleratedERMOptions,
@@ -60,6 +61,8 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> 
     Raises UnsoundCombination for a test, aggregate and schedule without a proof, Infeasible naming users that suffice.
     """
     _require(problem, options)
+    if options.test != "clip":
+        options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     scenes = [Scene(problem, privacy, options, smoothing) for smoothing in smoothings(problem, privacy, options)]
     tried: dict[object, Candidate[tuple[Scene, Family, int]]] = {}
     for each in ranked(_candidates(scenes)):

@@ -45,6 +45,7 @@ LOCALISED = 16.0  # λ_{i+1} / λ_i
 MOST_STEPS = 6  # of the strongly convex schedule
 FARTHER = 1.3  # least c of the rule for τ
 BEYOND = 1e-4  # share of pairs of users that may lie beyond τ at the optimum
+UNLIKE = 0.25  # of the gradient's bound: how users of a table differ however many items they have
 STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
 STEEPER = 1.25  # curvature away from the optimum, over that at it
 MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
@@ -170,6 +171,8 @@ class Scene:
             return default_clip(problem)
         near, far = problem.user_deviation, problem.widest_deviation
         spread = far if far > FARTHER * near else near  # c allows for less
+        if problem.beliefs.gradient_deviation is None and problem.beliefs.isotropic is None:
+            spread = math.hypot(spread, UNLIKE * problem.lipschitz)
         return min(2 * problem.lipschitz, _width(problem.dimension) * math.sqrt(2) * spread)
 
     def forgiven(self, cohort: int) -> int:
@@ -217,15 +220,16 @@ def _width(dimension: int) -> float:
 # -- candidates --------------------------------------------------------------------------------------------------------
 
 
-def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> list[float | None]:
-    """The radius r of the rule, and larger ones; None for smooth losses."""
+def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> Sequence[float | None]:
+    """The radius r of the rule, or larger ones, up to the domain's; None for smooth losses."""
     if problem.smoothness is not None:
         return [None]
     if options.smoothing is not None:
         return [options.smoothing]
     rule = problem.radius * math.sqrt(problem.dimension / problem.items_per_user)
     rule /= privacy.epsilon * problem.users
-    return [rule * 4.0**k for k in range(8) if k == 0 or rule * 4.0**k < problem.radius]
+    largest = max(0, math.ceil(math.log(problem.radius / rule, 4)))
+    return [rule * 4.0**k for k in range(max(1, largest))][-8:]
 
 
 def families(scene: Scene, *, few: bool = False) -> Iterator[Family]:
@@ -394,17 +398,19 @@ def _bounded(scene: Scene, family: Family, sigmas: Sequence[float]) -> Vector:
             away = 2 * gap / pull
         pull = phase.pull + problem.ridge
         total = total + phase.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
-        gap = _gap(phase, family, steep, away, step_variance(problem, phase, sigma))
-    # The objective's own gap bounds the model's risk up to its distance from the minimiser, once smooth.
-    bounds: Vector = total + steep * np.sqrt(2 * gap / pull)
+        reach = problem.radius if index == 0 else 2 * problem.radius
+        gap = _gap(phase, family, steep, away, reach, step_variance(problem, phase, sigma))
+    # From the objective's minimiser to the model: by their distance, or by the objective's gap on a sample of users.
+    sampled = phase.pull * away / 2 + 4 * problem.radius * problem.user_deviation / math.sqrt(phase.users)
+    bounds: Vector = total + np.minimum(steep * np.sqrt(2 * gap / pull), gap + sampled)
     return bounds
 
 
-def _gap(phase: Draft, family: Family, steep: float, away: Vector, variance: float) -> Vector:
-    """Expected gap of a phase's objective after its stages, shape (K,)."""
+def _gap(phase: Draft, family: Family, steep: float, away: Vector, reach: float, variance: float) -> Vector:
+    """Expected gap of a phase's objective after its stages, shape (K,); the domain ends `reach` from its start."""
     strengths, smoothnesses = shapes(phase.pull, family.steps, family.beta)
-    gap = steep**2 / (2 * strengths)
-    distance = np.minimum((np.sqrt(away) + steep / strengths) ** 2, (steep / strengths) ** 2)
+    gap = steep * np.minimum(steep / (2 * strengths), reach)
+    distance = np.minimum(steep / strengths, reach) ** 2
     for stage in lengths(phase.rounds, family.steps).T:
         bound = acsa.stage_bound(np.maximum(stage, 1), distance, variance, strengths, smoothnesses)
         gap = np.where((stage > 0) & (gap > 0), np.minimum(gap, bound), gap)

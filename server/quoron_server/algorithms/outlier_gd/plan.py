@@ -18,7 +18,7 @@ from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
+from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, removing, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import account, tested_noise_scale, verify_privacy
 from quoron_server.algorithms.accelerated_erm.search import FARTHER, forgiven
@@ -74,6 +74,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Chose
     Raises UnsoundCombination for a test and an aggregate without a proof, Infeasible naming users that suffice.
     """
     _require(options, problem)
+    options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     tried = ranked(_candidates(problem, privacy, options))
     found = exactly(tried, lambda each: _calibrated(problem, privacy, options, each.of), most=TRIED)
     if found is None:
