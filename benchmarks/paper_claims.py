@@ -45,9 +45,9 @@ QUADRATIC_TEXT = (
     "direction, h = 4/√(nm); plans are told β = 1 and nothing of H."
 )
 FEW_LOCAL = (
-    "Many users are needed: with n of the order of d(2/μ)², μ that of one report (7,000 here), no report finds the "
-    "centre to within less than the domain, and items help little. At n = 115,000 and δ = 10⁻¹² (18,000) the slope over "
-    "m from 1 to 64 was +0.05."
+    "Many users are needed: with n of the order of d(2/μ)², μ that of one report (5,600 here), reports do not find the "
+    "centre to within less than the domain, and items help little. At n = 115,000 and δ = 10⁻¹² (13,500) the slope "
+    "over m from 1 to 64 was +0.05."
 )
 LOGISTIC_TEXT = "Logistic regression with isotropic features"
 
@@ -290,8 +290,8 @@ its formula over the grid, with all constants one. The measured exponent is the 
 a standard error by bootstrap over seeds.
 
 * *Confirmed*: the slope is at most {tolerance} above the claim; where an equality is claimed, within {tolerance} of it.
-  A slope below the claim falsifies nothing. A claim without hidden constants (G3, L6) is confirmed by figures that are at
-  most its formula, but for two standard errors.
+  A slope below the claim falsifies nothing. A claim without hidden constants (G3, L6) is confirmed by figures that are
+  at most its formula, but for two standard errors.
 * *Not confirmed*: it is not, with three points or more at which the theorem's own conditions hold.
 * *Outside its regime*: it is not, and there are no three such points.
 * *Not measured*: fewer than three points have a figure, or the standard error is above {error} or unknown.

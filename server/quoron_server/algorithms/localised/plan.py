@@ -75,16 +75,6 @@ def shapes(numbers: Iterable[int] = (1, 2, 3), shrinks: Iterable[float] = (1.5, 
             yield Shape(tuple(share / sum(halving) for share in halving), shrink)
 
 
-def usual_shapes(problem: Problem) -> Iterator[Shape]:
-    """Shapes to try; where curvature is unknown also more phases, with steps that shrink faster.
-
-    The last release's noise must then fall with V/√(Bm) as the gradients' does, however far it was above it at first.
-    """
-    if problem.beliefs.curvature == "isotropic":
-        return shapes()
-    return shapes((1, 2, 3, 4), (1.5, 2.0, 3.0, 4.0, 8.0, 16.0))
-
-
 ReleaseScale = Callable[[Vector, Vector], Vector]  # (cohort sizes, largest steps) -> σ / η of every phase, or inf
 
 
