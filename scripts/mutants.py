@@ -1,27 +1,39 @@
-"""Change one operator or number of a package at random, run the tests, and list the changes that no test notices.
+"""Change one operator or number of some packages at random, and list the changes that no test notices.
 
     scripts/mutants server/quoron_server/algorithms/tracking --number 40
-    scripts/mutants privacy/quoron_privacy --number 20 tests/golden tests/contracts
+    scripts/mutants privacy server/quoron_server/rounds.py --number 20 --tests tests/golden tests/contracts
 
-A mutant is tried on a copy of the packages, which comes before the installed ones in PYTHONPATH. Tests are asked in the
-order given, the quickest first, and a mutant is killed by the first that fails, or that takes longer than `--seconds`.
+A mutant is tried on a copy of the packages, which comes before the installed ones in PYTHONPATH. All tests run once
+first, to see which of them reach which line and how long they take. A mutant is then shown to the tests that reach its
+line, the quickest first; what is executed by an import alone, to all that reach its file.
+Compiled kernels are left out: they are shipped as they were compiled.
 """
 
 import argparse
 import ast
+import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from queue import Queue
+
+import pytest
+from coverage import Coverage, CoverageData
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("client", "privacy", "server", "simulations", "protos")
 TESTS = ("tests/golden", "tests/contracts", "tests/audits")
+LEFT_OUT = ("kernels", "quoron_protos", "presets", "datasets")
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -106,62 +118,141 @@ def _changes(node: ast.expr) -> Iterator[ast.expr]:
             yield ast.Call(ast.Attribute(value, NAMES[name]), arguments, keywords)
 
 
+@dataclass(frozen=True)
+class Reached:
+    """Which tests reach which lines, and how long they take."""
+
+    data: CoverageData
+    copy: Path
+    seconds: dict[str, float]  # by pytest's name, `tests/a.py::test_b`
+
+    def tests(self, mutant: Mutant, budget: float) -> list[str]:
+        """Those that reach the mutant's line, the quickest first, within a budget of seconds, but at least one."""
+        lines = self.data.contexts_by_lineno(str(self.copy / mutant.path))
+        here = set(lines.get(mutant.line, ())) - {""} or {name for names in lines.values() for name in names if name}
+        quickest = sorted((name for name in here if name in self.seconds), key=self.seconds.__getitem__)
+        ends = accumulate(self.seconds[name] for name in quickest)
+        return [
+            name for place, (name, end) in enumerate(zip(quickest, ends, strict=True)) if end <= budget or not place
+        ]
+
+
+class Durations:
+    """Pytest's plugin that tells coverage which test runs, and writes down how long each takes."""
+
+    def __init__(self, measured: Coverage) -> None:
+        self.measured, self.seconds = measured, defaultdict[str, float](float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a phase of a test to what its function takes."""
+        self.seconds[report.nodeid.partition("[")[0]] += report.duration
+        if report.failed:
+            raise SystemExit(f"Expected tests that pass without a change, got {report.nodeid}: {report.longreprtext}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Lines that are executed now are this test's."""
+        self.measured.switch_context(item.nodeid.partition("[")[0])
+        return (yield)
+
+
+def reach(copy: Path, tests: list[str]) -> None:
+    """Run the tests in this process and write what they reach beside the copy."""
+    measured = Coverage(data_file=str(copy / "reached"), source=[str(copy)])
+    measured.start()
+    durations = Durations(measured)
+    code = pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly", *tests], plugins=[durations])
+    measured.stop()
+    measured.save()
+    if code:
+        raise SystemExit(int(code))
+    (copy / "seconds.json").write_text(json.dumps(durations.seconds), encoding="utf-8")
+
+
+def environment(copy: Path) -> dict[str, str]:
+    """Of processes that import this copy of the packages."""
+    paths = os.pathsep.join(str(copy / package) for package in PACKAGES)
+    return os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def killed_by(mutant: Mutant, copy: Path, tests: list[str], seconds: float) -> str | None:
-    """The tests that notice the change; None where none does."""
+    """The test that notices the change; None where none does in this time."""
     place = copy / mutant.path
     original = place.read_bytes()
     place.write_bytes(mutant.applied(original))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
     try:
-        return first_failing(copy, tests, seconds)
+        done = subprocess.run(command, cwd=ROOT, env=environment(copy), capture_output=True, timeout=seconds, text=True)
+    except subprocess.TimeoutExpired:
+        return "time"
     finally:
         place.write_bytes(original)
+    if not done.returncode:
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return failed[1] if failed else "an import"
 
 
-def first_failing(copy: Path, tests: list[str], seconds: float) -> str | None:
-    """The first of these tests that fails on this copy of the packages; None where all pass."""
-    paths = os.pathsep.join(str(copy / package) for package in PACKAGES)
-    environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-    for test in tests:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", "2", test]
-        try:
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return f"{test}, by time"
-        if done.returncode:
-            return test
-    return None
+def copied(folder: Path) -> Path:
+    """A copy of the packages."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__", "*.nb[ci]"))
+    return folder
 
 
 def main(arguments: list[str]) -> int:
     """Try the mutants that were drawn, print a line for each, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("package", type=Path, help="a folder or a file, relative to the repository")
-    parser.add_argument("tests", nargs="*", default=list(TESTS), help="folders or files of tests, the quickest first")
+    parser.add_argument("packages", type=Path, nargs="*", help="folders or files, relative to the repository")
+    parser.add_argument("--tests", nargs="+", default=list(TESTS), help="folders or files of tests")
     parser.add_argument("--number", type=int, default=40, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=0, help="of the draw: the same mutants again")
-    parser.add_argument("--seconds", type=float, default=600, help="after which tests count as failed")
-    given = parser.parse_intermixed_args(arguments)
-    place = ROOT / given.package
-    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="after which a test hangs; a quarter of it is what tests may take"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--reach", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.reach:
+        reach(given.reach, given.tests)
+        return 0
+    files = sorted(
+        file
+        for package in given.packages
+        for file in ([ROOT / package] if package.suffix else (ROOT / package).rglob("*.py"))
+        if not set(LEFT_OUT) & set(file.parts)
+    )
     everything = [mutant for file in files for mutant in mutants_of(file.relative_to(ROOT))]
     if not everything:
-        parser.error(f"Expected a package with something to change, got {given.package}.")
+        parser.error(f"Expected packages with something to change, got {', '.join(map(str, given.packages))}.")
     drawn = random.Random(given.seed).sample(everything, min(given.number, len(everything)))
-    survived = 0
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for package in PACKAGES:
-            shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.nb[ci]"))
-        if (failing := first_failing(copy, given.tests, given.seconds)) is not None:
-            parser.error(f"Expected tests that pass without a change, got {failing}.")
-        for mutant in drawn:
-            killer = killed_by(mutant, copy, given.tests, given.seconds)
-            survived += killer is None
-            old = (ROOT / mutant.path).read_bytes()[mutant.start : mutant.end].decode()
-            change = " ".join(f"{old} -> {mutant.text}".split())
-            print(
-                f"{'SURVIVED' if killer is None else killer:24} {mutant.path}:{mutant.line}  {change[:100]}", flush=True
-            )
+        first = copied(Path(folder) / "0")
+        command = [sys.executable, __file__, "--reach", str(first), "--tests", *given.tests]
+        subprocess.run(command, cwd=ROOT, env=environment(first), check=True, stdout=subprocess.DEVNULL)
+        data = CoverageData(str(first / "reached"))
+        data.read()
+        reached = Reached(data, first, json.loads((first / "seconds.json").read_text(encoding="utf-8")))
+        copies = Queue[Path]()
+        for number in range(given.processes):
+            copies.put(first if number == 0 else copied(Path(folder) / str(number)))
+
+        def tried(mutant: Mutant) -> str | None:
+            """Who notices it, on a copy that nobody else uses."""
+            tests = reached.tests(mutant, given.seconds / 4)
+            copy = copies.get()
+            try:
+                return killed_by(mutant, copy, tests, given.seconds) if tests else None
+            finally:
+                copies.put(copy)
+
+        survived = 0
+        with ThreadPoolExecutor(given.processes) as pool:
+            for mutant, killer in zip(drawn, pool.map(tried, drawn), strict=True):
+                survived += killer is None
+                old = (ROOT / mutant.path).read_bytes()[mutant.start : mutant.end].decode()
+                change = " ".join(f"{old} -> {mutant.text}".split())[:100]
+                print(f"{killer or 'SURVIVED'}\t{mutant.path}:{mutant.line}\t{change}", flush=True)
     print(f"{len(drawn) - survived} of {len(drawn)} were noticed ({len(everything):,} possible, seed {given.seed}).")
     return 0
 
