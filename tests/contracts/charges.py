@@ -16,7 +16,7 @@ from quoron_privacy.robust.lottery import Lottery, OneShot
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
-from quoron_server.parameters import PlannedRelease
+from quoron_server.parameters import PlannedRelease, PrintedParameters
 from quoron_server.plan import Plan
 
 ROUNDING = 1 + 1e-11  # of plans, which are re-checked to 1e-12; grids and sums are in what a plan charges
@@ -46,7 +46,8 @@ def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, fl
     if not found:
         return
     info = ALGORITHMS[plan.algorithm]
-    pairs = info.promises.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
+    printed = isinstance(plan.parameters, PrintedParameters)  # of which each release is charged, and no whole run
+    pairs = () if printed else info.promises.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
     whole = pairs[0] if len(pairs) == 1 and pairs[0].is_gaussian else None
     if whole is not None and info.choosing.many_passes:
         named = getattr(plan.parameters, "mu", math.inf)  # which `verify` compares with that of the scales

@@ -241,10 +241,6 @@ class HiddenBins:
             return self.threshold + math.ceil(self.scale * NormalDist().inv_cdf(chance))
         return self.threshold + math.ceil(-self.scale * math.log(2 * (1 - chance)))
 
-    def lost_below(self, chance: float) -> int:
-        """Bins with fewer votes than this are hidden with this `chance` or more, of at least one half."""
-        return max(1, 2 * self.threshold - self.kept_from(chance))
-
     def release(self, owners: Integers, votes: Integers, stream: RandomStream) -> tuple[Integers, Integers]:
         """(bins shown, their noisy counts), the largest count first, shapes (s,).
 

@@ -61,8 +61,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> 
     Raises UnsoundCombination for a test, aggregate and schedule without a proof, Infeasible naming users that suffice.
     """
     _require(problem, options)
-    if options.test != "clip":
-        options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
+    options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     scenes = [Scene(problem, privacy, options, smoothing) for smoothing in smoothings(problem, privacy, options)]
     tried: dict[object, Candidate[tuple[Scene, Family, int]]] = {}
     for each in ranked(_candidates(scenes)):
