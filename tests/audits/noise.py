@@ -7,14 +7,13 @@ import numpy as np
 from scipy import stats
 
 from audits.harness import Audit, case, events, ratios
-from one_epoch_reference import strategy
 from papers.choquette_choo_lines import corollary_9
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.prefix.factorisations import FACTORISATIONS
+from quoron_privacy.prefix.factorisations import FACTORISATIONS, factorise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
@@ -84,6 +83,16 @@ def gaussian_audits():
     )
 
 
+def strategy_matrix(name, rounds):
+    """C, by streaming the unit vectors."""
+    factors = factorise(name, rounds)
+    memory, rows = np.zeros((factors.slots, rounds)), []
+    for t in range(rounds):
+        rows.append(factors.predict(t, memory) + np.eye(rounds)[t])
+        memory = factors.remember(t, memory, np.eye(rounds)[t])
+    return np.array(rows)
+
+
 def prefix_audits():
     """Zero-out neighbours, all that a user may give or nothing, among others who answer to what was released.
 
@@ -106,7 +115,7 @@ def prefix_audits():
                 new, state = noise.release(state, known + own * (t in moments), source(number))
                 left.append(new - sums - known)  # what an observer cannot explain by public values
                 sums = new
-            matrix = strategy(noise.factorisation, noise.rounds)
+            matrix = strategy_matrix(noise.factorisation, noise.rounds)
             return matrix[:, moments].sum(axis=1) @ (matrix @ np.array(left))
 
         return draw

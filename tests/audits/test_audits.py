@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from audits import counts, noise
+from audits import counts, means, noise, runs
 from audits.harness import FAILURE, Audit, Case
 
-AUDITS: list[Audit] = [audit for module in (counts, noise) for audit in module.AUDITS]
+AUDITS: list[Audit] = [audit for module in (counts, means, noise, runs) for audit in module.AUDITS]
 
 
 def cells(kind: str) -> list[Any]:
