@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from audits import counts, means, noise, runs
+from audits import counts, means, noise, outliers, private_mean, reports, runs
 from audits.harness import FAILURE, Audit, Case
 
-AUDITS: list[Audit] = [audit for module in (counts, means, noise, runs) for audit in module.AUDITS]
+MODULES = (counts, means, noise, outliers, private_mean, reports, runs)
+AUDITS: list[Audit] = [audit for module in MODULES for audit in module.AUDITS]
 
 
 def cells(kind: str) -> list[Any]:
