@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from audits import counts, means, noise, outliers, private_mean, reports, runs
+from audits import attendance, counts, means, noise, one_epoch, outliers, private_mean, reports, runs
 from audits.harness import FAILURE, Audit, Case
 
-MODULES = (counts, means, noise, outliers, private_mean, reports, runs)
+MODULES = (attendance, counts, means, noise, one_epoch, outliers, private_mean, reports, runs)
 AUDITS: list[Audit] = [audit for module in MODULES for audit in module.AUDITS]
 
 
