@@ -7,11 +7,24 @@ from typing import Any
 
 import pytest
 
-from audits import attendance, counts, means, noise, one_epoch, outliers, private_mean, reports, runs
+from audits import (
+    attendance,
+    counts,
+    means,
+    noise,
+    one_epoch,
+    outlier_filter,
+    outliers,
+    private_mean,
+    reports,
+    runs,
+    tracking,
+    two_servers,
+)
 from audits.harness import FAILURE, Audit, Case
 
-MODULES = (attendance, counts, means, noise, one_epoch, outliers, private_mean, reports, runs)
-AUDITS: list[Audit] = [audit for module in MODULES for audit in module.AUDITS]
+MODULES = (attendance, counts, means, noise, one_epoch, outlier_filter, outliers, private_mean, reports, runs)
+AUDITS: list[Audit] = [audit for module in (*MODULES, tracking, two_servers) for audit in module.AUDITS]
 
 
 def cells(kind: str) -> list[Any]:
