@@ -22,7 +22,7 @@ from scipy import stats
 Floats = NDArray[np.float64]
 Sampler = Callable[[int], NDArray[np.generic]]  # number of draws -> one scalar statistic a draw
 
-FAILURE = 1e-8  # of each bound; fewer than 100 audits call it, so a false alarm anywhere has probability below 1e-6
+FAILURE = 1e-8  # of each bound; an audit has fewer than 100, so its false alarms have probability below 1e-6
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,9 @@ def whole_audits():
     """Rotation, ranges, clip and noise. Little power against the sound one; the broken twin is caught all the same."""
     mean = calibrate("none", users=USERS, dimension=2, bound=1.0, spread=None, mu=MU * 0.8)
     crude = PrivateRange(bounded_range_epsilon(MU * 0.6 / math.sqrt(2)), 8, 1.0)
-    assert math.hypot(crude.mu(2), mean.noise.effective_mu(2)) <= MU
 
     def world(own, number, strengthen=1.0):
+        assert math.hypot(crude.mu(2), mean.noise.effective_mu(2)) <= MU
         stronger = replace(crude, epsilon=crude.epsilon * strengthen)
         whole = replace(mean, crude=stronger, noise=replace(mean.noise, scale=mean.noise.scale / strengthen))
 

@@ -340,8 +340,13 @@ def release_audits():
     norm = factors_of(sheet(rounds=rounds)).column_norm
     sound, forgotten = correlated_sheet(norm), correlated_sheet(1.0)
     outside = gdp.epsilon_for(outsiders_mu(sound), DELTA)
-    assert server_mu(sound) <= mu + 1e-5
-    assert server_mu(forgotten) > 1.2 * mu
+    yield Audit(
+        "account of correlated noise",
+        mu + 1e-5,
+        lambda made: server_mu(made),
+        {"one server": case(made=sound)},
+        {"a column norm that was forgotten": case(made=forgotten, beyond=1.2)},
+    )
 
     def transcript(shifts, number, made=sound, servers=1):
         """A coordinate each; what is told apart by is (C w) along the first column of C: all that it says of a user.
