@@ -1,4 +1,7 @@
-"""Two audits of a privacy claim. Each gives a bound that is wrong with probability at most `failure`.
+"""What an audit of a privacy claim is, and two ways to make one, wrong with probability at most `failure`.
+
+An `Audit` measures a mechanism in two neighbouring worlds, as it is and as its broken twins make it. `test_audits` runs
+all that are declared in this folder.
 
 `epsilon_lower_bound` sees outputs only: it picks an event on one half of the draws and measures it on the other half
 with Clopper–Pearson bounds. `delta_bounds` also knows the log-likelihood ratio of each output, as for a whole
@@ -6,7 +9,11 @@ transcript, and sees what no single event shows. A mechanism passes when neither
 counts only if the same call catches a broken twin.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +22,103 @@ from scipy import stats
 Floats = NDArray[np.float64]
 Sampler = Callable[[int], NDArray[np.generic]]  # number of draws -> one scalar statistic a draw
 
-FAILURE = 1e-8  # of each bound; fewer than 100 audits call it, so a false alarm anywhere has probability below 1e-6
+FAILURE = 1e-8  # of each bound; an audit has fewer than 100, so its false alarms have probability below 1e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement of an audit: what is told the measure, and what of the product is patched meanwhile."""
+
+    given: Mapping[str, Any]
+    patches: tuple[tuple[Any, str, Any], ...] = ()
+    claim: float | None = None  # where it is not the audit's
+    least: float = 0.0  # a sound one: how much of its claim has to be found, or the audit sees nothing
+    uses: float = 0.0  # how much of its claim the upper bound of δ may not exclude
+    beyond: float = 1.0  # a twin: how many times the claim has to be found
+    slow: bool = False
+
+
+def case(
+    *patches: tuple[Any, str, Any],
+    claim: float | None = None,
+    least: float = 0.0,
+    uses: float = 0.0,
+    beyond: float = 1.0,
+    slow: bool = False,
+    **given: Any,
+) -> Case:
+    """A row's cell; what is given beyond a case's own fields goes to the measure."""
+    return Case(given, patches, claim, least, uses, beyond, slow)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A row of the table: a claim (an ε for events, a δ for ratios), its measure, sound cases and broken twins."""
+
+    name: str
+    claim: float
+    measure: Callable[..., float | tuple[float, float]]
+    sound: Mapping[str, Case]
+    twins: Mapping[str, Case] = field(default_factory=dict)
+
+    def measured(self, cell: Case) -> tuple[float, float, float]:
+        """Lower and upper bound (of events: none), and the claim."""
+        with ExitStack() as patched:
+            for owner, name, value in cell.patches:
+                patched.enter_context(patch.object(owner, name, value))
+            found = self.measure(**cell.given)
+        low, high = found if isinstance(found, tuple) else (found, np.inf)
+        return low, high, self.claim if cell.claim is None else cell.claim
+
+
+def events(world: Callable[..., Sampler], *, ends: Any, delta: float, draws: int) -> Callable[..., float]:
+    """The measure by events: `world(own, number, ...)` samples what is seen of an own user, first or second."""
+
+    def measure(ends: Any = ends, delta: float = delta, draws: int = draws, **given: Any) -> float:
+        one, two = (world(own, number, **given) for number, own in enumerate(ends))
+        return epsilon_lower_bound(one, two, delta=delta, draws=draws)
+
+    return measure
+
+
+def ratios(sample: Callable[..., Floats], *, epsilon: float) -> Callable[..., tuple[float, float]]:
+    """The measure by log-likelihood ratios: `sample(...)` draws them."""
+
+    def measure(epsilon: float = epsilon, **given: Any) -> tuple[float, float]:
+        return delta_bounds(sample(**given), epsilon=epsilon)
+
+    return measure
+
+
+def gaussian_ratio(drawn: Floats, near: Any, far: Any, scale: float) -> Floats:
+    """ln P/Q of draws (runs, coordinates) of Gaussian noise around `near` (P), were it around `far` (Q)."""
+    away = np.sum((drawn - far) ** 2, axis=1) - np.sum((drawn - near) ** 2, axis=1)
+    return np.asarray(away / (2 * scale**2))
+
+
+def changed(plan: Any, **numbers: Any) -> Any:
+    """A plan with other parameters, which `verify` has not seen."""
+    return replace(plan, parameters=replace(plan.parameters, **numbers))
+
+
+class Still:
+    """A stream, and a source, without noise."""
+
+    def stream(self, *labels: Any) -> "Still":
+        return self
+
+    def gaussian_steps(self, shape: int | Sequence[int]) -> NDArray[np.int64]:
+        return np.zeros(shape, np.int64)
+
+
+class Labelled:
+    """The noise source of one of many runs."""
+
+    def __init__(self, source: Any, run: int) -> None:
+        self.source, self.run = source, run
+
+    def stream(self, *labels: Any) -> Any:
+        return self.source.stream(self.run, *labels)
 
 
 def clopper_pearson(hits: NDArray[np.int64], trials: int, failure: float) -> tuple[Floats, Floats]:

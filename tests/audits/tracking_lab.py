@@ -1,6 +1,6 @@
 """Many runs of `tracking-srgd` at once, one dimension, one run a column; and what an observer makes of them.
 
-`test_audit_tracking_srgd` shows that each column is the algorithm object's run, for the sound object and for every
+`test_tracking_lab` shows that each column is the algorithm object's run, for the sound object and for every
 broken twin of it. The mechanisms are the project's own; only the schedule is written again, for columns.
 """
 

@@ -1,27 +1,23 @@
-"""Audits of what a whole run of tracking-srgd shows, on worst-case neighbours, and of nine broken twins.
+"""Audits of what a whole run of tracking-srgd shows.
 
 A twin is the algorithm object with one step changed, or with a plan that `verify` refuses. The runs are those of
-`tracking_lab`, many at a time, which must first agree with the object on single runs, sound and broken. Every false
-alarm has probability at most 1e-8 (`harness.FAILURE`).
+`tracking_lab`, many at a time, which `test_tracking_lab` compares with the object on single runs, sound and broken.
 """
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from audits import tracking_lab as lab
-from audits.harness import epsilon_lower_bound
+from audits.harness import Audit, case, epsilon_lower_bound
 from audits.tracking_lab import HUGE, INNER, Scene, evidence, next_centre, next_spread
 from one_epoch_reference import strategy
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.errors import VerificationError
 from quoron_privacy.means.norm_counts import MeanAndCounts
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
@@ -213,7 +209,7 @@ def attack(shown, how):
     return evidence(shown, how) if isinstance(how, str) else how(shown)
 
 
-def found(scene, attacks, twin="sound", runs=RUNS):
+def found(scene, attacks=ATTACKS, twin="sound", runs=RUNS):
     """The largest ε that any of the attacks proves."""
     shown = [lab.run(scene, outlier, SeededNoise(71 + outlier), runs, twin) for outlier in (True, False)]
     worlds = [[attack(world, how) for world in shown] for how in attacks]
@@ -221,61 +217,25 @@ def found(scene, attacks, twin="sound", runs=RUNS):
     return max(epsilon_lower_bound(*pair, delta=DELTA, draws=runs) for pair in pairs)
 
 
-CASES = {name: ("sound", TrackingSRGD, scene) for name, scene in SOUND.items()}
-CASES |= {name: case[:3] for name, case in BROKEN.items() if name != "rec64_nocol"}
-
-
-@pytest.mark.parametrize("outlier", [True, False])
-@pytest.mark.parametrize("name", list(CASES))
-def test_a_column_of_the_lab_is_the_run_of_the_object(name, outlier):
-    twin, kind, scene = CASES[name]
-    columns, noise = 5, SeededNoise(9)
-    shown = lab.run(scene, outlier, noise, columns, twin)
-    for column in range(columns):
-        single = object_run(kind(scene.plan), scene, outlier, Column(noise, column, columns))
-        together = [part[:, column] for part in (shown.centre, shown.radius, shown.spread, shown.x)]
-        np.testing.assert_allclose(single, together, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", list(SOUND))
-def test_no_attack_proves_more_than_the_claim(name):
-    scene = SOUND[name]
-    ended = scene.own[0] == scene.plan.parameters.rounds - PILOT  # no round after the own user's
-    assert found(scene, ATTACKS[:4] if ended else ATTACKS) <= EPSILON
-
-
-@pytest.mark.parametrize("name", ["independent, first round", "recursive, growing radii"])
-def test_the_best_attack_comes_near_the_claim(name):
-    assert found(SOUND[name], ["by radius"]) > 0.5
-
-
-@pytest.mark.slow
-def test_a_user_of_sixty_four_rounds_is_protected_too():
-    assert 0.6 < found(LONG, ["by radius"], runs=LONG_RUNS) <= EPSILON
-
-
-SLOW = pytest.param("rec64_nocol", marks=pytest.mark.slow)  # by default its plan is refused, as the next tests say
-
-
-@pytest.mark.parametrize("name", [SLOW if name == "rec64_nocol" else name for name in BROKEN])
-def test_the_audit_catches(name):
-    twin, _, scene, how = BROKEN[name]
-    assert found(scene, [how], twin, HARD.get(name, 20_000)) > EPSILON
-
-
-@pytest.mark.parametrize(
-    "plan", [SOUND["recursive, growing radii"].plan, SOUND["independent, first round"].plan, LONG.plan]
-)
-def test_the_sound_plans_pass_the_re_check(plan):
-    ALGORITHMS["tracking-srgd"].verify(plan)
-
-
-@pytest.mark.parametrize("name", ["halved", "rec64_nocol"])
-def test_the_plans_of_the_broken_twins_are_refused(name):
-    with pytest.raises(VerificationError, match="too little noise"):
-        ALGORITHMS["tracking-srgd"].verify(BROKEN[name][2].plan)
-
-
-def test_the_plans_spend_their_budget_to_the_last_part_in_a_thousand():
-    p = SOUND["independent, first round"].plan.parameters
-    assert 2 / p.main_divisor / p.main_scale == pytest.approx(MU, rel=1e-3)
+BY_RADIUS, NO_ROUND_AFTER = ("by radius",), ("recursive, last round",)
+TWINS = {
+    name: case(scene=scene, attacks=[how], twin=twin, runs=HARD.get(name, 20_000), slow=name == "rec64_nocol")
+    for name, (twin, _, scene, how) in BROKEN.items()  # by default the plan of 64 rounds is refused, as is tested
+}
+AUDITS = [
+    Audit(
+        "tracking-srgd",
+        EPSILON,
+        found,
+        {
+            name: case(scene=scene, attacks=ATTACKS[:4] if name in NO_ROUND_AFTER else ATTACKS)
+            for name, scene in SOUND.items()
+        }
+        | {
+            f"{name}, best attack": case(scene=SOUND[name], attacks=BY_RADIUS, least=0.5)
+            for name in ("independent, first round", "recursive, growing radii")
+        }
+        | {"64 rounds": case(scene=LONG, attacks=BY_RADIUS, runs=LONG_RUNS, least=0.6, slow=True)},
+        TWINS,
+    )
+]

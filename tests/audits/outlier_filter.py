@@ -3,17 +3,14 @@
 Users are grouped by type (same gradient), so that a run costs a few binomial draws and a million runs of the exact
 mechanism take seconds. One dimension, τ = η = 1, two rounds. The first audit sees what is released: HALT or the noisy
 average. The second sees the whole transcript, which the filter's own noise has to protect, by likelihood ratios.
-Every bound here is wrong with probability at most `harness.FAILURE` = 1e-8; sound mechanisms are tried 10 times.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
-import pytest
 from scipy import stats
 
-from audits.harness import delta_bounds, epsilon_lower_bound
+from audits.harness import Audit, case, events, ratios
 from quoron_privacy.robust.filter.concentration import score_error, scores
 from quoron_privacy.robust.filter.outlier_filter import calibrate, verify
 
@@ -21,16 +18,10 @@ EPSILON, DELTA, SIZE, DRAWS = 2.0, 1e-3, 1500, 150_000
 FAR = 1e6  # alone, and for an unfiltered mean out of all proportion
 
 
-@cache
-def claimed():
-    return calibrate(
-        EPSILON, DELTA, cohort_size=SIZE, eta_beta=1.0, phase_users=2 * SIZE, score_error=score_error(SIZE, 1)
-    )
-
-
-@cache
-def law():
-    return claimed().cutoff_law()
+CLAIMED = calibrate(
+    EPSILON, DELTA, cohort_size=SIZE, eta_beta=1.0, phase_users=2 * SIZE, score_error=score_error(SIZE, 1)
+)
+LAW = CLAIMED.cutoff_law()
 
 
 @dataclass(frozen=True)
@@ -55,11 +46,11 @@ class Twin:
 
     @property
     def sigma(self):
-        return self.share * claimed().noise_scale(1.0, claimed().theta)  # η = 1 and, with distance = θ, τ = 1
+        return self.share * CLAIMED.noise_scale(1.0, CLAIMED.theta)  # η = 1 and, with distance = θ, τ = 1
 
     @property
     def scale(self):
-        return self.filter_share * claimed().laplace_scale
+        return self.filter_share * CLAIMED.laplace_scale
 
 
 def type_scores(at, counts, own=None):
@@ -71,14 +62,16 @@ def type_scores(at, counts, own=None):
 
 def filtered_chance(score, twin):
     """P(score + noise <= F)."""
-    return stats.laplace.cdf((claimed().threshold - score) / twin.scale) if twin.filters else np.zeros_like(score)
+    return stats.laplace.cdf((CLAIMED.threshold - score) / twin.scale) if twin.filters else np.zeros_like(score)
 
 
-def released(scenario, world, twin, seed):
+def released(world, number, scenario, twin=Twin()):
     """Draws of the released statistic: the noisy average of two iterates, or a huge number for HALT."""
 
+    verify(CLAIMED, EPSILON, DELTA)  # the parameters audited are those of the theorem
+
     def sample(draws):
-        rng = np.random.default_rng([seed, world])
+        rng = np.random.default_rng([1, world])
         own, counts = scenario.own[world], np.array(scenario.counts)
         at = np.array(scenario.positions)
         others, own_score = type_scores(at, counts, own)
@@ -91,23 +84,23 @@ def released(scenario, world, twin, seed):
         at = shift + slope * x[:, None]
         hits = rng.binomial(counts.astype(int), filtered_chance(type_scores(at, counts)[0], twin))
         x = x - ((counts - hits) * at).sum(axis=1) / (counts - hits).sum(axis=1)
-        cutoff = rng.choice(len(law()), p=law(), size=draws) + 1 if twin.random_cutoff else claimed().cutoff_centre
+        cutoff = rng.choice(len(LAW), p=LAW, size=draws) + 1 if twin.random_cutoff else CLAIMED.cutoff_centre
         noisy = (first + x) / 2 + rng.normal(size=draws) * twin.sigma
         return np.where(filtered + hits.sum(axis=1) >= cutoff, 1e12, noisy)
 
     return sample
 
 
-def transcript_log_ratios(scenario, swapped, twin, seed, draws=100_000):
+def transcript_log_ratios(scenario, swapped, twin=Twin(), draws=100_000):
     """ln P/Q of (own noise, effective cutoff, every other user's decision up to the halt, noisy iterate), under P."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(2)
     worlds = scenario.own[::-1] if swapped else scenario.own
     at, counts = np.array(scenario.positions), np.array(scenario.counts)
     (p_score, p_own), (q_score, q_own) = (type_scores(at, counts, own) for own in worlds)
     noise = rng.laplace(size=draws) * twin.scale  # the same in both worlds: the claim is proved by this coupling
-    p_in, q_in = p_own + noise > claimed().threshold, q_own + noise > claimed().threshold
-    chances = np.concatenate([[0.0], law(), [0.0, 0.0]])  # by cutoff, from 0 to one past the largest
-    effective = rng.choice(len(law()), p=law(), size=draws) + 1 - ~p_in
+    p_in, q_in = p_own + noise > CLAIMED.threshold, q_own + noise > CLAIMED.threshold
+    chances = np.concatenate([[0.0], LAW, [0.0, 0.0]])  # by cutoff, from 0 to one past the largest
+    effective = rng.choice(len(LAW), p=LAW, size=draws) + 1 - ~p_in
     with np.errstate(divide="ignore"):
         ratio = np.log(chances[effective + ~p_in]) - np.log(chances[effective + ~q_in])
     left, survivors, total = effective - scenario.isolated, np.zeros(draws), np.zeros(draws)
@@ -127,17 +120,17 @@ def transcript_log_ratios(scenario, swapped, twin, seed, draws=100_000):
 
 def place(margin):
     """Distance from a tight cluster at which the own user's score exceeds the threshold by `margin` noise scales."""
-    return float(-np.log((claimed().threshold + margin * claimed().laplace_scale - 1) / (SIZE - 1)))
+    return float(-np.log((CLAIMED.threshold + margin * CLAIMED.laplace_scale - 1) / (SIZE - 1)))
 
 
 def pair_of_clusters(expected_hits, scale):
     """Two halves so far apart that about `expected_hits` users a round are filtered by noise of this scale."""
-    score = claimed().threshold + scale * np.log(SIZE / (2 * expected_hits))
+    score = CLAIMED.threshold + scale * np.log(SIZE / (2 * expected_hits))
     return (0.0, float(-np.log(2 * score / SIZE - 1))), (SIZE // 2, SIZE - 1 - SIZE // 2)
 
 
 def near_the_threshold(expected_hits, filter_share=1.0):
-    clusters = pair_of_clusters(expected_hits, filter_share * claimed().laplace_scale)
+    clusters = pair_of_clusters(expected_hits, filter_share * CLAIMED.laplace_scale)
     return Scenario(*clusters, own=(0.0, FAR))
 
 
@@ -151,58 +144,55 @@ def stray(isolated):
 
 MIXED = ((0.0, 0.0, SIZE // 2), (0.25, 1.0, SIZE - SIZE // 2))
 SCENARIOS = {
-    "opposite sides of a cluster, at the threshold": lambda: opposite(0.0),
-    "opposite sides of a cluster, well above the threshold": lambda: opposite(2.0),
-    "kept or far away": lambda: stray(0),
-    "kept or far away, one hit short of the central cutoff": lambda: stray(claimed().cutoff_centre - 1),
-    "everybody near the threshold": lambda: near_the_threshold(5.0),
-    "later users of different curvature": lambda: replace(opposite(1.0), later=MIXED),
+    "opposite sides of a cluster, at the threshold": opposite(0.0),
+    "opposite sides of a cluster, well above it": opposite(2.0),
+    "kept or far away": stray(0),
+    "kept or far away, one hit short of the central cutoff": stray(CLAIMED.cutoff_centre - 1),
+    "everybody near the threshold": near_the_threshold(5.0),
+    "later users of different curvature": replace(opposite(1.0), later=MIXED),
 }
-sound = pytest.mark.parametrize("name", SCENARIOS)
 
 
-def test_the_parameters_audited_are_those_of_the_theorem():
-    assert verify(claimed(), EPSILON, DELTA) <= DELTA
+def misjudged(own=0.3):
+    """How far scores of types are from those of the users they stand for, the own one at 0.3."""
+    scene = near_the_threshold(5.0)
+    others, ours = type_scores(np.array(scene.positions), np.array(scene.counts), own)
+    rows = np.append(np.repeat(scene.positions, scene.counts), 0.3)[:, None]
+    return float(np.max(np.abs(scores(rows, 1.0)[[0, -2, -1]] / [*others, ours] - 1)))
 
 
-def test_types_have_the_scores_of_the_users_they_stand_for():
-    scenario = near_the_threshold(5.0)
-    others, own = type_scores(np.array(scenario.positions), np.array(scenario.counts), 0.3)
-    rows = np.append(np.repeat(scenario.positions, scenario.counts), 0.3)[:, None]
-    np.testing.assert_allclose(scores(rows, 1.0)[[0, -2, -1]], [*others, own], rtol=1e-8)
+def audits():
+    yield Audit("types of users", 1e-8, misjudged, {"at 0.3": case()}, {"elsewhere": case(own=0.31)})
+    twins = {
+        "a quarter of the noise": ("opposite sides of a cluster, well above it", Twin(share=1 / 4)),
+        "no filter": ("kept or far away", Twin(filters=False)),
+        "a deterministic cutoff": ("kept or far away, one hit short of the central cutoff", Twin(random_cutoff=False)),
+    }
+    yield Audit(
+        "outlier filter",
+        EPSILON,
+        events(released, ends=(0, 1), delta=DELTA, draws=DRAWS),
+        {name: case(scenario=scenario) for name, scenario in SCENARIOS.items()},
+        {name: case(scenario=SCENARIOS[scenario], twin=twin) for name, (scenario, twin) in twins.items()},
+    )
+    quiet = Twin(filter_share=1 / 4)
+    ways = {"to": False, "fro": True}
+    yield Audit(
+        "transcripts of the outlier filter",
+        DELTA,
+        ratios(transcript_log_ratios, epsilon=EPSILON),
+        {
+            f"{hits} hits, {way}": case(scenario=near_the_threshold(hits), swapped=swapped)
+            for hits in (2.0, 20.0)
+            for way, swapped in ways.items()
+        },
+        {
+            f"a quarter of the filter's noise, {way}": case(
+                scenario=near_the_threshold(20.0, quiet.filter_share), swapped=swapped, twin=quiet
+            )
+            for way, swapped in ways.items()
+        },
+    )
 
 
-@sound
-def test_what_is_released_never_exceeds_the_claim(name):
-    worlds = [released(SCENARIOS[name](), world, Twin(), seed=1) for world in (0, 1)]
-    assert epsilon_lower_bound(*worlds, delta=DELTA, draws=DRAWS) <= EPSILON
-
-
-@pytest.mark.parametrize(
-    ("name", "twin"),
-    [
-        ("opposite sides of a cluster, well above the threshold", Twin(share=1 / 4)),
-        ("kept or far away", Twin(filters=False)),
-        ("kept or far away, one hit short of the central cutoff", Twin(random_cutoff=False)),
-    ],
-    ids=["a quarter of the noise", "no filter", "deterministic cutoff"],
-)
-def test_the_audit_catches(name, twin):
-    worlds = [released(SCENARIOS[name](), world, twin, seed=1) for world in (0, 1)]
-    assert epsilon_lower_bound(*worlds, delta=DELTA, draws=DRAWS) > EPSILON
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("expected_hits", [2.0, 20.0])
-def test_the_transcript_never_exceeds_the_claim(expected_hits, swapped):
-    scenario = near_the_threshold(expected_hits)
-    low, _ = delta_bounds(transcript_log_ratios(scenario, swapped, Twin(), seed=2), epsilon=EPSILON)
-    assert low <= DELTA
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_the_transcript_audit_catches_a_quarter_of_the_filters_noise(swapped):
-    twin = Twin(filter_share=1 / 4)
-    scenario = near_the_threshold(20.0, twin.filter_share)
-    low, _ = delta_bounds(transcript_log_ratios(scenario, swapped, twin, seed=2), epsilon=EPSILON)
-    assert low > DELTA
+AUDITS = [*audits()]
