@@ -70,6 +70,14 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
     "two servers": ('privacy.exposure="two-servers"', "population.users=20_000", "population.items_per_user=10"),
     "a minimum cohort": ("privacy.quorum=0.8", "population.users=30_000", "population.items_per_user=10"),
     "one item from each user": ("budget.answers_per_user=1", "population.users=60_000", "population.items_per_user=8"),
+    "ten silos": ("population.silos=10", "population.users=40_000", "population.items_per_user=10"),
+    "two servers, groups of three": (
+        'privacy.exposure="two-servers"',
+        "privacy.groups=3",
+        "population.users=40_000",
+        "population.items_per_user=10",
+    ),
+    "nine in ten answer": ("problem.attendance=0.9", "population.users=40_000", "population.items_per_user=10"),
 }
 PRINTED = 'algorithm.constants="paper"'
 # users; fewer where rounds as printed grow with them, beyond what plans have
