@@ -1,0 +1,50 @@
+"""What stories are told with: a table in a file, the command line, and the Python package. Nothing from inside."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from patients import patients
+from quoron.cli.app import invoke
+
+DECLARED = ("--classes", "no,yes", "--numeric", "age=0:100", "--numeric", "dose=0:5")
+ILL = ("--user", "who", "--label", "ill", *DECLARED)
+PRIVATE = ("--epsilon", "8", "--delta", "1e-4")
+QUICK = ("--set", "algorithm.name=one-pass-dp-sgd", "--set", "algorithm.options.rounds=4")
+
+
+class Said(NamedTuple):
+    """What a command left behind on the terminal."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with `visits.csv` and an account of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
+    monkeypatch.setenv("COLUMNS", "160")
+    table = patients(1500, spread=8.0)
+    table.assign(ill=table.ill.map({True: "yes", False: "no"})).to_csv("visits.csv", index=False)
+    return tmp_path
+
+
+@pytest.fixture
+def quoron(capsys: pytest.CaptureFixture[str]) -> Command:
+    """A command as somebody types it; a request that cannot be met says so without a traceback."""
+
+    def run(*arguments: object) -> Said:
+        code = invoke([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return Said(code, printed.out, printed.err)
+
+    return run

@@ -1,0 +1,198 @@
+"""Somebody holds a table in which people have many rows, and wants a private model or private figures of it."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import quoron as package
+from patients import patients
+from stories.conftest import DECLARED, ILL, PRIVATE, QUICK, Command
+
+KNOWN = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}
+
+
+def visits() -> pd.DataFrame:
+    return pd.read_csv("visits.csv", dtype={"who": str})
+
+
+def accuracy(predicted: pd.Series) -> float:
+    return float((predicted.to_numpy() == visits().ill.to_numpy()).mean())
+
+
+def test_a_dry_run_promises_and_charges_nothing(quoron: Command, place: Path) -> None:
+    said = quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK, "--dry-run")
+    assert said.code == 0
+    assert "ε = 8" in said.out
+    assert not (place / "runs").exists()
+    assert "ε = 8" not in quoron("ledger", "show", "--own").out
+
+
+def test_a_model_is_trained_kept_and_predicts_a_file(quoron: Command, place: Path) -> None:
+    assert quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK).code == 0
+    folder = place / "runs" / "visits-1"
+    assert {"model.json", "report.html", "plan.json"} <= {path.name for path in folder.iterdir()}
+    said = quoron("predict", folder, "visits.csv", "--file", "predicted.csv")
+    assert said.code == 0
+    predicted = pd.read_csv("predicted.csv")
+    assert len(predicted) == 3000
+    assert accuracy(predicted.filter(like="ill").iloc[:, -1]) > 0.75  # guessing leaves two thirds or less
+
+
+def test_a_model_file_is_enough_elsewhere(
+    quoron: Command, place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK).code == 0
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "model.json"
+    shutil.copy(place / "runs" / "visits-1" / "model.json", elsewhere)
+    shutil.rmtree(place / "runs")
+    model = package.load(elsewhere)
+    assert accuracy(pd.Series(model.predict(visits()))) > 0.75
+    assert "(8, 0.0001)-differential privacy" in str(model)
+
+
+def test_python_trains_the_same_kind_of_model(place: Path) -> None:
+    run = package.train(visits(), user="who", label="ill", **KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2]))
+    assert accuracy(pd.Series(run.model.predict(visits()))) > 0.75
+    assert "differential privacy" in run.statement
+    assert "1,500" in repr(run) or "1500" in repr(run)
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "parquet", "feather", "jsonl", "frame", "arrow"])
+def test_every_kind_of_table_is_simulated_to_the_same_model(kind: str, place: Path) -> None:
+    rows = visits()
+    source: object = place / f"again.{kind}"
+    if kind == "csv":
+        rows.to_csv(source, index=False)
+    elif kind == "csv.gz":
+        (place / "again.csv.gz").write_bytes(gzip.compress(rows.to_csv(index=False).encode()))
+    elif kind == "tsv":
+        rows.to_csv(source, sep="\t", index=False)
+    elif kind == "parquet":
+        rows.to_parquet(source)
+    elif kind == "feather":
+        rows.to_feather(source)
+    elif kind == "jsonl":
+        rows.to_json(source, orient="records", lines=True, double_precision=15)
+    else:
+        source = rows if kind == "frame" else pa.Table.from_pandas(rows)
+    asked = {"user": "who", "label": "ill", **KNOWN, "epsilon": 8.0, "delta": 1e-4, "settings": list(QUICK[1::2])}
+    assert np.array_equal(package.simulate(source, **asked).model, package.simulate(rows, **asked).model)
+
+
+def test_what_nobody_declared_is_bought_within_the_same_epsilon(quoron: Command, place: Path) -> None:
+    said = quoron("train", "visits.csv", "--user", "who", "--label", "ill", *PRIVATE)
+    assert said.code == 0
+    assert "age" in said.out
+    declared = (place / "runs" / "visits-1" / "declared.toml").read_text()
+    assert "age" in declared
+    assert "dose" in declared
+    assert "visits" in quoron("ledger", "show", "--own", "--group", "everyone").out
+
+
+def test_held_out_people_tell_how_good_the_model_is(quoron: Command) -> None:
+    said = quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK, "--evaluate", "0.3")
+    assert said.code == 0
+    assert "accuracy" in said.out
+    assert "95 %" in said.out
+
+
+def test_a_model_is_evaluated_on_other_people_for_a_promise_of_its_own(quoron: Command, place: Path) -> None:
+    assert quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK).code == 0
+    others = patients(3000, spread=8.0, seed=9)
+    others.assign(ill=others.ill.map({True: "yes", False: "no"})).to_csv("others.csv", index=False)
+    said = quoron("evaluate", place / "runs" / "visits-1", "others.csv", "--user", "who", *PRIVATE)
+    assert said.code == 0
+    assert "accuracy" in said.out
+    found = package.evaluate(place / "runs" / "visits-1", "others.csv", user="who", epsilon=8.0, delta=1e-4)
+    assert found.statement.startswith("(8, 0.0001)-differential privacy for all rows of any one user")
+
+
+def test_private_figures_of_a_table(quoron: Command) -> None:
+    asked = ("histogram of age", "mean of age", "quantiles of dose")
+    said = quoron("statistics", "visits.csv", *asked, "--user", "who", *DECLARED[2:], *PRIVATE)
+    assert said.code == 0
+    assert "mean of age" in said.out
+    rows = package.statistics(
+        "visits.csv", ["mean of age"], user="who", numeric={"age": (0, 100)}, epsilon=8.0, delta=1e-4
+    ).rows
+    assert abs(rows[0].value - visits().age.mean()) < 5
+
+
+def test_a_private_mean_needs_no_spread() -> None:
+    values = np.random.default_rng(1).normal(3.0, 1.0, size=(20_000, 4))
+    found = package.private_mean(values, 2.0, 1e-6, bound=1000.0)
+    assert np.abs(found.value - 3.0).max() < 0.2
+
+
+def test_a_search_of_settings_costs_one_price(quoron: Command) -> None:
+    said = quoron("tune", "visits.csv", *ILL, *PRIVATE, *QUICK, "--vary", "loss.ridge=[0,0.1]", "--trials", "2")
+    assert said.code == 0
+    assert "ε = 8" in said.out
+
+
+def test_missing_cells_are_counted_out_and_change_no_promise(quoron: Command) -> None:
+    rows = visits()
+    rows.loc[::7, "age"] = np.nan
+    rows.to_csv("gaps.csv", index=False)
+    said = quoron("train", "gaps.csv", *ILL, *PRIVATE, *QUICK)
+    assert said.code == 0
+    assert "ε = 8" in said.out
+
+
+def test_people_with_many_rows_and_with_few_are_protected_alike(place: Path) -> None:
+    rows = visits()
+    uneven = pd.concat([rows, *[rows[rows.who.astype(int) < 50]] * 20])
+    run = package.train(uneven, user="who", label="ill", **KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2]))
+    assert accuracy(pd.Series(run.model.predict(visits()))) > 0.75
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (("--user", "whom"), "whom"),
+        (("--label", "sick"), "sick"),
+        (("--numeric", "age=100:0"), "age"),
+        (("--epsilon", "-1"), "epsilon"),
+        (("--delta", "2"), "delta"),
+    ],
+)
+def test_a_wrong_word_is_named_before_anything_is_charged(
+    wrong: tuple[str, str], named: str, quoron: Command, place: Path
+) -> None:
+    option, value = wrong
+    asked = [*ILL, *PRIVATE]
+    if option == "--numeric":
+        asked += [option, value]
+    else:
+        asked[asked.index(option) + 1] = value
+    said = quoron("train", "visits.csv", *asked, *QUICK)
+    assert said.code == 2
+    assert named in said.err
+    assert not (place / "runs").exists()
+    assert not (place / "lifetime.sqlite").exists()
+
+
+def test_without_an_epsilon_nothing_real_is_trained(quoron: Command, place: Path) -> None:
+    said = quoron("train", "visits.csv", *ILL, *QUICK)
+    assert said.code == 2
+    assert "epsilon" in said.err
+    assert not (place / "runs").exists()
+
+
+def test_a_broken_row_is_left_out_and_whoever_holds_the_table_is_told(quoron: Command, place: Path) -> None:
+    """Not refused: whether there is one is somebody's secret."""
+    lines = (place / "visits.csv").read_text().splitlines()
+    (place / "broken.csv").write_text("\n".join([*lines[:10], lines[10] + ",one,too,many", *lines[11:]]))
+    assert quoron("train", "broken.csv", *ILL, *PRIVATE, *QUICK).code == 0
+
+
+def test_a_plan_can_be_read_by_a_program(quoron: Command) -> None:
+    said = quoron("plan", "visits.csv", *ILL, "--epsilon", "8", "--set", "privacy.delta=1e-4", *QUICK, "--json")
+    assert said.code == 0
+    assert json.loads(said.out)
