@@ -1,4 +1,4 @@
-"""What stories are told with: a table in a file, the command line, and the Python package. Nothing from inside."""
+"""What stories are told with: a table in a file, the command line (called in this process), and the Python package."""
 
 from collections.abc import Callable
 from pathlib import Path
