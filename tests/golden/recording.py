@@ -22,22 +22,29 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateTable
 
 import quoron
 from contracts import doors, scenes
 from quoron.cli.app import invoke
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
+from quoron_client.federation.record_file import RecordFile
 from quoron_client.protocol import wire as wires
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books import database, lifetime_ledger, roster_tables
+from quoron_server.helper import books as helper_books
+from quoron_server.service import helping, masked_sums
 from quoron_server.wording import plan_json
 
 FOLDER = Path(__file__).parent
 DIGITS, TOLERANCE = 12, 1e-9
 VARIANTS = tuple(dict.fromkeys((*ALGORITHMS, *scenes.SMALL)))
+SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, database)
 LONGEST = 8  # numbers of a list that are written one by one
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
@@ -170,11 +177,31 @@ def models(folder: Path) -> Iterator[tuple[str, Any]]:
         for name in ALGORITHMS:
             settings = [f'algorithm.name="{name}"', "run.seed=3", "budget.max_rounds=10"]
             try:
-                made = quoron.simulate("scorecard.toml", epsilon=8.0, settings=settings)
+                made = quoron.simulate("scorecard.toml", epsilon=8.0, settings=settings, keep=quoron.Keep(name))
             except QuoronError as error:
                 yield name, str(error).split(" Feasible here")[0]
             else:
-                yield name, plain({"rounds": made.summary.rounds, "model": made.model})
+                found = {"rounds": made.summary.rounds, "model": made.model}
+                yield name, plain(found | {"table": _columns(made.directory), "ledger": _entries(made.directory)})
+
+
+def _columns(run: Path) -> dict[str, float]:
+    """The sums of the rounds table's columns, but for times."""
+    table = pd.read_parquet(run / "rounds.parquet")
+    return {
+        name: math.fsum(numbers.dropna())
+        for name, numbers in table.select_dtypes("number").items()
+        if "seconds" not in name
+    }
+
+
+def _entries(run: Path) -> list[Any]:
+    """What a run's ledger says of every round: users asked, gradient evaluations, releases."""
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as opened:
+        rows = opened.execute(
+            "SELECT users, gradient_evaluations, releases FROM spent LEFT JOIN commits USING (run, round)"
+        )
+        return [(users, evaluations, json.loads(releases)) for users, evaluations, releases in rows]
 
 
 def wire() -> Iterator[tuple[str, Any]]:
@@ -252,10 +279,15 @@ def stored(folder: Path) -> Iterator[tuple[str, Any]]:
         ],
     )
     yield "run folder", sorted(path.relative_to(run.directory).as_posix() for path in run.directory.rglob("*"))
-    for path in sorted(run.directory.rglob("*.sqlite")):
-        with closing(sqlite3.connect(path)) as database:
-            rows = database.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
+    RecordFile.connect(folder / "client's record.sqlite", anew=True, leaving=False).close()
+    for path in sorted(folder.rglob("*.sqlite")):
+        with closing(sqlite3.connect(path)) as opened:
+            rows = opened.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
             yield f"database {path.name}", [" ".join(sql.split()) for (sql,) in rows]
+    for module in SCHEMAS:
+        schema = next(value for value in vars(module).values() if isinstance(value, sa.MetaData))
+        tables = [str(CreateTable(table)).split() for table in schema.sorted_tables]
+        yield f"schema {module.__name__.removeprefix('quoron_server.')}", [" ".join(words) for words in tables]
 
 
 RECORDERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
