@@ -5,7 +5,7 @@
 
 A mutant is tried on a copy of the packages, which comes before the installed ones in PYTHONPATH. All tests run once
 first, to see which of them reach which line and how long they take. A mutant is then shown to the tests that reach its
-line, the quickest first; what is executed by an import alone, to all that reach its file.
+line, the quickest first, until a quarter of --seconds is full; one that imports alone execute, to all of its file.
 Compiled kernels are left out: they are shipped as they were compiled.
 """
 
@@ -124,7 +124,7 @@ class Reached:
 
     data: CoverageData
     copy: Path
-    seconds: dict[str, float]  # by pytest's name, `tests/a.py::test_b`
+    seconds: dict[str, float]  # by pytest's name, `tests/a.py::test_b[c]`
 
     def tests(self, mutant: Mutant, budget: float) -> list[str]:
         """Those that reach the mutant's line, the quickest first, within a budget of seconds, but at least one."""
@@ -138,21 +138,21 @@ class Reached:
 
 
 class Durations:
-    """Pytest's plugin that tells coverage which test runs, and writes down how long each takes."""
+    """Pytest's plugin that says to coverage which test runs, and notes how long it takes."""
 
     def __init__(self, measured: Coverage) -> None:
         self.measured, self.seconds = measured, defaultdict[str, float](float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add a phase of a test to what its function takes."""
-        self.seconds[report.nodeid.partition("[")[0]] += report.duration
+        """Add a phase of a test to what it takes."""
+        self.seconds[report.nodeid] += report.duration
         if report.failed:
             raise SystemExit(f"Expected tests that pass without a change, got {report.nodeid}: {report.longreprtext}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Lines that are executed now are this test's."""
-        self.measured.switch_context(item.nodeid.partition("[")[0])
+        self.measured.switch_context(item.nodeid)
         return (yield)
 
 
@@ -180,7 +180,20 @@ def killed_by(mutant: Mutant, copy: Path, tests: list[str], seconds: float) -> s
     place = copy / mutant.path
     original = place.read_bytes()
     place.write_bytes(mutant.applied(original))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
+    chosen = copy / "chosen"
+    chosen.write_text("\n".join(tests), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-xqrfE",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        f"@{chosen}",
+    ]
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment(copy), capture_output=True, timeout=seconds, text=True)
     except subprocess.TimeoutExpired:
@@ -189,8 +202,8 @@ def killed_by(mutant: Mutant, copy: Path, tests: list[str], seconds: float) -> s
         place.write_bytes(original)
     if not done.returncode:
         return None
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return failed[1] if failed else "an import"
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    return failed[1] if failed else f"exit status {done.returncode}"
 
 
 def copied(folder: Path) -> Path:
