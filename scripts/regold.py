@@ -17,8 +17,11 @@ def main(names: list[str]) -> int:
         print(f"Expected names among {', '.join(recording.RECORDERS)}, got {', '.join(unknown)}.", file=sys.stderr)
         return 2
     for name in names or recording.RECORDERS:
-        with tempfile.TemporaryDirectory() as folder:
-            found = dict(recording.RECORDERS[name](Path(folder)))
+        parts, record = recording.RECORDERS[name]
+        found = {}
+        for part in parts:
+            with tempfile.TemporaryDirectory() as folder:
+                found |= dict(record(Path(folder), part))
         golden = recording.read(name) if (recording.FOLDER / f"{name}.jsonl").exists() else {}
         changed = list(recording.differences(golden, found))
         print(f"{name}: {len(found)} results, {len(changed)} differences", *changed, sep="\n  ")

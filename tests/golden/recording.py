@@ -91,6 +91,16 @@ PRINTED = 'algorithm.constants="paper"'
 PRINTED_USERS = dict.fromkeys(("mean-sgd", "local-model"), 100_000)
 CUBE = 'population.kind="cube"', 'domain.kind="box"', "loss.name=linear", "problem.user_smoothness=item"
 PRINTED_ON = {"median-sgd": CUBE}  # of those whose paper's assumptions the quickstart does not keep
+PLANNED = {**PROBLEMS} | {
+    f"{name} as printed": (
+        PRINTED,
+        f"population.users={PRINTED_USERS.get(name, 4_000_000)}",
+        *PRINTED_ON.get(name, ()),
+        f'algorithm.name="{name}"',
+    )
+    for name, info in ALGORITHMS.items()
+    if info.printed is not None
+}
 
 
 def plain(value: Any) -> Any:
@@ -114,75 +124,52 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | str | None) else str(value)
 
 
-def plans() -> Iterator[tuple[str, Any]]:
-    """Every algorithm on every problem: all public numbers, or why it is infeasible."""
-    able = [name for name, info in ALGORITHMS.items() if info.printed is not None]
-    as_printed = {
-        f"{name} as printed": (
-            PRINTED,
-            f"population.users={PRINTED_USERS.get(name, 4_000_000)}",
-            *PRINTED_ON.get(name, ()),
-            f'algorithm.name="{name}"',
-        )
-        for name in able
-    }
-    for problem, settings in {**PROBLEMS, **as_printed}.items():
-        planned = quoron.plan("quickstart", settings=settings)
-        yield f"{problem}: chosen", planned.plan.algorithm
-        for candidate in planned.candidates:
-            if candidate.plan is None:
-                yield f"{problem}: {candidate.algorithm}", candidate.reason
-                continue
-            found = plan_json(candidate.plan)
-            numbers = {key: part for key, part in found.items() if key not in ("algorithm", "problem", "statement")}
-            yield f"{problem}: {candidate.algorithm}", plain(numbers)
+def plans(_: Path, problem: str) -> Iterator[tuple[str, Any]]:
+    """Every algorithm on a problem: all public numbers, or why it is infeasible."""
+    planned = quoron.plan("quickstart", settings=PLANNED[problem])
+    yield f"{problem}: chosen", planned.plan.algorithm
+    for candidate in planned.candidates:
+        if candidate.plan is None:
+            yield f"{problem}: {candidate.algorithm}", candidate.reason
+            continue
+        found = plan_json(candidate.plan)
+        numbers = {key: part for key, part in found.items() if key not in ("algorithm", "problem", "statement")}
+        yield f"{problem}: {candidate.algorithm}", plain(numbers)
 
 
-def guarantees() -> Iterator[tuple[str, Any]]:
-    """The guarantee sentence of every variant of the contracts, and what its mechanisms cost."""
-    for name in VARIANTS:
-        plan = scenes.make_plan(name)
-        yield (
-            name,
-            {
-                "guarantee": plan_json(plan)["statement"],
-                "releases": plain(plan.releases()),
-                "gaussian": plain(ALGORITHMS[plan.algorithm].gaussian(plan)),
-            },
-        )
+def guarantees(_: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """The guarantee sentence of a variant of the contracts, and what its mechanisms cost."""
+    plan = scenes.make_plan(name)
+    releases, gaussian = plain(plan.releases()), plain(ALGORITHMS[plan.algorithm].gaussian(plan))
+    yield name, {"guarantee": plan_json(plan)["statement"], "releases": releases, "gaussian": gaussian}
 
 
-def runs() -> Iterator[tuple[str, Any]]:
-    """A whole run of every variant of the contracts, one user in fifty absent: rounds, releases and models."""
-    for name in VARIANTS:
-        algorithm, noise, draws = scenes.make(name), SeededNoise(3), np.random.default_rng(3)
-        state, cohorts, released, iterates = algorithm.init(), [], 0, []
-        while (question := algorithm.request(state, noise)) is not None:
-            absent = draws.random(len(question.cohort)) < 0.02
-            engine = scenes.Quadratic(_without(absent))
-            update = algorithm.update(state, engine.ask(question), noise)
-            state, released = update.state, released + len(update.releases)
-            cohorts.append(len(question.cohort))
-            iterates.append(float(np.sum(algorithm.model(state))))
-        yield (
-            name,
-            plain({"cohorts": cohorts, "releases": released, "iterates": iterates, "model": algorithm.model(state)}),
-        )
+def runs(_: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """A whole run of a variant of the contracts, one user in fifty absent: rounds, releases and models."""
+    algorithm, noise, draws = scenes.make(name), SeededNoise(3), np.random.default_rng(3)
+    state, cohorts, released, iterates = algorithm.init(), [], 0, []
+    while (question := algorithm.request(state, noise)) is not None:
+        absent = draws.random(len(question.cohort)) < 0.02
+        engine = scenes.Quadratic(_without(absent))
+        update = algorithm.update(state, engine.ask(question), noise)
+        state, released = update.state, released + len(update.releases)
+        cohorts.append(len(question.cohort))
+        iterates.append(float(np.sum(algorithm.model(state))))
+    yield name, plain({"cohorts": cohorts, "releases": released, "iterates": iterates, "model": algorithm.model(state)})
 
 
-def models(folder: Path) -> Iterator[tuple[str, Any]]:
-    """The model of every algorithm on the shipped table, in a few rounds, or why there is none."""
+def models(folder: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """The model of an algorithm on the shipped table, its rounds and its ledger, or why there is none."""
+    settings = [f'algorithm.name="{name}"', "run.seed=3", "budget.max_rounds=10"]
     with chdir(folder):
         invoke(["example", "scorecard"])
-        for name in ALGORITHMS:
-            settings = [f'algorithm.name="{name}"', "run.seed=3", "budget.max_rounds=10"]
-            try:
-                made = quoron.simulate("scorecard.toml", epsilon=8.0, settings=settings, keep=quoron.Keep(name))
-            except QuoronError as error:
-                yield name, str(error).split(" Feasible here")[0]
-            else:
-                found = {"rounds": made.summary.rounds, "model": made.model}
-                yield name, plain(found | {"table": _columns(made.directory), "ledger": _entries(made.directory)})
+        try:
+            made = quoron.simulate("scorecard.toml", epsilon=8.0, settings=settings, keep=quoron.Keep(name))
+        except QuoronError as error:
+            yield name, str(error).split(" Feasible here")[0]
+        else:
+            found = {"rounds": made.summary.rounds, "model": made.model}
+            yield name, plain(found | {"table": _columns(made.directory), "ledger": _entries(made.directory)})
 
 
 def _columns(run: Path) -> dict[str, float]:
@@ -204,20 +191,19 @@ def _entries(run: Path) -> list[Any]:
         return [(users, evaluations, json.loads(releases)) for users, evaluations, releases in rows]
 
 
-def wire() -> Iterator[tuple[str, Any]]:
-    """The bytes of one question of every kind and of an answer to it."""
-    for name in VARIANTS:
-        algorithm = scenes.make(name)
-        question = algorithm.request(algorithm.init(), SeededNoise(3))
-        assert question is not None
-        title = wires.task_name(question.task)
-        message = wires.question_to_wire(question, 0, run="run", user=int(question.cohort[0]), seconds=60)
-        values = scenes.Quadratic().ask(question).values[0].round(6)
-        answer = wires.answer_to_wire("run", question.round, message.digest, values, Status.ANSWERED)
-        yield f"{name}: {title}", [part.SerializeToString(deterministic=True).hex()[:200] for part in (message, answer)]
+def wire(_: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """The bytes of one question of a variant of the contracts and of an answer to it."""
+    algorithm = scenes.make(name)
+    question = algorithm.request(algorithm.init(), SeededNoise(3))
+    assert question is not None
+    title = wires.task_name(question.task)
+    message = wires.question_to_wire(question, 0, run="run", user=int(question.cohort[0]), seconds=60)
+    values = scenes.Quadratic().ask(question).values[0].round(6)
+    answer = wires.answer_to_wire("run", question.round, message.digest, values, Status.ANSWERED)
+    yield f"{name}: {title}", [part.SerializeToString(deterministic=True).hex()[:200] for part in (message, answer)]
 
 
-def errors() -> Iterator[tuple[str, Any]]:
+def errors(*_: object) -> Iterator[tuple[str, Any]]:
     """The text of every error that the product raises, as its source has it."""
     found = {}
     for package in ("core", "client", "privacy", "server", "simulations"):
@@ -235,7 +221,7 @@ def _without(absent: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
     return tamper
 
 
-def tables(folder: Path) -> Iterator[tuple[str, Any]]:
+def tables(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
     """The items of one table by every path of data in: users, and digests of features, labels and weights."""
     table = pa.table(doors.base())
     sources: dict[str, Any] = {"DataFrame": pd.DataFrame(doors.base()), "Arrow table": table}
@@ -266,7 +252,7 @@ def _digest(*arrays: Any) -> str:
     return whole.hexdigest()
 
 
-def stored(folder: Path) -> Iterator[tuple[str, Any]]:
+def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
     """The files of a run's folder, and the tables of every database in it."""
     run = quoron.simulate(
         "quickstart",
@@ -290,16 +276,23 @@ def stored(folder: Path) -> Iterator[tuple[str, Any]]:
         yield f"schema {module.__name__.removeprefix('quoron_server.')}", [" ".join(words) for words in tables]
 
 
-RECORDERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
-    "plans": lambda _: plans(),
-    "guarantees": lambda _: guarantees(),
-    "runs": lambda _: runs(),
-    "models": models,
-    "wire": lambda _: wire(),
-    "errors": lambda _: errors(),
-    "tables": tables,
-    "stored": stored,
+# What is recorded, in which parts, of which each can be recorded by itself.
+RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tuple[str, Any]]]]] = {
+    "plans": (tuple(PLANNED), plans),
+    "guarantees": (VARIANTS, guarantees),
+    "runs": (VARIANTS, runs),
+    "models": (tuple(ALGORITHMS), models),
+    "wire": (VARIANTS, wire),
+    "errors": (("",), errors),
+    "tables": (("",), tables),
+    "stored": (("",), stored),
 }
+
+
+def part_of(name: str, title: str) -> str:
+    """The part to which a result belongs."""
+    part = title.partition(": ")[0]
+    return part if len(RECORDERS[name][0]) > 1 else ""
 
 
 def read(name: str) -> dict[str, Any]:

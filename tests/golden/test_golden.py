@@ -1,17 +1,32 @@
 """Plans, runs, models, messages, errors, tables, databases and folders are as they were: `scripts/regold` if not."""
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from golden import recording
 
+PARTS = [(name, part) for name, (parts, _) in recording.RECORDERS.items() for part in parts]
 
-@pytest.mark.parametrize("name", recording.RECORDERS)
-def test_results_are_as_they_were(name: str, tmp_path: Path) -> None:
-    golden, found = recording.read(name), dict(recording.RECORDERS[name](tmp_path))
+
+@cache
+def golden_of(name: str) -> dict[str, Any]:
+    return recording.read(name)
+
+
+@pytest.mark.parametrize(("name", "part"), PARTS)
+def test_results_are_as_they_were(name: str, part: str, tmp_path: Path) -> None:
+    golden = {title: value for title, value in golden_of(name).items() if recording.part_of(name, title) == part}
+    found = dict(recording.RECORDERS[name][1](tmp_path, part))
     changed = list(recording.differences(golden, found))
     assert not changed, "\n".join(["scripts/regold writes what is meant:", *changed[:20]])
+
+
+def test_every_result_belongs_to_a_part_that_is_recorded_again() -> None:
+    parts = {(name, recording.part_of(name, title)) for name in recording.RECORDERS for title in golden_of(name)}
+    assert parts == set(PARTS)
 
 
 def test_a_number_that_moves_by_a_millionth_is_seen() -> None:
