@@ -231,7 +231,7 @@ def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
     words = ["few.csv", "--user", "who", "--label", "ill", "--epsilon", "1", "--numeric", "x*=0:100"]
     dry = ["train", *words, "--dry-run"]
     searched = ["tune", "people.csv", *dry[2:], "--vary", "loss.ridge=[0, 0.1]"]
-    for command in (["plan", *words], ["simulate", *words], dry, [*dry, "--details"], searched):
+    for command in (["simulate", *words], dry, searched):
         assert " ".join(screen(command, monkeypatch, 80)).startswith("Warning: No better than not training, as far as")
     with warnings.catch_warnings():
         warnings.simplefilter("error", DoubtfulModel)

@@ -36,9 +36,9 @@ def test_a_plan_says_rounds_and_guarantee_before_any_data(quoron: Command, place
 def test_more_users_are_planned_to_leave_less_risk() -> None:
     risks = [
         package.plan("quickstart", settings=[*SMALL[1:3], f"population.users={users}"]).plan.guessed_excess_risk or 9.0
-        for users in (3_000, 30_000, 300_000)
+        for users in (3_000, 100_000)
     ]
-    assert risks[0] > risks[1] > risks[2]
+    assert risks[0] > risks[1]
 
 
 def test_what_is_infeasible_names_a_number_of_users_that_is_feasible(quoron: Command) -> None:

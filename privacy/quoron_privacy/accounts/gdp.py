@@ -104,8 +104,8 @@ def compose(*mus: float) -> float:
 def pure_mu(epsilon: float) -> float:
     """Smallest μ for which every (ε, 0)-DP release is μ-GDP: 2 Φ⁻¹(1 / (1 + e^−ε)), rounded up."""
     non_negative(epsilon=epsilon)
-    zero = root(lambda mu: scipy.special.ndtr(-mu / 2) - 1 / (1 + math.exp(epsilon)), 0.0, 76.0)
-    return zero * (1 + 1e-11) + 1e-11
+    exact = -2 * float(scipy.special.ndtri(scipy.special.expit(-epsilon)))
+    return exact * (1 + 1e-11) + 1e-11
 
 
 def randomised_response_delta(epsilon: float, each: float, count_: int, mu: float = 0.0) -> float:
