@@ -28,8 +28,7 @@ from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
-    LARGEST_RADIUS,
-    SMALLEST_RADIUS,
+    RADII,
     Kappa,
     Kind,
     OutlierMean,
@@ -106,8 +105,8 @@ def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
 
 def verify_scale(plan: OneRelease, scale: float, radius: float, dimension: int) -> None:
     """Raises VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
-    if not SMALLEST_RADIUS < radius < LARGEST_RADIUS:
-        raise VerificationError(f"Expected a radius in ({SMALLEST_RADIUS:g}, {LARGEST_RADIUS:g}), got {radius:g}.")
+    if not RADII[0] < radius < RADII[1]:
+        raise VerificationError(f"Expected a radius in {RADII}, got {radius:g}.")
     slack, least = recounted_slack(plan.mean, dimension), 2 * plan.mean.kappa / plan.mean.cohort_size
     for shift in (least, *plan.mean.shifts):
         truth = moved.mu(shift * radius * (1 + slack), scale, dimension)
