@@ -153,11 +153,16 @@ class RunFolder:
         return self.read_json("plan.json")
 
     def rounds(self) -> list[dict[str, Any]]:
-        """The stored rounds, one flat mapping a round; empty if none are stored."""
+        """The stored rounds, one flat mapping a round; empty if none are stored. RunError for a damaged file."""
         import pyarrow.parquet as pq
 
         stored = self.path / "rounds.parquet"
-        return list(pq.read_table(stored).to_pylist()) if stored.is_file() else []
+        if not stored.is_file():
+            return []
+        try:
+            return list(pq.read_table(stored).to_pylist())
+        except _DAMAGED as error:  # pyarrow's own are among them
+            raise RunError(_unlike(stored, type(error).__name__)) from None
 
     def model(self) -> NDArray[np.float64]:
         """The stored model, shape (d,). RunError for a file that is damaged: it has checksums of its own."""

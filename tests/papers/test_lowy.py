@@ -4,12 +4,16 @@ Numbers are computed here from the paper's own lines (arXiv version of 25 Octobe
 by the code that is tested.
 """
 
+import json
 import math
 import re
-from contextlib import suppress
+import shutil
+import sqlite3
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,15 +28,18 @@ from contracts.neighbours import ABSENT, CORNERS, Pair, far, threshold
 from contracts.replay import first_complaint, replay, scene
 from contracts.scenes import Quadratic, empty_ledger
 from contracts.test_algorithms import Crash, crashing, require_planned
+from contracts.test_tampering import tampered
 from flower.grids import FakeTime
 from flower.test_simulation_bits import flower
 from papers.lowy_table import PAGE, ROUGH, SMOOTH, TABLES, table
 from papers.lowy_table import problem as small_problem
 from problems import problem_of
+from quoron.cli.app import invoke
+from quoron.run_folder import RunFolder
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Status
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
@@ -137,6 +144,13 @@ def test_numbers_that_break_a_condition_of_theorem_b_1_are_planned_and_the_plan_
     assert said in plan.parameters.remarks()
 
 
+def test_losses_that_are_not_convex_are_planned_and_the_plan_says_so():
+    size = problem(10**6, 100, 10)
+    for info in (ITERATES, ERM):
+        plan = info.plan(replace(size, convex=False), Privacy(1.0, 1e-9), info.printed.options(), "paper")
+        assert sum("Assumption 1.1 fails: the losses are not convex." in said for said in plan.parameters.void) == 1
+
+
 def test_algorithm_1_needs_a_user_for_every_chain_of_its_last_phase_and_the_hint_is_true():
     with pytest.raises(Infeasible) as refused:
         printed(ITERATES, 10**5, 10, 3, 4.0, 1e-6, shrink=0.3)
@@ -156,6 +170,25 @@ def test_the_condition_of_theorem_b_1_leaves_phases_with_fewer_users_than_chains
     assert n ** (1 - q) >= 100 / (1 - 0.5**q) * math.log(n / delta) / epsilon
     with pytest.raises(Infeasible):
         printed(ITERATES, n, m, 3, epsilon, delta, shrink=q)
+
+
+@pytest.mark.parametrize(("epsilon", "holds"), [(0.25, True), (1.0, True), (2.5, True), (10.0, False)])
+def test_the_gaussian_mechanism_of_lemma_a_6_holds_where_algorithm_1_uses_it_and_not_for_every_epsilon(epsilon, holds):
+    """Theorem B.1 uses it at ε/4; the exact δ of a Gaussian with the σ of Definition A.5, over what it was given."""
+    delta = np.append(np.logspace(-30, -1e-3, 3000), 0.06)
+    mu = epsilon / np.sqrt(2 * np.log(2 / delta))  # Δ/σ
+    least = scipy.special.ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon) * scipy.special.ndtr(-mu / 2 - epsilon / mu)
+    used = least / delta
+    assert (used.max() < 1 / 3) == holds
+    if not holds:
+        assert f"{used[-1]:.1f} times" in PAGE.read_text(encoding="utf-8")
+
+
+def test_what_the_last_display_of_the_proof_of_theorem_b_1_leaves_out_fits_into_delta():
+    """ζ = δ/(10 e^ε): ζ(2 e^{ε/2} + 1) of the display, and δ/n + ζ of (4), in units of δ (pages 17 and 18)."""
+    for epsilon in np.linspace(0, 10, 101):
+        zeta = math.exp(-epsilon) / 10
+        assert zeta * (2 * math.exp(epsilon / 2) + 1) + 1 / 2 + zeta < 1  # n >= 2
 
 
 # What is printed: Algorithm 2 (page 8), Algorithm 3 (page 9), Theorem C.3 (page 21), Theorem D.3 (page 24).
@@ -333,6 +366,44 @@ def test_our_epsilon_of_algorithm_1_is_that_of_theorem_o5_and_a_tenth_of_the_cla
     assert 0.09 < found / plan.parameters.epsilon < 0.11
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 15.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-3, 0.1])
+def test_theorem_o5_finds_an_epsilon_of_algorithm_1_for_all_that_can_be_asked_for(epsilon, delta):
+    plan = printed(ITERATES, 10**8, 2, 3, epsilon, delta)
+    ITERATES.verify(plan)
+    assert 0.09 < plan.guarantee.epsilon / epsilon < 0.12
+
+
+def worst_of_scores(plan, epsilon):
+    """Largest divergence at ε, either order, over integer scores that one user can be apart, and silence with it.
+
+    Line 11 as it is drawn, S + L >= ⌈Cθ⌉ with L of scale Cb; shifts are those of outlier-mean#o2 at the core, and
+    below it the means may be anywhere.
+    """
+    phase, size = plan.parameters.phases[0], plan.parameters.cohort_size
+    mean, scale = phase.release.mean, size * 20 / plan.parameters.epsilon
+    mus, limit = np.array(mean.shifts) / phase.release.noise_multiplier, math.ceil(4 * size**2 / 5)
+    scores = np.unique(np.append(np.arange(size, size**2, 997), size * mean.core + np.arange(-2 * size, 2 * size)))
+    worst = 0.0
+    for apart in (0, 1, size, 2 * (size - 1)):
+        ends = np.minimum(scores + apart, size**2), scores
+        pass_ = [scipy.stats.laplace.sf((limit - end) / scale) for end in ends]
+        fail = [scipy.stats.laplace.cdf((limit - end) / scale) for end in ends]
+        for one, other in ((0, 1), (1, 0)):
+            at = (epsilon + np.log(pass_[other] / pass_[one]))[:, None]
+            spoken = scipy.special.ndtr(mus / 2 - at / mus) - np.exp(at) * scipy.special.ndtr(-mus / 2 - at / mus)
+            spoken = np.where(scores >= size * mean.core, spoken @ np.array(mean.chances), 1.0)
+            silent = np.maximum(fail[one] - math.exp(epsilon) * fail[other], 0)
+            worst = max(worst, float(np.max(pass_[one] * spoken + silent)))
+    return worst
+
+
+def test_no_two_scores_that_one_user_can_be_apart_cost_more_than_our_epsilon_of_algorithm_1():
+    plan = small_1()
+    assert worst_of_scores(plan, plan.guarantee.epsilon) <= plan.guarantee.delta * (1 + 1e-9)
+    assert worst_of_scores(plan, 0.97 * plan.guarantee.epsilon) > plan.guarantee.delta
+
+
 def with_noise(plan, factor, stated):
     """Every phase with so many times its noise; its mechanism says that it has `stated` times as much."""
     phases = []
@@ -357,6 +428,159 @@ def test_a_printed_plan_with_half_the_noise_or_another_test_is_refused():
             ITERATES.verify(replace(plan, parameters=other))
     with pytest.raises(VerificationError):
         ITERATES.verify(replace(plan, guarantee=replace(plan.guarantee, epsilon=0.99 * plan.guarantee.epsilon)))
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["1", "3", "3, not smooth"])
+def test_a_plan_with_a_number_that_is_none_is_refused(name, wrong):
+    plan, seen = PLANS[name](), []
+    for where, parameters in tampered(plan.parameters, wrong):
+        seen.append(where)
+        with pytest.raises(VerificationError, match="parameters"):
+            ALGORITHMS[plan.algorithm].verify(replace(plan, parameters=parameters))
+    assert len(seen) > 10
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 1e-300])
+def test_a_radius_that_no_outlier_mean_takes_is_refused_before_anybody_is_asked(wrong):
+    plan = small_1()
+    radii = [parameters for where, parameters in tampered(plan.parameters, wrong) if where.endswith("radius")]
+    assert len(radii) >= 2
+    for parameters in radii:
+        with pytest.raises(VerificationError, match="Expected a radius"):
+            ITERATES.verify(replace(plan, parameters=parameters))
+
+
+@pytest.mark.parametrize("name", ["3", "3, not smooth"])
+def test_a_plan_of_algorithm_3_that_claims_any_epsilon_or_a_proof_is_refused(name):
+    plan = PLANS[name]()
+    ERM.verify(plan)
+    assert plan.guarantee.epsilon == math.inf
+    for claim in (plan.parameters.epsilon, 60.0, 1e308):
+        with pytest.raises(VerificationError, match="Expected epsilon of at least inf"):
+            ERM.verify(replace(plan, guarantee=replace(plan.guarantee, epsilon=claim)))
+    for change in ({"proved": True}, {"proved": True, "epsilon": 10.0}):
+        with pytest.raises(VerificationError):
+            ERM.verify(replace(plan, guarantee=replace(plan.guarantee, **change)))
+
+
+WITHOUT = """
+[population]
+kind = "synthetic"
+family = "logistic"
+users = 500
+items_per_user = 1
+dimension = 3
+signal_norm = 1.0
+
+[domain]
+radius = 2.0
+
+[privacy]
+epsilon = 10.0
+delta = 1e-3
+
+[algorithm]
+name = "accelerated-erm"
+constants = "paper"
+options = { rounds_factor = 0.15 }
+"""
+PROMISES = r"\([\d.]+, [\de.-]+\)-differential privacy|ε = [\d.]+, δ = [\de.-]+, replace-one"
+
+
+@pytest.fixture
+def without(monkeypatch, tmp_path):
+    """A configuration whose printed numbers have no guarantee."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "without.toml").write_text(WITHOUT)
+    return tmp_path
+
+
+def said(capsys, *arguments):
+    """What a command that succeeds prints."""
+    assert invoke(arguments) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("without")
+def test_a_plan_a_run_and_its_report_say_that_there_is_no_guarantee_and_never_an_epsilon_as_if_there_were(capsys):
+    planned = said(capsys, "plan", "without.toml")
+    assert "our accountant finds: no guarantee." in planned
+    assert "As printed, for simulations only: the paper claims ε = 10, δ = 0.001." in planned
+    assert "Lemma A.9 draws the threshold once" in planned
+    ran = said(capsys, "simulate", "without.toml", "--quiet", "--out", "run")
+    assert re.search("privacy of one user +none was found for the numbers that the paper prints", ran)
+    assert "our accountant finds: no guarantee." in ran
+    said(capsys, "report", "run")
+    report = Path("run/report.html").read_text(encoding="utf-8")
+    assert "our accountant finds: no guarantee." in report
+    for text in (planned, ran, report):
+        assert not re.search(PROMISES, text)
+    for stored in (json.loads(said(capsys, "plan", "without.toml", "--json")), RunFolder(Path("run")).plan()):
+        assert stored["guarantee"]["epsilon"] is None
+        assert stored["guarantee"]["proved"] is False
+        assert stored["parameters"]["epsilon"] == 10.0  # the claim
+    assert RunFolder(Path("run")).summary()["epsilon"] is None
+
+
+def changed_json(name, *path, value):
+    def change(folder):
+        stored = json.loads((folder / name).read_text(encoding="utf-8"))
+        inner = stored
+        for key in path[:-1]:
+            inner = inner[key]
+        assert inner[path[-1]] != value
+        inner[path[-1]] = value
+        (folder / name).write_text(json.dumps(stored), encoding="utf-8")
+
+    return change
+
+
+def changed_ledger(statement):
+    def change(folder):
+        with closing(sqlite3.connect(folder / "ledger.sqlite")) as raw, raw:
+            assert raw.execute(statement).rowcount == 1
+
+    return change
+
+
+NULL = '"guarantee": {"epsilon": null'
+ONE = '"guarantee": {"epsilon": 1.0'
+CHANGES = {  # what is done to a run's folder: what reads it, and what it says
+    "plan's epsilon": (changed_json("plan.json", "guarantee", "epsilon", value=1.0), "plan", "plan.json as it was"),
+    "plan's proof": (changed_json("plan.json", "guarantee", "proved", value=True), "plan", "plan.json as it was"),
+    "claim": (changed_json("plan.json", "parameters", "epsilon", value=1.0), "plan", "plan.json as it was"),
+    "summary's epsilon": (changed_json("summary.json", "epsilon", value=1.0), "report", "summary.json as it was"),
+    "statement": (changed_json("summary.json", "statement", value="(1, 0)-DP"), "report", "summary.json as it was"),
+    "ledger's plan": (
+        changed_ledger(f"UPDATE run_ledgers SET plan = replace(plan, '{NULL}', '{ONE}') WHERE plan LIKE '%{NULL}%'"),
+        "resume",
+        "something in it has changed",
+    ),
+    "seal": (changed_ledger("UPDATE run_ledgers SET seal = NULL"), "resume", "something in it has changed"),
+    "last commit": (changed_ledger("DELETE FROM commits WHERE round = 17"), "resume", "something in it has changed"),
+    "release": (
+        changed_ledger("UPDATE commits SET releases = '[]' WHERE round = 0"),
+        "resume",
+        "something in it has changed",
+    ),
+}
+
+
+@pytest.mark.usefixtures("without")
+def test_any_change_of_the_files_of_a_run_without_a_guarantee_is_noticed_by_what_reads_them(capsys):
+    said(capsys, "simulate", "without.toml", "--quiet", "--out", "run")
+    for number, (change, reader, words) in enumerate(CHANGES.values()):
+        folder = Path(f"copy-{number}")
+        shutil.copytree("run", folder)
+        change(folder)
+        if reader == "plan":
+            with pytest.raises(RunError, match=words):
+                RunFolder(folder).plan()
+        else:
+            assert invoke([reader, str(folder)]) == 1
+            assert words in capsys.readouterr().err
 
 
 def test_a_user_who_is_drawn_twice_moves_the_score_by_more_than_any_theorem_allows():

@@ -45,6 +45,17 @@ def test_a_damaged_model_or_configuration_is_named(tmp_path):
         folder.config()
 
 
+def test_damaged_rounds_are_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_rounds([{"round": at, "asked": 3} for at in range(5)])
+    whole = (tmp_path / "rounds.parquet").read_bytes()
+    middle = len(whole) // 2
+    for wrong in (whole[:-9], whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :], b"", b"text"):
+        (tmp_path / "rounds.parquet").write_bytes(wrong)
+        with pytest.raises(RunError, match=r"rounds.parquet as it was written"):
+            folder.rounds()
+
+
 def test_no_file_is_written_through_a_link(tmp_path):
     (tmp_path / "run").mkdir()
     mine = tmp_path / "mine"

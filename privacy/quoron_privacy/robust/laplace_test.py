@@ -10,8 +10,8 @@ and no Laplace sample. For one release only; under sampling or in a series nothi
 Decided between integers: with T = ⌈C · threshold⌉ and the integer score S, S + ⌊L⌋ >= T holds iff S + L >= T. So this
 is the test with continuous noise L ~ Laplace(C · scale) and a threshold rounded up: rounding costs no privacy at all.
 
-Source: Lowy, Liu & Asi (2024), Algorithm 1, lines 6 and 7. Statement, proof and symbols: docs/privacy/outlier-mean.md
-(outlier-mean#o5).
+Source: Lowy, Liu & Asi (2024), Algorithm 1, lines 10 and 11. Statement, proof and symbols:
+docs/privacy/outlier-mean.md (outlier-mean#o5).
 """
 
 import math

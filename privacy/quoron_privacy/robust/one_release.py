@@ -26,7 +26,15 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.robust import laplace_test, lottery
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import OneShot
-from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa, Kind, OutlierMean, best_mean, recounted_slack
+from quoron_privacy.robust.outlier_mean import (
+    LARGEST_COHORT,
+    RADII,
+    Kappa,
+    Kind,
+    OutlierMean,
+    best_mean,
+    recounted_slack,
+)
 
 Test = Literal["lottery", "laplace"]
 OneRelease = OneShot | LaplaceOneShot
@@ -97,6 +105,8 @@ def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
 
 def verify_scale(plan: OneRelease, scale: float, radius: float, dimension: int) -> None:
     """Raises VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
+    if not RADII[0] < radius < RADII[1]:
+        raise VerificationError(f"Expected a radius in {RADII}, got {radius:g}.")
     slack, least = recounted_slack(plan.mean, dimension), 2 * plan.mean.kappa / plan.mean.cohort_size
     for shift in (least, *plan.mean.shifts):
         truth = moved.mu(shift * radius * (1 + slack), scale, dimension)

@@ -55,6 +55,7 @@ loops = OnFirstUse("quoron_privacy.robust.outlier_mean_loops")
 
 REACH = 2.0**20  # in units of τ: answers farther from the reference are isolated before any arithmetic
 LARGEST_COHORT = 2**19
+RADII = 1e-100, 1e100  # τ is between
 REMOVAL_SLACK = 1e-6  # for κ = 2 neighbours are counted up to 2τ(1 + REMOVAL_SLACK), so that rounding keeps the core
 # Distances of declared neighbours are right to 1e-9, and a mean summed about one of its points to far less.
 _GEOMETRY = (1 + REMOVAL_SLACK) * (1 + 1e-8)
@@ -193,9 +194,9 @@ class OutlierMean:
         return min(40, 60 - (self.cohort_size * (self.ramp_high - self.ramp_low)).bit_length())
 
     def _checked(self, points: ArrayLike, radius: float, reference: Vector) -> Matrix:
-        if not (2 <= self.cohort_size <= LARGEST_COHORT and 1e-100 < radius < 1e100):
+        if not (2 <= self.cohort_size <= LARGEST_COHORT and RADII[0] < radius < RADII[1]):
             raise ConfigError(
-                f"Expected cohort_size in [2, {LARGEST_COHORT:,}] and radius in (1e-100, 1e100), got "
+                f"Expected cohort_size in [2, {LARGEST_COHORT:,}] and radius in {RADII}, got "
                 f"{self.cohort_size} and {radius}. Change the units."
             )
         rows = np.ascontiguousarray(points, dtype=np.float64)

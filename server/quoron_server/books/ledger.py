@@ -392,6 +392,8 @@ class Ledger:
         with self._database.together():  # or a commit between the two would look like a change
             rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
             last = self._of(_unreleased.c.round)
+            asked = sa.select(sa.func.max(_spent.c.round)).join(_runs, _runs.c.run == _spent.c.run)
+            complete = self._database.all(asked.where(_runs.c.run == self.run, _runs.c.model.is_not(None)))[0][0]
         before = [row for row in rows if row.round < -1]
         if tuple(row.round for row in before if row.round != EVALUATED) not in _BEFORE:
             raise self._changed()
@@ -399,6 +401,8 @@ class Ledger:
             self._check("commits", row._mapping)
         self._check_all("commits", rows[len(before) :], first=-1)
         if last and last[0].round is not None and (not rows or rows[-1].round != last[0].round):
+            raise self._changed()
+        if complete is not None and (not rows or rows[-1].round < complete):  # every question had led to a commit
             raise self._changed()
         return rows
 

@@ -1,9 +1,11 @@
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -65,6 +67,23 @@ class TestLedger:
         assert ledger.events() == []
         committing.join()
         assert ledger.events() == [{"asked": 2}]
+
+    @pytest.mark.parametrize("kept", [2, 1, 0])
+    def test_a_complete_run_whose_last_rounds_were_taken_out_has_changed(self, ledger, kept):
+        ledger.commit(-1, b"start", (), {})
+        for round_ in range(3):
+            ledger.spend(question(round_), users=2, gradient_evaluations=40)
+            ledger.commit(round_, b"next", (Release("gaussian", {"scale": 0.5}),), {"asked": 2})
+        ledger.finish(np.zeros(2))
+        assert len(ledger.events()) == 3
+        path = ledger.path
+        ledger.close()
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("DELETE FROM commits WHERE round >= ?", (kept,))
+        with Ledger.open(path) as again:
+            for read in (again.events, again.releases):
+                with pytest.raises(LedgerError, match="something in it has changed"):
+                    read()
 
     def test_a_spent_round_accepts_only_the_identical_question(self, ledger):
         ledger.spend(question(), users=2, gradient_evaluations=40)
