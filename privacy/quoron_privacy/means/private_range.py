@@ -26,10 +26,10 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
+from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.rotation import Signs, padded, rotate, rotate_back
@@ -134,9 +134,6 @@ def _weight(cost: int, epsilon: float) -> tuple[int, int]:
     return int(scaled.to_integral_value(ROUND_FLOOR)), exponent
 
 
-_ORDERS = (*range(2, 65), *range(72, 257, 8), *range(288, 1025, 32))
-
-
 def bounded_range_mu(epsilon: float) -> float:
     """Smallest μ for which every `epsilon`-bounded-range choice is μ-GDP, rounded up (private-mean#m1)."""
     positive(epsilon=epsilon)
@@ -198,36 +195,3 @@ def crude_mean_users(
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def renyi_ceiling(rate: float, rounds: int, rho: float, delta: float) -> float:
-    """ε at δ of `rounds` ρ-zCDP rounds, each on a uniform cohort of a share `rate`: independent of, and above, μ.
-
-    (1/(α-1)) ln(1 + q² C(α,2) min{4(e^ε(2) - 1), 2e^ε(2)} + Σ_{j≥3} 2 q^j C(α,j) e^((j-1) ε(j))), ε(j) = ρj, at integer
-    orders α only, for cohorts of a fixed size drawn without replacement, replace-one: that is where it is proved (Wang,
-    Balle & Kasiviswanathan 2019, Theorem 9). For checking, never for setting noise.
-    """
-    probability(delta=delta)
-    count(rounds=rounds)
-    non_negative(rho=rho)
-    if not 0 < rate <= 1:
-        raise ConfigError(f"Expected rate in (0, 1], got rate={rate}.")
-    return max(0.0, min(_converted(rounds * _renyi(rate, rho, order), order, delta) for order in _ORDERS))
-
-
-def _renyi(rate: float, rho: float, order: int) -> float:
-    """Rényi divergence of one round at an integer order; without sampling where that is better."""
-    plain = rho * order
-    if rate == 1 or rho == 0:
-        return plain
-    j = np.arange(2, order + 1, dtype=np.float64)
-    chosen = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
-    terms = j * math.log(rate) + chosen + math.log(2) + (j - 1) * rho * j
-    if rho < 10:
-        terms[0] = min(terms[0], 2 * math.log(rate) + chosen[0] + math.log(4 * math.expm1(2 * rho)))
-    return min(plain, float(logsumexp([0.0, *terms])) / (order - 1))
-
-
-def _converted(divergence: float, order: int, delta: float) -> float:
-    """ε at δ of a Rényi divergence (Canonne, Kamath & Steinke 2020, Proposition 12)."""
-    return divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
