@@ -182,18 +182,8 @@ def killed_by(mutant: Mutant, copy: Path, tests: list[str], seconds: float) -> s
     place.write_bytes(mutant.applied(original))
     chosen = copy / "chosen"
     chosen.write_text("\n".join(tests), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-xqrfE",
-        "-n0",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        f"@{chosen}",
-    ]
+    options = ["-m", "pytest", "-xqrfE", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [sys.executable, *options, f"@{chosen}"]
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment(copy), capture_output=True, timeout=seconds, text=True)
     except subprocess.TimeoutExpired:

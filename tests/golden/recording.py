@@ -276,7 +276,7 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
         yield f"schema {module.__name__.removeprefix('quoron_server.')}", [" ".join(words) for words in tables]
 
 
-# What is recorded, in which parts, of which each can be recorded by itself.
+# What is recorded, and the parts of it that are compared one at a time.
 RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tuple[str, Any]]]]] = {
     "plans": (tuple(PLANNED), plans),
     "guarantees": (VARIANTS, guarantees),

@@ -447,7 +447,7 @@ def test_a_radius_that_no_outlier_mean_takes_is_refused_before_anybody_is_asked(
     radii = [parameters for where, parameters in tampered(plan.parameters, wrong) if where.endswith("radius")]
     assert len(radii) >= 2
     for parameters in radii:
-        with pytest.raises(VerificationError, match="Expected a radius"):
+        with pytest.raises(VerificationError, match="Expected radius in"):
             ITERATES.verify(replace(plan, parameters=parameters))
 
 

@@ -7,6 +7,7 @@ import pytest
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.special import log_ndtr
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError
@@ -98,6 +99,14 @@ def test_pure_mu_covers_randomised_response(pure):
     mu = gdp.pure_mu(pure)
     for epsilon in np.linspace(-pure - 1, pure + 1, 41):
         assert gdp.delta_for(mu, float(epsilon)) >= gdp.randomised_response_delta(float(epsilon), pure, 1) - 1e-8
+
+
+@pytest.mark.parametrize("pure", [0.0, 1e-12, 1e-6, 0.1, 3.0, 40.0, 300.0, 700.0, 1400.0])
+def test_pure_mu_is_never_below_the_truth_and_next_to_it(pure):
+    mu, truth = gdp.pure_mu(pure), -np.logaddexp(0.0, pure)  # ln of the chance that a response is a lie
+    assert log_ndtr(-mu / 2) <= truth + 1e-12 * abs(truth)
+    if math.isfinite(mu):
+        assert log_ndtr(-(mu * (1 - 1e-10) - 1e-10) / 2) >= truth
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
 def verify_scale(plan: OneRelease, scale: float, radius: float, dimension: int) -> None:
     """Raises VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
     if not RADII[0] < radius < RADII[1]:
-        raise VerificationError(f"Expected a radius in {RADII}, got {radius:g}.")
+        raise VerificationError(f"Expected radius in {RADII}, got {radius:g}.")
     slack, least = recounted_slack(plan.mean, dimension), 2 * plan.mean.kappa / plan.mean.cohort_size
     for shift in (least, *plan.mean.shifts):
         truth = moved.mu(shift * radius * (1 + slack), scale, dimension)

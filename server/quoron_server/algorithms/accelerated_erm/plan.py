@@ -16,7 +16,7 @@ from quoron_privacy.release import Adjacency
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
-from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, recounted_slack
+from quoron_privacy.robust.outlier_mean import RADII, Kappa, Kind, OutlierMean, best_mean, recounted_slack
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.accelerated_erm.noise import removing
@@ -99,7 +99,7 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
         ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
         ("0 < strength <= smoothness", 0 < phase.strength <= phase.smoothness < math.inf),
         ("regularisation >= 0", 0 <= phase.regularisation < math.inf),
-        ("radius > 0", 0 < phase.radius < math.inf),
+        (f"radius in {RADII}", RADII[0] < phase.radius < RADII[1]),
         (
             "smoothing exactly where the loss is not smooth",
             (p.smoothing is None) == (problem.smoothness is not None),

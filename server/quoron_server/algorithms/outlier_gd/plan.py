@@ -15,7 +15,7 @@ from scipy.special import chdtrc, chdtri
 
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
-from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, removing, threshold_noise
@@ -50,7 +50,7 @@ class OutlierGDOptions:
     step_size: float | None = None
     test: Literal["auto", "above-threshold", "lottery"] = "auto"
     aggregate: Literal["weighted", "random"] = "weighted"  # random: with the lottery only
-    kappa: Literal[1, 2] | None = None
+    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared hostile users 1
     radius: float | None = None  # τ, from public knowledge
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps; 0 is none
     suffix: int | None = None  # iterates averaged
@@ -93,7 +93,7 @@ def verify(plan: Plan) -> None:
         (f"4 <= cohort_size <= {plan.problem.users}", 4 <= p.cohort_size <= plan.problem.users),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds),
         ("step_size > 0", p.step_size > 0),
-        ("radius > 0", p.radius > 0),
+        (f"radius in {RADII}", RADII[0] < p.radius < RADII[1]),
         ("an account of this cohort", mean.cohort_size == p.cohort_size),
         ("the aggregate named", (mean.kind == "weighted") == (p.aggregate == "weighted-mean")),
         ("the test named", isinstance(p.accounting, SubsampledLottery) == (p.test == "lottery")),
