@@ -6,7 +6,6 @@ processors round sums differently.
 """
 
 import ast
-import dataclasses
 import hashlib
 import json
 import math
@@ -27,6 +26,8 @@ from sqlalchemy.schema import CreateTable
 
 import quoron
 from contracts import doors, scenes
+from golden.plain import plain
+from golden.releases import RELEASES, releases
 from quoron.cli.app import invoke
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
@@ -42,10 +43,9 @@ from quoron_server.service import helping, masked_sums
 from quoron_server.wording import plan_json
 
 FOLDER = Path(__file__).parent
-DIGITS, TOLERANCE = 12, 1e-9
+TOLERANCE = 1e-9
 VARIANTS = tuple(dict.fromkeys((*ALGORITHMS, *scenes.SMALL)))
 SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, database)
-LONGEST = 8  # numbers of a list that are written one by one
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
 PROBLEMS: Mapping[str, Sequence[str]] = {
@@ -101,27 +101,6 @@ PLANNED = {**PROBLEMS} | {
     for name, info in ALGORITHMS.items()
     if info.printed is not None
 }
-
-
-def plain(value: Any) -> Any:
-    """Numbers, texts, lists and mappings; floats with twelve digits, long lists by length, ends and sum."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"": type(value).__name__} | {
-            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.ravel().tolist())
-    if isinstance(value, list | tuple):
-        if len(value) > LONGEST and all(isinstance(part, int | float) for part in value):
-            return [len(value), plain(value[0]), plain(value[-1]), plain(math.fsum(value))]
-        return [plain(part) for part in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
-    return value if isinstance(value, bool | int | str | None) else str(value)
 
 
 def plans(_: Path, problem: str) -> Iterator[tuple[str, Any]]:
@@ -282,6 +261,7 @@ RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tupl
     "guarantees": (VARIANTS, guarantees),
     "runs": (VARIANTS, runs),
     "models": (tuple(ALGORITHMS), models),
+    "releases": (tuple(RELEASES), releases),
     "wire": (VARIANTS, wire),
     "errors": (("",), errors),
     "tables": (("",), tables),

@@ -1,0 +1,116 @@
+"""What is released of tables that people hold: models, figures, ranges, means and searches, under noise of a known key.
+
+The noise is the real one, ChaCha20; only the key, which the operating system draws otherwise, is the same again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+
+import quoron
+from golden.plain import plain
+from patients import patients
+from quoron.declare import declare
+from quoron_privacy.noise.sources import SecureNoise
+
+KEY = bytes(range(1, 33))
+ASKED = ("histogram of age", "count by ward", "mean of dose by ward", "quantiles of dose at 0.1, 0.9", "median of age")
+DECLARED: Mapping[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}
+
+
+def visits(users: int, rows: int = 2) -> pd.DataFrame:
+    """Patients on three wards, one of them rare, admitted within two years; some cells are missing."""
+    table = patients(users, spread=8.0, rows=rows)
+    ward = np.array(["north", "south", "west"])[np.searchsorted([60, 98], table.age)]
+    day = pd.Timestamp("2023-01-01") + pd.to_timedelta((table.dose * 146).astype(int), unit="D")
+    gaps = table.dose.where(np.arange(len(table)) % 19 > 0)
+    ill = table.ill.map({True: "yes", False: "no"})
+    return table.assign(ill=ill, ward=ward, admitted=day, dose=gaps)
+
+
+def _figures(evaluation: Any) -> list[Any]:
+    return [plain(figure) for figure in evaluation.figures]
+
+
+def _trained(users: int = 6000, **given: Any) -> dict[str, Any]:
+    """A model of a table, its rounds, the guarantee, and how good it is for people who were held out."""
+    run = quoron.train(visits(users), **{"user": "who", "label": "ill", "epsilon": 8.0, "delta": 1e-5} | given)
+    found = {"weights": run.model.weights, "rounds": run.summary.rounds, "statement": run.statement}
+    return plain(found | {"evaluation": run.evaluation and _figures(run.evaluation), "health": run.health})
+
+
+def _evaluated() -> Any:
+    model = quoron.simulate(visits(6000), user="who", label="ill", epsilon=8.0, simulation_seed=3, **DECLARED).directory
+    return _figures(quoron.evaluate(model, visits(5000), user="who", epsilon=4.0, delta=1e-5))
+
+
+def _statistics(**given: Any) -> Any:
+    found = quoron.statistics(visits(20_000), list(ASKED), user="who", epsilon=4.0, delta=1e-6, **given)
+    return {"statement": found.statement, "rows": [plain(row) for row in found.rows]}
+
+
+def _ranges() -> Any:
+    columns: dict[str, Any] = {"numeric": ["age", "dose"], "dates": ["admitted"], "categorical": ["ward", "ill"]}
+    return declare(visits(30_000), user="who", epsilon=4.0, delta=1e-6, items=True, **columns).toml().splitlines()
+
+
+def _mean(**given: Any) -> Any:
+    values = np.random.default_rng(1).normal(3.0, 1.0, size=(20_000, 3))
+    found = quoron.private_mean(values, 2.0, 1e-6, bound=1000.0, **given)
+    return {"statement": found.statement, "value": plain(found.value)}
+
+
+def _tuned() -> Any:
+    tried: dict[str, Any] = {"loss.ridge": [0, 0.1]}
+    privacy = quoron.Privacy(8.0, 1e-5, simulation_seed=3)
+    run = quoron.tune(visits(6000), user="who", label="ill", vary=tried, privacy=privacy, **DECLARED)
+    return plain({"weights": run.model.weights, "statement": run.statement})
+
+
+def _rows() -> Any:
+    points = np.random.default_rng(2).normal(size=(2000, 6))
+    run = quoron.train_rows(
+        lambda users, at: at - points[users],
+        users=2000,
+        dimension=6,
+        privacy=quoron.Privacy(4.0, 1e-5, simulation_seed=3),
+        method=quoron.Method("dp-sgd-wor", radius=3.0, clip_norm=4.0, items_per_user=1),
+    )
+    return plain({"model": run.model, "statement": run.statement})
+
+
+AGES: Mapping[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "categorical": {"ward": ["north", "south"]}}
+RELEASES: Mapping[str, Callable[[], Any]] = {
+    "train declared": lambda: _trained(**DECLARED),
+    "train undeclared": lambda: _trained(20_000),
+    "train undeclared with classes weighted and people held out": lambda: _trained(
+        20_000, evaluate=0.3, class_weight="balanced"
+    ),
+    "train zero-out": lambda: _trained(
+        privacy=quoron.Privacy(adjacency="zero-out"), settings=["train.users=7000"], **DECLARED
+    ),
+    "evaluate": _evaluated,
+    "statistics undeclared": _statistics,
+    "statistics declared": lambda: _statistics(**AGES),
+    "declare": _ranges,
+    "mean": _mean,
+    "mean of a known spread": lambda: _mean(spread=1.0),
+    "mean of the local model": lambda: _mean(method="local", simulation_seed=3),
+    "mean, robust": lambda: _mean(spread=6.0, outliers=0.01),
+    "tune": _tuned,
+    "train rows": _rows,
+}
+
+
+def releases(folder: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """One release, in an empty folder with a ledger of its own."""
+    key = mock.patch.object(SecureNoise, "fresh", classmethod(lambda cls: cls(KEY)))
+    drawn = mock.patch.multiple("secrets", token_hex=lambda size: "0" * 2 * size, randbits=lambda bits: bits)
+    ledger = mock.patch.dict("os.environ", {"QUORON_LEDGER": str(folder / "lifetime.sqlite")})
+    with chdir(folder), key, drawn, ledger:
+        yield name, RELEASES[name]()
