@@ -1,10 +1,14 @@
-"""What is released of tables that people hold: models, figures, ranges, means and searches, under noise of a known key.
+"""Private releases of tables: models, figures, ranges, means and searches, and what each charges to the ledger.
 
-The noise is the real one, ChaCha20; only the key, which the operating system draws otherwise, is the same again.
+Everything is as for real, ChaCha20 included; only what the operating system draws otherwise comes again.
 """
 
+import json
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir
+from contextlib import chdir, closing
+from hashlib import blake2b
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,16 +20,14 @@ import quoron
 from golden.plain import plain
 from patients import patients
 from quoron.declare import declare
-from quoron_privacy.noise.sources import SecureNoise
 
-KEY = bytes(range(1, 33))
 ASKED = ("histogram of age", "count by ward", "mean of dose by ward", "quantiles of dose at 0.1, 0.9", "median of age")
 DECLARED: Mapping[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}
 
 
-def visits(users: int, rows: int = 2) -> pd.DataFrame:
+def visits(users: int) -> pd.DataFrame:
     """Patients on three wards, one of them rare, admitted within two years; some cells are missing."""
-    table = patients(users, spread=8.0, rows=rows)
+    table = patients(users, spread=8.0)
     ward = np.array(["north", "south", "west"])[np.searchsorted([60, 98], table.age)]
     day = pd.Timestamp("2023-01-01") + pd.to_timedelta((table.dose * 146).astype(int), unit="D")
     gaps = table.dose.where(np.arange(len(table)) % 19 > 0)
@@ -45,7 +47,8 @@ def _trained(users: int = 6000, **given: Any) -> dict[str, Any]:
 
 
 def _evaluated() -> Any:
-    model = quoron.simulate(visits(6000), user="who", label="ill", epsilon=8.0, simulation_seed=3, **DECLARED).directory
+    simulated = quoron.simulate(visits(6000), user="who", label="ill", epsilon=8.0, simulation_seed=3, **DECLARED)
+    model = simulated.directory
     return _figures(quoron.evaluate(model, visits(5000), user="who", epsilon=4.0, delta=1e-5))
 
 
@@ -67,8 +70,7 @@ def _mean(**given: Any) -> Any:
 
 def _tuned() -> Any:
     tried: dict[str, Any] = {"loss.ridge": [0, 0.1]}
-    privacy = quoron.Privacy(8.0, 1e-5, simulation_seed=3)
-    run = quoron.tune(visits(6000), user="who", label="ill", vary=tried, privacy=privacy, **DECLARED)
+    run = quoron.tune(visits(6000), user="who", label="ill", epsilon=8.0, delta=1e-5, vary=tried, **DECLARED)
     return plain({"weights": run.model.weights, "statement": run.statement})
 
 
@@ -78,7 +80,8 @@ def _rows() -> Any:
         lambda users, at: at - points[users],
         users=2000,
         dimension=6,
-        privacy=quoron.Privacy(4.0, 1e-5, simulation_seed=3),
+        epsilon=4.0,
+        delta=1e-5,
         method=quoron.Method("dp-sgd-wor", radius=3.0, clip_norm=4.0, items_per_user=1),
     )
     return plain({"model": run.model, "statement": run.statement})
@@ -100,17 +103,36 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
     "declare": _ranges,
     "mean": _mean,
     "mean of a known spread": lambda: _mean(spread=1.0),
-    "mean of the local model": lambda: _mean(method="local", simulation_seed=3),
+    "mean of the local model": lambda: _mean(method="local"),
     "mean, robust": lambda: _mean(spread=6.0, outliers=0.01),
     "tune": _tuned,
     "train rows": _rows,
 }
 
 
+def _drawn() -> Callable[[int], bytes]:
+    """Bytes that come again, and are others at every call, as the operating system's are."""
+    calls = count()
+    return lambda size: blake2b(str(next(calls)).encode(), digest_size=size).digest()
+
+
+def _account(ledger: Path) -> dict[str, Any] | None:
+    """What a release charges, and the kinds of its entries in their order; None where it charges nothing."""
+    if not ledger.exists():
+        return None
+    with closing(sqlite3.connect(ledger)) as opened:
+        rows = opened.execute("SELECT kind, payload FROM population ORDER BY sequence").fetchall()
+    charges = [json.loads(payload) for kind, payload in rows if kind == "charge"]
+    kept = [{key: value for key, value in charge.items() if key not in ("software", "statement")} for charge in charges]
+    return {"kinds": [kind for kind, _ in rows], "charges": plain(kept)}
+
+
 def releases(folder: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """One release, in an empty folder with a ledger of its own."""
-    key = mock.patch.object(SecureNoise, "fresh", classmethod(lambda cls: cls(KEY)))
-    drawn = mock.patch.multiple("secrets", token_hex=lambda size: "0" * 2 * size, randbits=lambda bits: bits)
-    ledger = mock.patch.dict("os.environ", {"QUORON_LEDGER": str(folder / "lifetime.sqlite")})
-    with chdir(folder), key, drawn, ledger:
-        yield name, RELEASES[name]()
+    """One release and what it charges, in an empty folder with an empty ledger."""
+    ledger = folder / "lifetime.sqlite"
+    drawn = mock.patch.multiple(
+        "secrets", token_bytes=_drawn(), token_hex=lambda size: "0" * 2 * size, randbits=lambda bits: bits
+    )
+    with chdir(folder), drawn, mock.patch.dict("os.environ", {"QUORON_LEDGER": str(ledger)}):
+        released = RELEASES[name]()
+        yield name, {"released": released, "ledger": _account(ledger)}
