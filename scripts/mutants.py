@@ -5,8 +5,12 @@
 
 A mutant is tried on a copy of the packages, which comes before the installed ones in PYTHONPATH. All tests run once
 first, to see which of them reach which line and how long they take. A mutant is then shown to the tests that reach its
-line, the quickest first, until a quarter of --seconds is full; one that imports alone execute, to all of its file.
-Compiled kernels are left out: they are shipped as they were compiled.
+line, the quickest first, until a quarter of --seconds is full; one that imports alone execute, to all of its file; one
+of a compiled loop, whose lines no tracer sees, to those that reach a line that calls a loop of its file.
+
+Left out is what changes no behaviour, or none that a test could be sure of: compiled kernels (they are shipped as they
+were compiled); `strict=` of zip and what only describes a class or a column (`repr=`, `slots=`, `nullable=` ...);
+numbers below 1e-6, which are slacks of rounding.
 """
 
 import argparse
@@ -49,6 +53,8 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
+DESCRIBING = ("strict", "repr", "slots", "frozen", "kw_only", "compare", "nullable", "autoincrement", "index")
+SLACK = 1e-6
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "ceil": "floor", "floor": "ceil"}
 
 
@@ -83,6 +89,8 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 def _nodes(node: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
+    if (isinstance(node, ast.keyword) and node.arg in DESCRIBING) or _is_slack(node):
+        return
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
             continue
@@ -91,6 +99,16 @@ def _nodes(node: ast.AST) -> Iterator[ast.expr]:
                 yield from _nodes(child)
     if isinstance(node, ast.expr):
         yield node
+
+
+def _is_slack(node: ast.AST) -> bool:
+    """1e-12, and 1 + 1e-12."""
+    match node:
+        case ast.Constant(float() as value):
+            return 0 < abs(value) < SLACK
+        case ast.BinOp(ast.Constant(), ast.Add() | ast.Sub(), right):
+            return _is_slack(right)
+    return False
 
 
 def _changes(node: ast.expr) -> Iterator[ast.expr]:
@@ -129,12 +147,33 @@ class Reached:
     def tests(self, mutant: Mutant, budget: float) -> list[str]:
         """Those that reach the mutant's line, the quickest first, within a budget of seconds, but at least one."""
         lines = self.data.contexts_by_lineno(str(self.copy / mutant.path))
-        here = set(lines.get(mutant.line, ())) - {""} or {name for names in lines.values() for name in names if name}
+        if mutant.path.stem.endswith("_loops"):
+            here = self._calling(mutant.path)
+        else:
+            here = set(lines.get(mutant.line, ())) or {name for names in lines.values() for name in names}
         quickest = sorted((name for name in here if name in self.seconds), key=self.seconds.__getitem__)
         ends = accumulate(self.seconds[name] for name in quickest)
         return [
             name for place, (name, end) in enumerate(zip(quickest, ends, strict=True)) if end <= budget or not place
         ]
+
+    def _calling(self, loops: Path) -> set[str]:
+        """Tests that reach a line that calls a loop of this module, or of a module of loops that imports it."""
+        texts = {
+            path: path.read_text(encoding="utf-8") for part in PACKAGES for path in (self.copy / part).rglob("*.py")
+        }
+        compiled = {path: text for path, text in texts.items() if path.stem.endswith("_loops")}
+        module = self.copy / loops
+        within = [text for path, text in compiled.items() if path == module or f".{loops.stem} import" in text]
+        names = [name for text in within for name in re.findall(r"^def (\w+)", text, re.MULTILINE)]
+        calls = re.compile(rf"\b({'|'.join(names)})\(")
+        found = set[str]()
+        for path, text in texts.items():
+            if "_loops" in text and path not in compiled:
+                lines = self.data.contexts_by_lineno(str(path))
+                called = [number for number, line in enumerate(text.splitlines(), 1) if calls.search(line)]
+                found.update(*(lines.get(number, ()) for number in called))
+        return found
 
 
 class Durations:

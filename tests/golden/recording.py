@@ -26,6 +26,8 @@ from sqlalchemy.schema import CreateTable
 
 import quoron
 from contracts import doors, scenes
+from golden.constants import PROBLEMS as CONSTANTS
+from golden.constants import constants
 from golden.plain import plain
 from golden.releases import RELEASES, releases
 from quoron.cli.app import invoke
@@ -258,6 +260,7 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
 # What is recorded, and the parts of it that are compared one at a time.
 RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tuple[str, Any]]]]] = {
     "plans": (tuple(PLANNED), plans),
+    "constants": (tuple(CONSTANTS), constants),
     "guarantees": (VARIANTS, guarantees),
     "runs": (VARIANTS, runs),
     "models": (tuple(ALGORITHMS), models),
