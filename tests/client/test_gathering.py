@@ -49,7 +49,6 @@ LABELS = [
 ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0, 7.0, 11.0, 11.000001, 5e-324, 1e300, -1.7e308]
 SAID = ["", "x", "y", "1", " 7e1 ", "3,5", "nan", "true", "1e400", "-2", "0", "2.5", "é"]
 TYPES = [pa.float64(), pa.float32(), pa.int8(), pa.int64(), pa.uint64(), pa.bool_(), pa.string(), pa.null()]
-WHO = st.one_of(st.integers(0, 5), st.integers(0, 5).map("u{}".format))
 
 
 def column(draw, kind, rows):

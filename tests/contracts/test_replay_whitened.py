@@ -21,7 +21,6 @@ from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import Plan
 
 NAME = "whitened-tracking"
-LAST = SMALL[NAME]["rounds"]
 CORNERS = (  # radii of `neighbours.edges`: C, ¾ C, ⅔ C, 2 C; directions 0 and 1 are opposite
     *((threshold(0, 0), threshold(radius, 1, near)) for radius in range(4) for near in range(3)),
     *((threshold(radius, 0, near), ABSENT) for radius in range(4) for near in range(3)),

@@ -212,8 +212,6 @@ def test_losses_whose_slope_jumps_are_smoothed_on_request_or_descended_as_they_a
     assert INFO.plan(rough, PRIVACY, INFO.options(), "calibrated", 7).cost.rounds >= 1
 
 
-def wrong_core(account):
-    return replace(account, mean=replace(account.mean, core=account.mean.core - 9))
 
 
 @pytest.mark.parametrize("name", ["outlier-gd", "outlier-gd/above-threshold", "outlier-gd/random"])
