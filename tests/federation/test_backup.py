@@ -141,19 +141,6 @@ def test_a_backup_that_has_changed_is_refused(tmp_path: Path) -> None:
             restore(tmp_path / "c", other(tmp_path))
 
 
-def test_a_backup_older_than_a_kept_head_is_refused(tmp_path: Path) -> None:
-    filled(other(tmp_path, "books"))
-    backed_up(other(tmp_path, "books"), tmp_path / "b")
-    with Database(other(tmp_path, "books")) as database:
-        population = PopulationLedger(database)
-        older = population.verify()
-        population.charge("more", "everyone", epsilon=1.0, delta=1e-6)
-        newer = population.verify()
-    with pytest.raises(LedgerError, match=newer[:8]):
-        restore(tmp_path / "b", other(tmp_path), head=newer)
-    assert restore(tmp_path / "b", other(tmp_path), head=older).held
-
-
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     filled(other(tmp_path, "books"))
     backed_up(other(tmp_path, "books"), tmp_path / "b")

@@ -3,7 +3,6 @@
 import asyncio
 import datetime as dt
 import json
-import logging
 from pathlib import Path
 
 import grpc
@@ -357,36 +356,6 @@ class TestTheList:
         (own / "client-1.key").write_bytes((own / "coordinator.key").read_bytes())
         with pytest.raises(IdentityError, match=r"to be the key of .*client-1\.pem"):
             certificates.issue(own, "client-1", days=200, renew=True)
-
-    @pytest.mark.parametrize("name", ["authority", "authority-2"])
-    def test_has_no_client_with_an_authoritys_name(self, own: Path, name: str) -> None:
-        with pytest.raises(ConfigError, match="Expected a name"):
-            certificates.issue(own, name, days=1)
-
-    def test_is_of_one_who_warns_the_client_in_its_log(
-        self, own: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        certificates.issue(own, "client-0", days=12.4, renew=True)
-
-        async def scene() -> None:
-            stop = asyncio.Event()
-            config = client_config(
-                "127.0.0.1:1",
-                own,
-                "client-0",
-                write_items(tmp_path, 1)[0],
-                tmp_path / "record.sqlite",
-                retry_seconds=0.01,
-            )
-            client = asyncio.create_task(run_client(config, stop=stop))
-            await until(lambda: "ends in" in caplog.text)
-            stop.set()
-            await client
-
-        with caplog.at_level(logging.INFO):
-            carried_out(scene())
-        assert "client-0.pem ends in 12 days. Renew it before" in caplog.text
-        assert "authority.pem ends" not in caplog.text
 
 
 def test_health_warns_of_what_is_shown_and_of_ones_own_files(own: Path, tmp_path: Path) -> None:

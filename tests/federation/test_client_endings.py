@@ -201,14 +201,3 @@ class TestAnotherInTheCoordinatorsPlace:
                 return client.done()
 
         assert not carried_out(scenario())
-
-
-class TestTheWaitBetweenTwoTries:
-    def test_grows_to_a_minute_while_conversations_are_shorter_than_it_and_begins_anew_after_a_longer_one(self):
-        waits = [0.0]
-        for _ in range(12):
-            waits.append(session.next_wait(waits[-1], first=0.5, lasted=0.0))
-        assert waits[:5] == [0.0, 0.5, 1.0, 2.0, 4.0]
-        assert waits[-1] == 60.0
-        assert session.next_wait(waits[-1], first=0.5, lasted=61.0) == 0.5
-        assert session.next_wait(0.0, first=100.0, lasted=0.0) == 100.0

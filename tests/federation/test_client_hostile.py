@@ -158,12 +158,6 @@ class TestOfARunItTakesPartIn:
         assert our_logs.text.count("No answer in round") == 1
         assert "Traceback" not in our_logs.text
 
-    def test_the_announced_domain_and_points_far_off_are_answered(self, data: Path) -> None:
-        """A public point tells nothing by itself; what it makes of the items is clipped, or rejected, as any answer."""
-        found = attacked(data, asking(asked(HERE, 0), asked(FAR, 1), asked(replace(VECTOR, gradient=FAR), 2)))
-        assert found[0] == ANSWERED
-        assert found[2] == MISSING  # two answers were announced
-
     def test_other_terms_than_the_first_ones_are_refused(self, data: Path) -> None:
         changes = [{"rounds": 10}, {"epsilon": 0.1}, {"participations": 1000}, {"statement": "nothing"}]
 
@@ -214,15 +208,6 @@ class TestFloods:
 
         assert attacked(data, script) == (MISSING, ANSWERED)
         assert spent(data) == pytest.approx(1.0 + 28e-3)
-
-    def test_of_questions_are_refused_one_by_one(self, data: Path) -> None:
-        async def script(fake: FakeCoordinator) -> set[int]:
-            for number in range(1000):
-                await fake.to_say.put(federation.ServerMessage(question=asked(number=number, run="unknown")))
-            return {(await fake.hears("answer")).status for _ in range(1000)}
-
-        assert attacked(data, script) == {MISSING}
-        assert spent(data) == 0.0
 
     def test_of_features_make_fewer_items(self, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = table.own_items(data, read_terms("r", terms()))

@@ -48,13 +48,6 @@ class TestOneAnswer:
         assert record.keep("r", 0, OTHER, b"answer") is None
         assert record.objection("r", 0) == "the round was already answered, to another question"
 
-    def test_outlives_the_process(self, tmp_path, record):
-        record.keep("r", 0, Q, b"answer")
-        record.close()
-        with opened(tmp_path) as again:
-            assert again.recall("r", 0, Q) == b"answer"
-            assert again.keep("r", 0, OTHER, b"answer") is None
-
     def test_is_one_between_two_processes_of_one_record(self, tmp_path, record):
         with opened(tmp_path) as beside:
             assert record.recall("r", 0, Q) is None
@@ -74,10 +67,6 @@ class TestOneAnswer:
         assert record.recall("r", 0, Q) is None
         assert record.keep("r", 0, Q, b"answer") == b"answer", "with room it goes on"
 
-    def test_is_refused_without_an_agreement(self, record):
-        assert record.keep("other run", 0, Q, b"answer") is None
-        assert record.objection("other run", 0) == "the run was not agreed to"
-
 
 class TestParticipations:
     def test_are_as_many_as_the_plan_counts_and_no_more(self, record):
@@ -92,16 +81,6 @@ class TestParticipations:
         assert record.objection("r", 1, spends=(0.5, 0.0)) == "local reports would spend more than was agreed to"
         assert record.objection("r", 1, spends=(0.0, 1e-9)) == "local reports would spend more than was agreed to"
         assert record.keep("r", 1, Q, b"answer", spends=(0.25, 0.0)) == b"answer"
-
-    def test_are_counted_without_a_look_at_the_answers(self, tmp_path, record):
-        """Which are megabytes where models are wide: a row of them is reached by an index and ends with its answer."""
-        with sqlite3.connect(tmp_path / "record.sqlite") as database:
-            (without_rowid,) = database.execute("SELECT wr FROM pragma_table_list WHERE name = 'answers'").fetchone()
-            columns = [row[1] for row in database.execute("PRAGMA table_info(answers)")]
-            plan = database.execute("EXPLAIN QUERY PLAN SELECT round, epsilon FROM answers WHERE run = 'r'").fetchall()
-        assert not without_rowid
-        assert columns[-1] == "answer"
-        assert "USING INDEX" in plan[0][3]
 
 
 class TestTerms:
@@ -134,18 +113,6 @@ class TestTheLimits:
                 assert (objection is None, kept is not None) == (number < 10, number < 10), number
             assert record.spent[0] == 1.0
 
-    @pytest.mark.parametrize(
-        ("limits", "said"),
-        [
-            ((0.5, 1e-3), "its ε = 1 and the 0 spent before exceed the lifetime limit 0.5"),
-            ((9.0, 1e-7), "its δ = 1e-06 and the 0 spent before exceed the lifetime limit 1e-07"),
-        ],
-    )
-    def test_hold_for_both_numbers(self, tmp_path, limits, said):
-        with opened(tmp_path, *limits) as record:
-            assert record.agree(agreement()).startswith(said)
-            assert record.keep("r", 0, Q, b"answer") is None
-
     def test_hold_between_runs_whichever_is_asked_first(self, tmp_path):
         """Which were asked may be secret, so it decides nothing."""
         with opened(tmp_path, epsilon=1.5) as record:
@@ -166,12 +133,6 @@ class TestTheLimits:
             assert record.spent == (1.0, 1e-6)
             assert record.agree(agreement("c")) is not None
             assert record.agree(agreement("a")) is not None
-
-    def test_are_raised_for_a_run_that_is_announced_again(self, tmp_path):
-        with opened(tmp_path, epsilon=0.5) as record:
-            assert record.agree(agreement()) is not None
-        with opened(tmp_path, epsilon=1.0) as record:
-            assert record.agree(agreement()) is None
 
     def test_of_a_run_already_charged_are_not_asked_for_again(self, tmp_path):
         with opened(tmp_path, epsilon=1.0) as record:
@@ -371,13 +332,6 @@ class TestWhatACoordinatorSays:
             assert (record.keep("r", 0, Q, b"answer") is None) == ("r" not in known)
             assert record.agree(agreement("r")) is None
             assert record.spent[0] == spent + ("r" not in known)
-
-    def test_lowers_nothing(self, tmp_path, record):
-        record.keep("r", 0, Q, b"answer")
-        for said in ((), (("r", 0.0, 0.0),)):
-            record.witness(said)
-            assert record.spent == (1.0, 1e-6)
-        assert record.keep("r", 0, OTHER, b"another") is None
 
 
 # Clients of one record, killed and started again; each prints what it sends, which happens after the record has it.

@@ -3,7 +3,6 @@
 import logging
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from federation.conversation import CONVOLVED, GRADIENT, RANGE, VECTOR, D, asked, converse, terms, values
@@ -53,20 +52,6 @@ class TestAnswers:
 
         assert converse(data, script) == converse(data, script)
 
-    @pytest.mark.parametrize("every", [False, True])
-    def test_of_users_without_usable_items_are_rejected_and_other_rows_are_left_out(self, data, every):
-        table = pd.read_csv(data)
-        table.loc[slice(None) if every else 2, "age"] = np.nan
-        table.to_csv(data, index=False)
-
-        async def script(fake):
-            assert await fake.announce("r", terms())
-            return await fake.ask(asked())
-
-        found, status = values(converse(data, script))
-        assert (status == Status.REJECTED) == bool(every)
-        assert found.any() != bool(every)
-
 
 class TestRefusals:
     """All look alike: a status, and nothing else."""
@@ -92,21 +77,6 @@ class TestRefusals:
         assert refused.status == federation.STATUS_MISSING
         assert not any(refused.values.data)
         assert answered.status == federation.STATUS_ANSWERED
-
-    def test_of_another_question_in_an_answered_round(self, data):
-        async def script(fake):
-            await fake.announce("r", terms())
-            other = AverageGradient(-GRADIENT.points, (1.0,))
-            return [(await fake.ask(asked(task))).status for task in (GRADIENT, other, GRADIENT)]
-
-        assert converse(data, script) == [Status.ANSWERED, Status.MISSING, Status.ANSWERED]
-
-    def test_of_more_answers_than_the_plan_counts(self, data):
-        async def script(fake):
-            await fake.announce("r", terms())
-            return [(await fake.ask(asked(number=number))).status for number in (0, 3, 4, 3)]
-
-        assert converse(data, script) == [Status.ANSWERED, Status.ANSWERED, Status.MISSING, Status.ANSWERED]
 
     def test_of_answers_that_are_not_private_in_a_local_run(self, data):
         async def script(fake):
@@ -135,15 +105,6 @@ class TestRefusals:
         assert converse(data, script) == wanted  # 0.9 for local reports, otherwise twice that
         with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             assert record.spent[0] == (0.9 if exposure == "local" else 1.8)
-
-    def test_of_a_run_that_has_ended(self, data):
-        async def script(fake):
-            await fake.announce("r", terms())
-            before = await fake.ask(asked())
-            await fake.to_say.put(federation.ServerMessage(ended=federation.Ended(run="r", how="complete")))
-            return before.status, (await fake.ask(asked())).status
-
-        assert converse(data, script) == (Status.ANSWERED, Status.MISSING)
 
     @pytest.mark.parametrize(("how", "spent"), [("cancelled", 1.5), ("unasked", 0.0)])
     def test_of_a_run_in_which_nobody_was_asked_cost_nothing(self, data, how, spent):
@@ -219,25 +180,6 @@ class TestConsent:
         with caplog.at_level(logging.WARNING):
             assert converse(data, script, **options) == (False, Status.MISSING, False)
         assert said in caplog.text
-
-    def test_is_given_for_an_exposure_that_the_owner_accepts(self, data):
-        async def script(fake):
-            return await fake.announce("r", terms(exposure="model"))
-
-        assert converse(data, script, accept_exposures=("model",))
-
-    def test_of_a_local_run_is_charged_as_announced(self, data):
-        async def script(fake):
-            return await fake.announce("r", terms(exposure="local", adjacency="zero-out", epsilon=2.0))
-
-        assert converse(data, script)
-
-    def test_holds_for_the_terms_as_they_were(self, data):
-        async def script(fake):
-            first = [await fake.announce("r", terms()) for _ in range(2)]
-            return [*first, await fake.announce("r", terms(epsilon=0.5)), (await fake.ask(asked())).status]
-
-        assert converse(data, script) == [True, True, False, Status.ANSWERED]
 
     def test_is_limited_by_the_owner_over_all_runs(self, data):
         async def script(fake):

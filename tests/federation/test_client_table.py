@@ -12,7 +12,7 @@ from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.encoding import Encoding, Signs, read_label
-from quoron_client.federation.own_table import check_one_user, own_items, read_own_table
+from quoron_client.federation.own_table import check_one_user, own_items
 from quoron_client.federation.terms import read_terms
 from quoron_client.losses import Huber, Logistic, SmoothedHinge
 from quoron_client.protocol.gradients import AverageGradient
@@ -109,14 +109,6 @@ class TestTheItems:
             assert own.batch.features.tobytes() == wanted.features.tobytes()
             np.testing.assert_array_equal(own.batch.labels, loss.bound_labels(wanted.labels))
 
-    def test_of_a_csv_file_have_the_declared_types_whatever_one_user_holds(self, tmp_path):
-        # A ward of "1" alone looks like a number, and a column without a value like nothing at all.
-        frame = pd.DataFrame({"age": [50.0, 50.0], "ward": ["1", "1"], "sick": [0, 1]})
-        own = own_items(write(frame, tmp_path, ".csv"), terms())
-        np.testing.assert_allclose(own.batch.features[:, 2] * np.sqrt(3), 1.0, rtol=1e-6)
-        coded = terms(**columns(({"age": (0, 100)}, {"ward": (1, 2)})))
-        assert own_items(write(frame.assign(ward=""), tmp_path, ".csv"), coded).problem is None
-
     def test_are_the_same_from_files_of_any_kind_and_dialect(self, tmp_path):
         frame, comma = visits().drop(columns="who").round(3), Dialect(decimal=",")
         frame["id"] = 5
@@ -132,12 +124,6 @@ class TestTheItems:
         (tmp_path / "two.jsonl").write_text('{"patient": 1}\n{"patient": 2, "age": 3}\n')
         with pytest.raises(DataError, match="several values in column 1, whose name"):
             check_one_user(tmp_path / "two.jsonl", one_user=False, items_per_user=None)
-
-    def test_are_within_the_bounds_and_without_labels_for_the_linear_loss(self, tmp_path):
-        agreed = terms(loss={"name": "linear"}, **columns(label=None))
-        own = own_items(write(visits(), tmp_path), agreed)
-        assert not own.batch.labels.any()
-        assert np.linalg.norm(own.batch.features, axis=1).max() <= 1.0
 
 
 class TestConsent:
@@ -178,43 +164,6 @@ class TestConsent:
         else:
             with pytest.raises(DataError):
                 own_items(path, agreed)
-
-    @pytest.mark.parametrize("age", [2**60 + 1, "old", None, True])
-    def test_is_not_lost_by_the_type_that_one_users_values_suggest(self, tmp_path, age):
-        own = own_items(write(visits().assign(age=age), tmp_path), terms())
-        assert (own.problem is None) == (age not in ("old", None))
-
-
-class TestWhatIsWrongWithTheFile:
-    @pytest.mark.parametrize(
-        ("changes", "message", "said"),
-        [
-            ({"drop": "age"}, {}, r"mine.parquet': Expected column 'age' in the table, got columns who, ward, sick"),
-            ({"drop": "sick"}, {}, r"mine.parquet': Expected column 'sick' in the table"),
-            ({"age": pd.Timestamp("2020-01-01")}, {}, r"Expected column 'age' to hold numbers or text, got type"),
-            ({}, columns(label="nowhere > 3"), r"Expected column 'nowhere' in the table"),
-            ({}, {"dimension": 9}, r"columns that become 9 features, as announced, got 4"),
-        ],
-    )
-    def test_is_named_with_the_file_and_the_column(self, tmp_path, changes, message, said):
-        frame = visits()
-        frame = frame.drop(columns=changes["drop"]) if "drop" in changes else frame.assign(**changes)
-        with pytest.raises(DataError, match=said):
-            own_items(write(frame, tmp_path), terms(**message))
-
-    def test_is_found_before_any_run_is_known(self, tmp_path):
-        empty, broken, other = tmp_path / "empty.csv", tmp_path / "broken.parquet", tmp_path / "table.xlsx"
-        empty.write_text("age,ward,sick\n")
-        broken.write_bytes(b"PAR1 and so on")
-        other.touch()
-        for path, said in [
-            (empty, r"empty.csv': Expected a table with rows, got an empty one"),
-            (broken, r"broken.parquet' to be a whole Parquet file, got one that cannot be opened \(ArrowInvalid"),
-            (other, r"Expected a table that ends in .csv, .*, got 'table.xlsx'"),
-            (tmp_path / "nowhere.csv", r"found no such file"),
-        ]:
-            with pytest.raises(DataError, match=said):
-                read_own_table(path)
 
 
 class TestWhatIsWrongWithTheValues:
@@ -291,11 +240,6 @@ class TestTerms:
     def test_that_cannot_be_meant_are_refused_by_name(self, changes, said):
         with pytest.raises(WireError, match=said):
             terms(**changes)
-
-    @pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"run": "r"}', "[" * 100_000, "\x00"])
-    def test_that_are_none_are_refused(self, text):
-        with pytest.raises(WireError, match="Expected a usable description of the run"):
-            read_terms("r", text)
 
     def test_that_are_enormous_are_refused_before_they_are_read(self):
         with pytest.raises(WireError, match="at most 1,048,576 characters"):

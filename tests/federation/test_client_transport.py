@@ -43,13 +43,6 @@ class TestTransport:
         given = {"certificate": certificate, "key": key, "authority": authority.path}
         return given | {"insecure": False, "client_name": None}
 
-    def test_in_plain_text_gives_the_clients_name(self, data):
-        async def script(fake):
-            return fake.callers
-
-        ((protocol, metadata, _),) = converse(data, script)
-        assert (protocol, metadata["quoron-client"]) == (2, "me")
-
     def test_by_certificate_tells_the_coordinator_who_it_is(self, data, authority):
         async def script(fake):
             await fake.announce("r", terms())
@@ -216,22 +209,6 @@ class TestTheEnd:
         asyncio.run(scenario())
         assert "This client is enrolled already, so it connects all the same." in our_logs.text
 
-    @pytest.mark.parametrize(("one_user", "said"), [(True, "client"), (False, "user")])
-    def test_of_a_run_is_told_of_one_client(self, data, tmp_path, one_user, said, our_logs):
-        own = tmp_path / "all.csv"
-        rows = data.read_text(encoding="utf-8").splitlines()
-        named = [f"{row},{number or 'patient'}" for number, row in enumerate(rows)]
-        own.write_text("\n".join(named if one_user else rows), encoding="utf-8")
-
-        async def script(fake):
-            return await fake.announce("r", terms())
-
-        with our_logs.at_level(logging.INFO):
-            converse(own, script, one_user=one_user)
-        promise = [each.getMessage() for each in our_logs.records if "differential privacy" in each.getMessage()]
-        assert len(promise) == 1
-        assert f"differential privacy for all rows of one {said} at once, adjacency replace-one" in promise[0]
-
     def test_comes_with_an_error_when_the_record_cannot_be_written(self, data, monkeypatch):
         def full(*_, **__):
             raise LedgerError("Expected to read and write the client's record, got: disk full.")
@@ -272,9 +249,3 @@ class TestConfig:
     def test_that_cannot_be_meant_is_refused_by_name(self, data, changes, said):
         with pytest.raises(ConfigError, match=said):
             made(data, 7443, **changes)
-
-    def test_takes_an_address_of_either_family(self, data):
-        assert made(data, 1, coordinator="[::1]:7443").coordinator == "[::1]:7443"
-
-    def test_takes_plain_text_to_another_machine_by_its_own_word_only(self, data):
-        assert made(data, 1, coordinator="hub:7443", insecure_anywhere=True).plaintext

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import small_run
-from quoron import simulate
 from quoron.cli.app import invoke
-from quoron.sections import Keep
 from quoron_client.federation import Record
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
@@ -125,12 +122,6 @@ class TestWithoutAUmask:
             Record.open(folder / "record.sqlite", epsilon=1.0, delta=1e-6),
         ):
             assert open_to_others(folder) == []
-
-    def test_nothing_of_a_run_folder_is_open_to_others(self, tmp_path: Path) -> None:
-        make_folder(tmp_path / "a")
-        (tmp_path / "small.toml").write_text(small_run.TOML)
-        simulate(str(tmp_path / "small.toml"), keep=Keep(tmp_path / "a" / "runs" / "one"))
-        assert open_to_others(tmp_path / "a") == []
 
     def test_nothing_that_the_program_writes_by_any_library_is_open_to_others(self, tmp_path: Path) -> None:
         text = "import os; from quoron import __main__ as program; from quoron.cli import app"

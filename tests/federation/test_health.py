@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import HealthServicer
 
 from quoron.cli.app import invoke
@@ -57,14 +57,6 @@ def test_a_certificate_is_shown_where_it_must_be(
     assert "Expected a coordinator that serves" in capsys.readouterr().err
 
 
-def test_a_server_that_leaves_is_not_healthy(
-    ports: tuple[str, str], servicer: HealthServicer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
-    assert invoke(["health", ports[0], "--insecure"]) == 1
-    assert "NOT_SERVING" in capsys.readouterr().err
-
-
 def test_nobody_there_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["health", "127.0.0.1:1", "--insecure"]) == 1
     assert "UNAVAILABLE" in capsys.readouterr().err
@@ -82,16 +74,3 @@ def test_files_that_do_not_fit_together_are_named(trial: Path, capsys: pytest.Ca
     assert "Expected --authority" in capsys.readouterr().err
     assert invoke(["health", "127.0.0.1:1", "--authority", str(trial / "none.pem")]) == 2
     assert "none.pem (No such file or directory)" in capsys.readouterr().err
-
-
-def test_it_reads_the_variables_that_the_other_commands_read(
-    ports: tuple[str, str], trial: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = {"AUTHORITY": "authority.pem", "CERTIFICATE": "client-1.pem", "KEY": "client-1.key"}
-    for name, file in names.items():
-        monkeypatch.setenv(f"QUORON_{name}", str(trial / file))
-    monkeypatch.setenv("QUORON_CONTROL_ADDRESS", ports[1])
-    assert invoke(["health"]) == 0
-    assert capsys.readouterr().out == "SERVING\n"
-    assert invoke(["health", ports[0], "--insecure"]) == 2  # whoever typed it may not know of the files
-    assert "QUORON_AUTHORITY" in capsys.readouterr().err

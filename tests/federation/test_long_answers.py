@@ -11,7 +11,7 @@ import pytest
 from federation.crowd import carried_out, inline_model, specification
 from federation.test_service_same_bits import federated
 from quoron_client.protocol import parts, wire
-from quoron_client.protocol.questions import ANSWERED, MISSING, Answers
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server import rounds, serial, spill
 from quoron_server.algorithms import ALGORITHMS
@@ -91,15 +91,6 @@ def test_the_folder_is_that_of_the_books_unless_another_is_named(monkeypatch: py
     assert spill.spill_folder("sqlite:////srv/quoron/books.sqlite") == Path("/fast")
 
 
-def test_rows_of_our_own_are_taken_out_where_they_lie() -> None:
-    values, status = np.array([[1.0], [np.inf], [3.0], [4.0]]), np.array([ANSWERED, ANSWERED, MISSING, ANSWERED])
-    copied, own = (Answers.checked(values.copy(), status, largest=9.0, own=each) for each in (False, True))
-    np.testing.assert_array_equal(own.values, copied.values)
-    np.testing.assert_array_equal(own.status, copied.status)
-    held = values.copy()
-    assert Answers.checked(held, status, largest=9.0, own=True).values is held
-
-
 def test_what_messages_in_parts_do_not_hold_is_refused_by_name() -> None:
     plan = make_plan(specification("one-pass-dp-sgd"))
     large = replace(plan, problem=replace(plan.problem, dimension=wire.MAX_MESSAGE // 32))
@@ -126,12 +117,3 @@ def test_a_state_that_no_database_takes_is_refused_by_name_before_the_run_is_tak
             books.check(wanted, plan)
         monkeypatch.setattr(rounds, "MOST_STATE", length)
         books.check(wanted, plan)
-
-
-def test_rounds_whose_answers_no_memory_holds_are_refused_by_name() -> None:
-    plan = make_plan(specification("one-pass-dp-sgd"))
-    large = replace(plan, problem=replace(plan.problem, dimension=1_000_000))
-    cohort = -(-plan.cost.messages // plan.cost.rounds)
-    require_room(large, 16 * cohort * 1_000_000, 0)
-    with pytest.raises(ConfigError, match=rf"{cohort} users are asked for 1,000,000 numbers each by one-pass-dp-sgd"):
-        require_room(large, 16 * cohort * 1_000_000 - 1, 0)

@@ -65,21 +65,6 @@ def answered(record: Record, run: str) -> None:
     assert record.keep(run, 0, bytes(16), b"answer") == b"answer"
 
 
-def test_what_was_seen_is_kept_for_each_coordinator_and_never_goes_back(tmp_path: Path) -> None:
-    with opened(tmp_path) as record:
-        assert record.seen("here:1") == 0
-        record.saw("here:1", claim(), 0)
-        record.saw("there:1", claim(C, rows=2), 0)
-    for _ in "ab":
-        with opened(tmp_path) as record:
-            assert (record.seen("here:1"), record.seen("there:1"), record.seen("new:1")) == (7, 2, 0)
-            for place in ("here:1", "moved:1"):  # books are known wherever they are
-                with pytest.raises(LedgerError, match="got 6 rows of the lifetime ledger, where this client saw 7"):
-                    record.saw(place, claim(rows=6, then=""), 7)
-            with pytest.raises(LedgerError, match=f"of coordinator here:1 that this client has seen, incarnation {B}"):
-                record.saw("here:1", claim("d" * 16), 7)
-
-
 def test_restored_books_that_lack_what_was_answered_are_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
         record.saw("here:1", claim(A, rows=0), 0)

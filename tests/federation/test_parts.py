@@ -27,13 +27,11 @@ from federation.crowd import (
 from federation.tls import transport
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import parts, wire
-from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import Coordinator, conversation
+from quoron_server.service import Coordinator
 
 SOME = ("one-pass-dp-sgd", "phased-sgd", "tracking-srgd", "local-model")
 LONG = 100  # numbers of an answer that takes 17 parts
@@ -70,18 +68,6 @@ class TestParts:
         assert last == answer()
         found = wire.answer_from_wire(answer(), (LONG,))[0]
         np.testing.assert_array_equal(found, np.arange(float(LONG)))
-
-    def test_are_of_one_size_but_the_last(self) -> None:
-        head, *rest = pieces()
-        assert head.answer.follows.length == sum(len(each.part.data) for each in rest)
-        assert {len(each.part.data) for each in rest[:-1]} == {parts.MOST}
-        assert 0 < len(rest[-1].part.data) <= parts.MOST
-
-    def test_are_none_where_one_message_is_enough(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parts, "MOST", answer().ByteSize())
-        assert pieces() == [pb.ClientMessage(answer=answer())]
-        assert heard(iter(pieces())) == [pb.ClientMessage(answer=answer())]
-        assert len(pieces(LONG + 1)) == 2
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -426,14 +412,3 @@ def test_an_answer_in_parts_that_nobody_waits_for_has_its_verdict_and_is_dropped
         return verdicts
 
     assert carried_out(scene()) == [pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE]
-
-
-@pytest.mark.parametrize("most", [48, 1 << 20])
-def test_the_bytes_that_are_written_are_those_that_are_counted(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "MOST", most)
-    body = wire.Body.of(LocalSGD(np.ones((1, 50)), 0.1, L2Ball(1.0)))
-    message = pb.ServerMessage(question=wire.question_head(body, run="r", round=1, user=2, seconds=3))
-    whole = pb.ServerMessage(question=pb.Question.FromString(message.question.SerializeToString() + body.data))
-    assert conversation._length(message, body) == whole.ByteSize()
-    written = list(conversation.packets(message, body))
-    assert (written == [whole.SerializeToString()]) == (most > 1000)

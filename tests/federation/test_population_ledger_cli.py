@@ -42,32 +42,6 @@ def filled(database_url):
 SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1", "--lost", "1e-9", "--variation", "1e-15")
 
 
-def test_a_limit_is_set_shown_and_kept(filled, capsys):
-    invoke("limit", "--database", filled, "--epsilon", "0.8", "--delta", "1e-5")
-    assert capsys.readouterr().out == "everyone: ε = 0.8, δ = 1e-05\n"
-    invoke("show", "--database", filled, "--json")
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["everyone"] == {
-        "epsilon": 0.5,
-        "delta": 1e-5,
-        "runs": 1,
-        "mu": 0.0,
-        "variation": 0.0,
-        "lost": 0.0,
-        "limit": "ε = 0.8, δ = 1e-05",
-        "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0, "lost": 0.0},
-        "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0, "lost": 0.0},
-    }
-    assert (printed["phones"]["counted"], printed["phones"]["fits"]) == (None, None)
-    assert (printed["phones"]["mu"], printed["phones"]["variation"], printed["phones"]["limit"]) == (0.05, 1e-13, None)
-    invoke("show", "--database", filled, "--group", "everyone")
-    assert "spring [1]" in capsys.readouterr().out
-    invoke("show", "--database", filled)
-    assert "phones" in capsys.readouterr().out
-    invoke("show", "--database", filled, "--group", "phones")
-    assert "μ = 0.05 up to 1e-13 in total variation" in " ".join(capsys.readouterr().out.split())
-
-
 def test_another_tools_runs_on_secret_samples_count_by_their_mu_but_for_t(filled, capsys):
     everyone = ("--database", filled, "--group", "everyone")
     invoke("limit", "--database", filled, "--epsilon", "4", "--delta", "1e-5", "--gaussian-share", "0.8")

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -38,11 +36,8 @@ from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
     describe,
-    make_plan,
     require_private_attendance,
-    willing_needed,
 )
-from quoron_server.wording import sentence
 
 NAME, ROUNDS = "recentred-sgd", 2
 SECONDS = 4.0  # by a clock that a test puts forward
@@ -219,29 +214,6 @@ def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: Path, 
     assert carried_out(scene()) == how
 
 
-def test_a_run_that_is_cancelled_while_its_members_are_drawn_waits_for_nobody(tmp_path: Path) -> None:
-    async def scene() -> str:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 3):
-            drawing, go_on, books = asyncio.Event(), threading.Event(), running.manager._books
-            loop, drawn = asyncio.get_running_loop(), books.members
-
-            def members(*given: Any) -> Any:
-                loop.call_soon_threadsafe(drawing.set)
-                go_on.wait()
-                return drawn(*given)
-
-            books.members = members
-            await running.manager.submit(wanted(3, waiting=86400.0).as_text())
-            await drawing.wait()
-            ends = asyncio.create_task(running.manager.cancel("trial"))
-            await asyncio.sleep(0)
-            go_on.set()
-            return (await ends)["state"]
-
-    assert carried_out(scene()) == "cancelled"
-    assert charged(tmp_path) == []
-
-
 def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     """How long a client with private attendance reads its file is a function of the file."""
 
@@ -257,33 +229,6 @@ def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
             await waiting
 
     asyncio.run(scene())
-
-
-def test_who_is_here_is_told_while_others_come() -> None:
-    """The roster asks in a thread of its own."""
-    sessions = Sessions()
-    session = sessions.open("trial", "{}", np.arange(3))
-    sessions._here = {0: Mock()}
-
-    class Coming(frozenset[int]):
-        def __contains__(self, user: object) -> bool:
-            sessions._here[len(sessions._here)] = Mock()
-            return True
-
-    session.users = Coming()
-    assert sessions.here(session) == [0]
-
-
-def test_a_quorum_of_all_members_has_to_be_willing_and_without_one_nobody_is_waited_for() -> None:
-    assert [willing_needed(wanted(20, quorum=share)) for share in (0.5, 0.55, 0.551)] == [10, 11, 12]
-    assert willing_needed(wanted(20, quorum=None, quorum_epsilon=0.0, attendance="private")) == 0
-
-
-def test_the_promise_says_that_who_answers_is_public() -> None:
-    said = sentence(make_plan(wanted(20, early_ends=True)).guarantee)
-    assert "who answers is public, by name" in said
-    assert "docs/privacy/public-attendance.md#pa1 for a quorum of 0.5, which costs nothing" in said
-    assert "early ends" in said, "the coordinator's own work shows in them all the same"
 
 
 def test_flower_is_refused_by_name_on_both_sides() -> None:

@@ -106,21 +106,6 @@ def test_five_dead_three_revoked_and_three_new_of_twenty_the_next_run_is_of_the_
     assert {user["software"] for user in listed if user["user"] >= 8} == {"test"}
 
 
-def test_a_client_that_stays_connected_is_never_away(tmp_path: Path) -> None:
-    async def scene() -> list[int]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 3):
-            clock = clocked(running)
-            for _ in range(3):
-                clock.now += 30 * DAY
-                await asyncio.to_thread(running.manager.users.look)
-            registry(running).enrol("gone")
-            clock.now += 30 * DAY
-            await asyncio.to_thread(running.manager.users.look)
-            return registry(running).roster.active("everyone").tolist()
-
-    assert carried_out(scene()) == [0, 1, 2]
-
-
 def test_a_run_that_has_begun_goes_on_with_its_members_wherever_they_are(tmp_path: Path) -> None:
     """After a restart of the coordinator, too: seats that are filled are not counted again."""
 
@@ -308,18 +293,6 @@ def test_operators_list_retire_and_replace_users_by_name(tmp_path: Path, capsys:
             assert "Expected NEW or --rotation, got neither" in await said("replace", "client-1", code=2)
 
     carried_out(scene())
-
-
-def test_a_replacement_says_in_how_many_runs_one_person_was_two_users(tmp_path: Path) -> None:
-    async def scene() -> str:
-        async with coordinator(tmp_path) as running:
-            for number in range(USERS):
-                registry(running).enrol(f"name:client-{number}")
-            registry(running).add_run("before", "{}")
-            registry(running).fix_members("before", USERS)
-            return str((await running.manager.users.change("replace", "0", "1"))["said"])
-
-    assert "1 run had both, and promised that person twice the ε" in carried_out(scene())
 
 
 def test_an_auditor_reads_the_roster_and_changes_nothing(tmp_path: Path) -> None:

@@ -26,11 +26,9 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.parameters import Kind
 from quoron_server.round_clock import PAUSE
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import make_plan, require_deployable
-from quoron_server.wording import TEXTS, sentence
 
 USERS, ROUNDS, SECONDS = 6, 5, 3.0
 WORK = 0.01  # seconds that the coordinator computes after a round
@@ -176,11 +174,6 @@ def test_the_clock_does_not_tell_who_was_in_a_cohort() -> None:
     assert named == {number for number, cohort in enumerate(cohorts) if 0 in cohort}, "the fault that deadlines mend"
 
 
-def test_an_empty_cohort_takes_as_long_as_any() -> None:
-    _, events = played([[], [0, 1, 2], []], {}, early_ends=False)
-    assert events == pytest.approx((1 + PAUSE) * SECONDS * np.arange(1, 4))
-
-
 def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_rest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,32 +231,6 @@ def test_the_end_of_a_run_is_told_on_the_schedule_and_once(tmp_path: Path) -> No
             assert [event["kind"] for event in feed._events[-2:]] == ["round", "ended"]
 
     carried_out(scene())
-
-
-def test_work_that_takes_longer_than_the_rest_is_told_to_the_operator(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> list[float]:
-        sessions, loop = Sessions(), asyncio.get_running_loop()
-        session, opened = sessions.open("run", "{}", np.arange(USERS)), []
-        task = AverageGradient(points=np.zeros((1, 2)), weights=(1.0,))
-        for number, work in enumerate((1.0, 0.0)):
-            await sessions.ask(session, Question(number, np.array([0]), task), shape=(2,), seconds=SECONDS)
-            opened.append(session.due - (1 + PAUSE) * SECONDS)
-            await asyncio.sleep(work)
-        return [*opened, loop.time()]
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        first, second, _ = runner.run(scene())
-    assert second - first == pytest.approx(SECONDS + 4 * PAUSE * SECONDS), "1 s of work, rounded up to rests of 0.3 s"
-    assert "took longer than 0.3 s" in caplog.text
-
-
-def test_early_ends_stand_in_the_promise() -> None:
-    plan = make_plan(specification("one-pass-dp-sgd"))
-    assert plan.guarantee.rests_on(Kind.EARLY_ENDS)
-    assert TEXTS[Kind.EARLY_ENDS] in sentence(plan.guarantee)
-    assert TEXTS[Kind.EARLY_ENDS] not in sentence(
-        make_plan(specification("one-pass-dp-sgd", early_ends=False)).guarantee
-    )
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,7 @@ from quoron.operate.watching import words
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, clock, revocation
-from quoron_server.service.revocation import Revocations
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, clock
 
 coordinators = sys.modules[Coordinator.__module__]
 
@@ -253,20 +252,9 @@ class TestListening:
                 Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
         Coordinator(self.config(tmp_path, Transport(insecure_anywhere=True), listen="0.0.0.0:0"))
 
-    def test_plain_text_knows_no_certificates_to_refuse(self, tmp_path: Path) -> None:
-        revocation.make(tmp_path / "revoked.json")
-        mixed = Transport(insecure=True, revoked=Revocations(tmp_path / "revoked.json"))
-        with pytest.raises(ConfigError, match="either TLS files or --insecure"):
-            Coordinator(self.config(tmp_path, mixed))
-
     def test_without_a_word_about_plain_text_certificates_are_needed(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="quoron certs"):
             Coordinator(self.config(tmp_path, Transport()))
-
-    def test_a_key_of_another_certificate_is_named(self, issued: Path, tmp_path: Path) -> None:
-        mixed = Transport(issued / "coordinator.pem", issued / "client-0.key", issued / "authority.pem")
-        with pytest.raises(IdentityError, match=r"to be the key of .*coordinator\.pem"):
-            Coordinator(self.config(tmp_path, mixed))
 
     def test_an_expired_certificate_of_its_own_is_named(self, issued: Path, tmp_path: Path) -> None:
         own = own_authority(issued, tmp_path)

@@ -155,11 +155,6 @@ def test_files_of_the_environment_beside_plaintext_are_named_as_such(
     assert not list(tmp_path.iterdir())
 
 
-def test_accepted_exposures_replace_the_default(capsys: Captured) -> None:
-    assert invoke(["client", "--help"]) == 0
-    assert "Replaces the default" in " ".join(capsys.readouterr().out.replace("│", " ").split())
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"), [("64MiB", 64 << 20), ("4096", 4096), ("8 KiB", 8192), ("1GiB", 1 << 30), ("1Mb", None)]
 )
@@ -186,17 +181,6 @@ def test_an_unreachable_coordinator_is_named(
     assert "Cannot reach a coordinator at 127.0.0.1:1" in capsys.readouterr().err
     assert invoke(["runs", "--coordinator", "127.0.0.1:1"]) == 2
     assert "--authority" in capsys.readouterr().err
-
-
-def test_a_submission_has_the_problem_of_a_simulation_and_its_plan(tmp_path: Path) -> None:
-    wanted, plan = specify(parse(TABLE), run="summer", users=5000, seconds=60.0)
-    again = specification.RunSpecification.parse(wanted.as_text())
-    assert again == wanted
-    assert specification.make_plan(again) == plan
-    assert plan.problem.dimension == DIMENSION + 2 + 1
-    described = specification.describe(wanted, plan)
-    assert described["columns"]["features"][-1] == {"column": "ward", "categories": ["A", "B"]}
-    assert described["simulation"] is False
 
 
 @pytest.mark.parametrize(

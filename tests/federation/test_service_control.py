@@ -366,39 +366,3 @@ def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
     for each, model in zip(wanted, carried_out(scene()), strict=True):
         (tmp_path / each.run).mkdir()
         np.testing.assert_array_equal(model, inline_model(each, tmp_path / each.run))
-
-
-def test_health_and_reflection_answer_on_both_planes(tmp_path: Path) -> None:
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-
-    token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")  # reflection of the control plane needs it
-
-    async def scene() -> list[set[str]]:
-        async with coordinator(tmp_path) as running:
-            listed, shown = [], (("authorization", f"Bearer {token}"),)
-            for where in (running.listen, running.control):
-                async with grpc.aio.insecure_channel(where) as channel:
-                    health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
-                    assert health.status == health_pb2.HealthCheckResponse.SERVING
-                    stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(metadata=shown)
-                    await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
-                    reply = await stream.read()
-                    await stream.done_writing()
-                    listed.append({service.name for service in reply.list_services_response.service})
-            return listed
-
-    clients, operators = carried_out(scene())
-    assert "quoron.v1.ClientPlane" in clients - operators
-    assert "quoron.v1.ControlPlane" in operators - clients
-
-
-def test_every_algorithm_can_be_described(tmp_path: Path) -> None:
-    from quoron_client.federation import read_terms
-    from quoron_server.specification import describe
-
-    for name in ALGORITHMS:
-        if name not in ("filtered-sgd", "soft-filtered-sgd", "accelerated-erm"):  # these take seconds to plan
-            wanted = specification(name)
-            terms = read_terms("trial", json.dumps(describe(wanted, make_plan(wanted))))
-            assert terms.participations == make_plan(wanted).parameters.participations()

@@ -123,30 +123,6 @@ def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_t
     carried_out(scene())
 
 
-def test_a_database_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
-    import sqlite3
-
-    with contextlib.closing(sqlite3.connect(tmp_path / "coordinator.sqlite")) as connection, connection:
-        connection.execute("CREATE TABLE meta (format INTEGER NOT NULL, owner TEXT)")
-        connection.execute("INSERT INTO meta VALUES (99, NULL)")
-
-    async def scene() -> None:
-        async with coordinator(tmp_path):
-            pass
-
-    with pytest.raises(LedgerError, match=r"format .*99"):
-        carried_out(scene())
-
-
-def test_a_coordinator_with_its_database_taken_is_refused_by_name(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with coordinator(tmp_path), coordinator(tmp_path):
-            pass
-
-    with pytest.raises(LedgerUnavailable, match="Another process"):
-        carried_out(scene())
-
-
 def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
     postgres_server: PostgresServer, postgres: str, tmp_path: Path
 ) -> None:

@@ -71,20 +71,6 @@ class TestDoorkeeper:
         assert keeper.look(door.port) == 2
         assert [open_still(far) for far, _ in come] == [False, True, False, True, True, True]
 
-    def test_ends_those_of_a_client_one_after_another_and_at_once_only_what_is_far_beyond(
-        self, door: Door, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Whoever is thrown out comes back with a handshake, which costs more than what the others may send."""
-        monkeypatch.setattr(doorkeeper, "MOST_BESIDE", 4)
-        keeper, come = Doorkeeper(99, each=2), [door.come() for _ in range(9)]
-        for _, peer in come:
-            keeper.admit(peer, "ada")
-        left = []
-        for _ in range(5):
-            keeper.look(door.port)
-            left.append([open_still(far) for far, _ in come].index(True))
-        assert left == [3, 5, 7, 7, 7], "the oldest three, with two beside four more; then two at a look, to two"
-
     @pytest.mark.parametrize(("most", "each", "members"), [(32, 12, 1), (64, 4, 1), (40, 4, 3)])
     def test_no_member_and_no_few_of_them_fill_a_port(self, most: int, each: int, members: int, door: Door) -> None:
         keeper = Doorkeeper(most, each=each)
@@ -111,17 +97,6 @@ class TestDoorkeeper:
             assert door.listening.getsockname()[1] == door.port
             door.come()
 
-    def test_forgets_whoever_has_gone(self, door: Door) -> None:
-        keeper = Doorkeeper(0)
-        far, peer = door.come()
-        keeper.admit(peer, "ada")
-        assert keeper.look(door.port) == 0
-        door.stack.pop_all().close()
-        keeper.look(door.port)
-        assert keeper._admitted == {}
-        assert not any(keeper._known.values()), "sockets of others in this process may be open"
-        far.close()
-
     def test_looks_again_after_a_look_for_which_no_file_was_free(
         self, door: Door, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -143,25 +118,6 @@ class TestDoorkeeper:
             watching.cancel()
 
         carried_out(scene())
-
-    @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
-    def test_knows_who_called_by_every_form_of_an_address(self) -> None:
-        with contextlib.ExitStack() as stack:
-            try:
-                door = Door(stack, "::1")
-            except OSError:
-                pytest.skip("no IPv6 on loopback here")
-            keeper, (far, peer) = Doorkeeper(0), door.come()
-            keeper.admit(peer, "ada")
-            assert keeper.look(door.port) == 0
-            assert open_still(far)
-            listening = stack.enter_context(socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True))
-            port = listening.getsockname()[1]
-            mapped = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            stack.enter_context(listening.accept()[0])
-            keeper.admit(f"ipv4:127.0.0.1:{mapped.getsockname()[1]}", "ben")
-            assert keeper.look(port) == 0
-            assert open_still(mapped)
 
 
 @contextlib.contextmanager

@@ -90,19 +90,6 @@ def test_a_failed_run_keeps_no_secret(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not has_secrets(tmp_path)
 
 
-def test_cancelling_a_failed_run_erases_the_secrets_it_still_has(tmp_path: Path) -> None:
-    async def scene() -> str:
-        await begun(tmp_path)
-        with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
-            Registry(database).set_state("trial", "failed", "by an earlier version")
-        assert has_secrets(tmp_path)
-        async with coordinator(tmp_path) as running:
-            return (await running.manager.cancel("trial"))["state"]
-
-    assert carried_out(scene()) == "failed"
-    assert not has_secrets(tmp_path)
-
-
 @pytest.mark.parametrize("how", ["another plan", "no plan", "no specification", "no simulation"])
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(

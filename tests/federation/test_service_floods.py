@@ -13,21 +13,17 @@ from federation.crowd import (
     HANGS,
     Peer,
     carried_out,
-    complete,
     coordinator,
-    everybody,
     specification,
     until,
 )
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
-from quoron_server.books.roster import Standing
 from quoron_server.plan import Plan
 from quoron_server.service import Coordinator, doorkeeper, records, tokens
 from quoron_server.service import coordinator as coordinators
 from quoron_server.service import manager as managers
-from quoron_server.specification import RunSpecification, make_plan
-from quoron_server.wording import plan_json
+from quoron_server.specification import RunSpecification
 
 METHODS = ("Submit", "List", "Watch", "Cancel", "Plan", "Model", "Ledger", "Limit")
 SERVICE = "/" + coordinators.CONTROL_PLANE
@@ -52,20 +48,6 @@ def test_a_caller_without_a_token_is_turned_away_before_its_message_is_read(
             return await call.code()
 
     assert carried_out(scene()) == grpc.StatusCode.UNAUTHENTICATED
-
-
-def test_reflection_asks_for_a_token_and_health_does_not(tmp_path: Path) -> None:
-    async def scene() -> tuple[grpc.StatusCode, bytes]:
-        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
-            asks = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-            return (
-                await channel.stream_stream(asks)().code(),
-                await channel.unary_unary(f"/{coordinators.HEALTH}/Check")(b""),
-            )
-
-    code, healthy = carried_out(scene())
-    assert code == grpc.StatusCode.UNAUTHENTICATED
-    assert healthy == b"\x08\x01", "SERVING"
 
 
 @contextlib.asynccontextmanager
@@ -194,23 +176,6 @@ def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
     assert carried_out(scene()) == 0
 
 
-def test_the_plan_of_a_run_that_has_begun_is_read_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(_: RunSpecification) -> Plan:
-        raise AssertionError("planned anew")
-
-    async def scene() -> dict[str, object]:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
-            await everybody(running, stack)
-            await complete(running)
-            monkeypatch.setattr(records, "make_plan", never)
-            return await running.manager.records.plan("trial")
-
-    found, wanted = carried_out(scene()), specification("one-pass-dp-sgd")
-    items = {"columns": wanted.columns.as_json(), "loss": wanted.loss}  # what a model needs to predict
-    assert found == json.loads(json.dumps(plan_json(make_plan(wanted)))) | items
-
-
 def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a thread of its own could be neither carried out nor ended."""
     monkeypatch.setattr(managers.wire, "MOST_RUNS", 2)
@@ -235,30 +200,3 @@ def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, monkeyp
     states = carried_out(scene())
     assert states["spring"] == states["winter"] == "cancelled"
     assert states["summer"] == "running"
-
-
-def test_waiting_runs_cost_an_enrolment_no_count_of_its_group(tmp_path: Path) -> None:
-    async def scene() -> tuple[int, int]:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            roster = running.manager._registry.roster
-            counted, count = [0], roster.standing
-
-            def counting(group: str) -> Standing:
-                counted[0] += 1
-                return count(group)
-
-            roster.standing = counting
-            for name in ("spring", "trial"):
-                await running.manager.submit(specification("one-pass-dp-sgd", name).as_text())
-            before = counted[0]
-            async with grpc.aio.insecure_channel(running.listen) as channel:
-                for number in range(19):
-                    await Peer(channel, f"client-{number}").enrol()
-            during = counted[0] - before
-            await everybody(running, stack, runs=2)  # the twentieth comes, and the runs begin
-            await complete(running)
-            return before, during
-
-    before, during = carried_out(scene())
-    assert before >= 1
-    assert during == 0

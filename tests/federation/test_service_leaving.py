@@ -161,21 +161,6 @@ def test_long_greetings_and_answers_are_refused_however_they_would_parse(tmp_pat
     assert carried_out(scene()) == 3 * [grpc.StatusCode.INVALID_ARGUMENT]
 
 
-def test_the_longest_answer_is_that_of_the_runs_a_user_is_in(tmp_path: Path) -> None:
-    async def scene() -> list[int]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            before = running.sessions.longest_answer(0)
-            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
-            for peer in peers:
-                announced = await peer.next("run")
-                await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
-            session = running.sessions.runs["trial"]
-            await until(lambda: session.open is not None)
-            return [before, running.sessions.longest_answer(0), running.sessions.longest_answer(USERS)]
-
-    assert carried_out(scene()) == [0, 3, 0]
-
-
 def test_whoever_does_not_say_hello_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_plane, "GREETING_SECONDS", 0.1)
 
@@ -237,20 +222,6 @@ def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_asked(
                 put_clock_forward(1800.0)
                 await until(lambda: honest.asked)
             stack.callback(asyncio.create_task(last.work(honest)).cancel)
-            return await complete(running)
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
-
-
-def test_a_coordinator_that_never_had_clients_waits_for_none(tmp_path: Path) -> None:
-    wanted = specification("one-pass-dp-sgd")
-
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path, gathering=3600.0) as running, contextlib.AsyncExitStack() as stack:
-            honest = Honest.of(USERS)
-            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
-                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-            await running.manager.submit(wanted.as_text())
             return await complete(running)
 
     np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))

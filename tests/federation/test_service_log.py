@@ -15,7 +15,7 @@ from federation.test_service_processes import programs, quoron, serve
 from quoron_client.federation.log_limit import LogLimit
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import client_plane, journal
+from quoron_server.service import client_plane
 from quoron_server.service.manager import Manager
 
 WORK = "/quoron.v1.ClientPlane/Work"
@@ -96,13 +96,6 @@ class TestEveryCallHasAStatus:
 
 
 class TestTheLog:
-    def test_names_a_client_by_its_name_on_one_line_and_by_its_key_only_where_it_has_none(self) -> None:
-        key = "0123456789abcdef" * 4
-        assert journal.called("ada", key) == "ada"
-        assert journal.called("ada\x1b[2J\nuser 3 is\tretired", key) == "ada\\x1b[2J user 3 is retired"
-        assert len(journal.called(10_000 * "a", key)) == 64
-        assert journal.called(" \n", key) == "0123456789abcdef"
-
     def test_keeps_to_a_few_lines_of_a_kind_a_minute_and_then_says_how_many_there_were(self) -> None:
         clock = iter(tenth / 10 for tenth in range(600 * 5))
         spare, seen = LogLimit(most=20, seconds=60.0, clock=clock.__next__), []

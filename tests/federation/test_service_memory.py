@@ -14,7 +14,6 @@ from federation.crowd import (
     Peer,
     carried_out,
     coordinator,
-    crowd,
     no_deadline_is_waited_for,
     put_clock_forward,
     specification,
@@ -278,30 +277,6 @@ def test_a_question_is_the_bytes_that_protobuf_writes(name: str, monkeypatch: py
         assert data == pb.ServerMessage(question=wanted).SerializeToString(deterministic=True)
 
 
-def test_who_is_slow_and_comes_in_the_middle_of_a_round_waits_for_the_others() -> None:
-    async def scene() -> list[int]:
-        sessions, order = Sessions(Backlog(most=1)), []
-        session = sessions.open("trial", "{}", np.arange(3))
-        for user in (0, 2):
-            sessions.enter(Listener(user, order))
-            await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
-        sessions.backlog.slow[1], sessions.backlog.bytes = 0.0, 1  # somebody else's: nobody can be asked yet
-        question = Question(0, np.arange(3), AverageGradient(np.ones((1, 2)), (1.0,)))
-        asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
-        await asyncio.sleep(0)
-        sessions.enter(Listener(1, order))
-        coming = asyncio.create_task(sessions.consent(sessions._here[1], pb.Consent(run="trial", takes_part=True)))
-        await asyncio.sleep(0)
-        sessions.backlog.shrank(1)
-        await coming
-        asking.cancel()
-        await asyncio.wait({asking})
-        return order
-
-    *others, last = carried_out(scene())
-    assert (sorted(others), last) == ([0, 2], 1)
-
-
 def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,41 +326,6 @@ def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
             return code, running.sessions.connected
 
     assert carried_out(scene()) == (grpc.StatusCode.UNAVAILABLE, 1)
-
-
-def test_everybody_who_reads_is_asked_however_little_may_wait(tmp_path: Path) -> None:
-    async def scene() -> tuple[Answers, int]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 20) as peers:
-            running.sessions.backlog.most = 1
-            await consented(running, peers)
-            reading = [asyncio.create_task(answering(peer)) for peer in peers]
-            answers = await asked(running, 20, seconds=600.0)
-            for task in reading:
-                task.cancel()
-            return answers, running.sessions.backlog.peak
-
-    answers, peak = carried_out(scene())
-    assert np.all(answers.status == Status.ANSWERED)
-    assert peak <= 2 * QUESTION
-
-
-def test_those_who_come_in_the_middle_of_a_round_wait_for_room_too(tmp_path: Path) -> None:
-    async def scene() -> tuple[Answers, int]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 20) as peers:
-            running.sessions.backlog.most = QUESTION
-            running.sessions.open("trial", "{}", np.arange(20))
-            asking = asyncio.create_task(asked(running, 20, seconds=600.0))
-            reading = [asyncio.create_task(answering(peer)) for peer in peers]
-            for peer in peers:
-                await peer.send(consent=pb.Consent(run="trial", takes_part=True))
-            answers = await asking
-            for task in reading:
-                task.cancel()
-            return answers, running.sessions.backlog.peak
-
-    answers, peak = carried_out(scene())
-    assert np.all(answers.status == Status.ANSWERED)
-    assert peak <= 3 * QUESTION
 
 
 def test_a_run_whose_answers_are_too_long_is_refused_and_says_which_option_to_raise(tmp_path: Path) -> None:

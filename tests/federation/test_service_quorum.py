@@ -24,17 +24,13 @@ from federation.crowd import (
 )
 from federation.test_service_cli import TABLE
 from quoron.cli.app import invoke
-from quoron.config import parse
-from quoron.operate.submission import specify
 from quoron.operate.watching import words
-from quoron_privacy.errors import Infeasible
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
 from quoron_server.round_clock import PAUSE
 from quoron_server.service import tokens
-from quoron_server.specification import RunSpecification, describe, make_plan
-from quoron_server.wording import plan_json
+from quoron_server.specification import RunSpecification
 
 NAME, USERS, ROUNDS = "one-pass-dp-sgd", 80, 2
 
@@ -102,12 +98,6 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: 
             return await ending(running)
 
     assert carried_out(again())[-1] == events[1]
-
-
-def test_without_a_quorum_a_run_that_nobody_answers_is_complete_and_said_to_be_unchecked(tmp_path: Path) -> None:
-    unchecked = wanted(quorum=None, quorum_epsilon=0.0)
-    assert describe(unchecked, make_plan(unchecked))["quorum"] is None
-    assert describe(wanted(), make_plan(wanted()))["quorum"] == 0.5
 
 
 def test_watch_says_what_is_awaited_and_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,31 +171,9 @@ def test_submit_declares_a_quorum_unless_told_otherwise(capsys: pytest.CaptureFi
         assert "privacy.quorum" in capsys.readouterr().err
 
 
-def test_a_specification_has_the_quorum_of_its_configuration_at_a_twentieth_of_epsilon() -> None:
-    config = parse(TABLE, settings=["privacy.quorum=0.6"])
-    made, plan = specify(config, run="summer", users=20_000, seconds=60.0)
-    assert (made.quorum, made.quorum_epsilon) == (0.6, 0.05 * made.epsilon)
-    assert plan.guarantee.quorum is not None
-    assert plan.guarantee.epsilon == made.epsilon
-    assert RunSpecification.parse(made.as_text()) == made
-    assert plan_json(make_plan(made)) == plan_json(plan)
-    for none in (TABLE, TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = "none"')):
-        made, plan = specify(parse(none), run="summer", users=20_000, seconds=60.0)
-        assert made.quorum is None
-        assert plan.guarantee.quorum is None
-    with pytest.raises(Infeasible, match="users in every round"):
-        specify(config, run="summer", users=20, seconds=60.0)
-
-
 def test_a_round_is_told_without_internals() -> None:
     event = {"kind": "round", "round": 2, "rounds": 9, "messages": 20}
     public = {"phase": 3, "radius": 0.25, "absent": [4], "answered": 19, "missing": ["ada"], "quorum": "met"}
     said = "round 3 of at most 9: 20 users asked, 19 messages came, quorum met; missing: ada"
     assert words(event | {"public": public}) == said
     assert words(event | {"public": {"halted": True}}) == "round 3 of at most 9: 20 users asked, halted"
-
-
-def test_events_are_told_in_words() -> None:
-    users = {"kind": "awaits", "what": "users", "active": 3, "away": 2, "retired": 1, "needed": 20, "quorum": None}
-    said = "awaits users: 3 of 20 are active in group everyone (2 away, 1 retired); no quorum is declared"
-    assert words(users | {"group": "everyone"}) == said

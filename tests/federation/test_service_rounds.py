@@ -100,21 +100,6 @@ def test_clients_that_drop_out_are_missing_at_the_deadline_and_nothing_else_chan
     np.testing.assert_array_equal(model, model_without(set(gone), tmp_path / "reference"))
 
 
-def test_clients_that_decline_are_missing_at_once(tmp_path: Path) -> None:
-    gone = {2, 5, 11}
-
-    async def decline(peer: Peer) -> None:
-        announced = await peer.next("run")
-        await peer.send(consent=pb.Consent(run=announced.run, takes_part=False))
-
-    async def script(running: Coordinator, peers: list[Peer], honest: Honest) -> None:
-        for peer in peers:
-            asyncio.get_running_loop().create_task(decline(peer) if peer.user in gone else peer.work(honest))
-
-    _, model = play(tmp_path, script, seconds=3600.0)
-    np.testing.assert_array_equal(model, model_without(gone, tmp_path / "reference"))
-
-
 def test_a_client_that_declines_after_it_was_asked_is_missing_at_once(tmp_path: Path) -> None:
     decliner = set()
 
@@ -274,31 +259,6 @@ def test_a_nonsensical_answer_counts_as_rejected_and_nothing_is_said_of_it(nonse
     receipts, model = carried_out(scene())
     assert not receipts  # taken, like everybody's
     np.testing.assert_array_equal(model, model_without({liar}, tmp_path / "reference"))
-
-
-@pytest.mark.parametrize("algorithm", [ALGORITHM, "local-model"])
-def test_what_a_full_round_measures_is_what_was_computed_for_it(algorithm: str, tmp_path: Path) -> None:
-    async def scene() -> tuple[list[dict[str, object]], int]:
-        honest = Honest.of(USERS)
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-            await running.manager.submit(specification(algorithm).as_text())
-            events = [event async for event in (await running.manager.feed("trial")).watch()]
-            await asyncio.gather(*working)
-            return events[:-1]
-
-    def framed(encoded: int, messages: int, more: int) -> int:
-        """Of messages alike: a field of the stream's message, and the prefix of gRPC."""
-        inner = encoded // messages + more
-        return messages * (5 + 1 + (1 if inner < 128 else 2) + inner)
-
-    events = carried_out(scene())
-    for event in events:
-        messages, name = event["messages"], 2 + len("trial")
-        assert event["measured_down"] == framed(event["encoded_down"], messages, name + 2)  # and the seconds
-        assert event["measured_up"] == framed(event["encoded_up"], messages, name)
-    for name in ("measured_down", "measured_up"):
-        assert events[-1][f"total_{name}"] == sum(event[name] for event in events)
 
 
 def test_who_has_agreed_is_noted_before_anybody_is_asked() -> None:

@@ -7,7 +7,6 @@ import stat
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from quoron.cli.app import invoke
@@ -16,7 +15,6 @@ from quoron_client.federation import account as accounts
 from quoron_client.federation.own_people import names_in
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import ConfigError, LedgerError
-from quoron_server.specification import describe_promise, make_plan
 
 NAMES = ["Ødegård, Anna", "17", "8.5", "=cmd|x"]
 TABLE = 'who,x\n"Ødegård, Anna",1\n17.0,2\n8.50,3\n=cmd|x,4\nzoe,5\n'
@@ -63,24 +61,6 @@ class TestTheAccount:
             ("summer", "open", 4, 2),
         ]
         assert {each.theorem for each in told.runs} == {"docs/privacy/tracking-srgd.md#t1"}
-
-    def test_of_a_run_that_a_coordinator_only_speaks_of_says_so(self, tmp_path: Path) -> None:
-        with Record.open(tmp_path / "r.sqlite", epsilon=8.0, delta=1.0, anew=True) as record:
-            record.register(["anna"])
-            record.witness([("lost", 1.5, 1e-6)])
-            (run,) = accounts.account(record, tmp_path).runs
-        assert (run.statement, run.agreed, run.charged_epsilon, run.persons_charged) == (accounts.UNTOLD, "", 1.5, 1)
-
-    def test_has_what_a_coordinator_announces(self) -> None:
-        """Whatever is announced of a promise is what an account shows of it."""
-        from flower.federation import small
-        from quoron_client.federation.terms import agreement, read_promised
-
-        said = describe_promise("spring", plan := make_plan(small("dp-sgd-wor", "spring", 5)), simulation=True)
-        agreed = agreement(read_promised("spring", json.dumps(said)), b"digest")
-        shown = json.loads(agreed.promise)
-        assert shown == {key: (said | {"attendance": "private"})[key] for key in shown}
-        assert shown["theorem"] == plan.guarantee.theorem
 
 
 def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
@@ -184,15 +164,6 @@ class TestAPersonWhoLeaves:
     def test_whom_the_record_does_not_know_is_a_named_error(self, kept: Path) -> None:
         with opened(kept) as record, pytest.raises(ConfigError, match=r"got 'zoe'\. Write the name as the table does"):
             accounts.depart(record, kept, "zoe")
-
-    def test_is_seen_in_the_account_by_its_day_alone(self, kept: Path) -> None:
-        with opened(kept) as record:
-            accounts.depart(record, kept, "17")
-            told = accounts.account(record, kept)
-            assert len(told.departures) == 1
-            assert told.persons == 4
-            assert not record.may_answer("summer", 1, np.array([1])).any()
-            assert f"a person, on {told.departures[0][:10]}" in silo_page.document(told)
 
     def test_stays_away_where_an_older_copy_is_put_back(self, kept: Path) -> None:
         older = kept.read_bytes()

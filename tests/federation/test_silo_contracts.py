@@ -156,16 +156,6 @@ def test_a_row_that_cannot_be_is_one_person_rejected_and_not_the_silo(value: flo
     np.testing.assert_array_equal(model, reference)
 
 
-def test_nobody_is_asked_twice_in_a_round_and_each_silo_only_for_its_own(tmp_path: Path) -> None:
-    honest = HonestSilos.of(SIZES)
-    model_with(honest, tmp_path, wanted())
-    assert honest.asked
-    for user, _, users in honest.asked:
-        assert set(users) <= set(range(user, user + honest.people[user]))
-        assert list(users) == sorted(set(users))
-    assert len({(user, number) for user, number, _ in honest.asked}) == len(honest.asked)
-
-
 def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and_changes_nothing(tmp_path: Path) -> None:
     """Right, the same again, another silo's, an earlier round's, with another digest."""
 
@@ -235,28 +225,6 @@ def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_back(tmp_
 
     gone = dict.fromkeys(THEIRS, Status.MISSING)
     np.testing.assert_array_equal(carried_out(scene(), within=60), model_where(gone, tmp_path, spec, rounds=[1, 2]))
-
-
-def test_a_silo_that_is_away_where_who_answers_is_told_is_named_once(tmp_path: Path) -> None:
-    spec = wanted("one-round-least-squares", attendance="public", quorum=0.3, quorum_epsilon=0.1, seconds=SECONDS)
-
-    async def scene() -> dict[str, object]:
-        honest = HonestSilos.of(SIZES)
-        async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
-            passing = asyncio.create_task(no_deadline_is_waited_for(running, [LIAR], SECONDS))
-            silent = Lying(honest.people, honest.engine, liar=LIAR, lie=lambda _: None)
-            working = [asyncio.create_task(peer.work(silent)) for peer in peers]
-            await running.manager.submit(spec.as_text())
-            told = {}
-            async for event in (await running.manager.feed("trial")).watch():
-                told = event["public"] if event["kind"] == "round" else told
-            passing.cancel()
-            await asyncio.gather(*working)
-            return told
-
-    told = carried_out(scene(), within=60)
-    assert told["answered"] == 8
-    assert told["missing"] == ["silo-1 (12 people)"]
 
 
 def test_a_client_says_how_many_it_answers_for_once_and_no_more_than_it_may(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from federation.conversation import GRADIENT, RANGE, TERMS, VECTOR, D, made
 from quoron_client.federation import run_client
-from quoron_client.federation.own_people import names_in
 from quoron_client.federation.record import Record
 from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.work import Worker
@@ -179,16 +178,6 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("kind", SUMS)
-def test_what_a_silo_is_told_makes_the_same_sums(kind: str) -> None:
-    reduction, numbers = SUMS[kind]
-    sent = pb.Reduction.FromString(silo.reduction_to_wire(reduction).SerializeToString())
-    values, here = np.random.default_rng(1).normal(size=(9, numbers)), np.arange(9) != 4
-    told, own = silo.reduction_from_wire(sent).of(values, here), reduction.of(values, here)
-    for name in ("total", "cells", "clipped", "answered"):
-        np.testing.assert_array_equal(getattr(told, name), getattr(own, name))
-
-
 @pytest.mark.parametrize("classes", [0, 1, 2**32 - 1])
 def test_contrasts_of_impossible_classes_take_no_time(classes: int) -> None:
     sent = silo.reduction_to_wire(SUMS["lengths of classes"][0])
@@ -265,28 +254,6 @@ def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
         np.testing.assert_array_equal(again.values[0], first.values[0])
         changed = rows(worker.reply(question(moved.part(np.array([1, 2])), [1, 2])), STARTS, 2)
         assert changed.status.tolist() == [Status.MISSING, 0]
-
-
-def test_a_person_keeps_its_number_whoever_comes_and_goes(file: Path, tmp_path: Path) -> None:
-    with opened(config := owner(file)) as record:
-        SiloWorker.of(config, record)
-    file.write_text(table(["aaron", "ben", "dan", "eve"]).to_csv(index=False))
-    with opened(config) as record:
-        worker = SiloWorker.of(config, record)
-        worker.consider(announced(), FIRST)
-        found = rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6)
-    assert found.status.tolist() == [Status.MISSING, 0, Status.MISSING, 0, Status.REJECTED, 0]
-    for place in (1, 3):
-        np.testing.assert_array_equal(found.values[place], alone(tmp_path, place, GRADIENT)[0])
-
-
-def test_each_person_answers_as_often_as_was_agreed_and_no_more(file: Path) -> None:
-    with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
-        worker.consider(announced(), FIRST)
-        for number, asked in enumerate(([0, 1], [0, 2], [0, 1, 2], [0, 1, 2])):
-            found = rows(worker.reply(question(GRADIENT, asked, number)), GRADIENT, len(asked))
-    assert found.status.tolist() == [Status.MISSING, Status.MISSING, Status.MISSING]
 
 
 @pytest.mark.parametrize("asked", [[6], [0, 7]])
@@ -380,23 +347,6 @@ def test_what_was_ready_meanwhile_is_what_is_said(file: Path, monkeypatch) -> No
         assert late == first[1]
 
 
-def test_as_many_bytes_are_said_whoever_of_the_asked_is_there(file: Path) -> None:
-    with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
-        worker.consider(announced(), FIRST)
-        there, not_there = worker.reply(question(GRADIENT, [0])), worker.reply(question(GRADIENT, [5], 1))
-        assert len(pb.Answer.FromString(there).values.data) == len(pb.Answer.FromString(not_there).values.data)
-
-
-def test_a_number_beyond_those_that_were_declared_since_is_left_out(file: Path) -> None:
-    with opened(owner(file)) as record:
-        record.register(["zoe", *NAMES])
-        worker = SiloWorker.of(owner(file, people=5), record)
-        assert worker.consider(announced(), FIRST).takes_part
-        found = rows(worker.reply(question(GRADIENT, np.arange(5), people=5)), GRADIENT, 5)
-    assert found.status.tolist() == [Status.MISSING, 0, 0, 0, 0]
-
-
 def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(file: Path) -> None:
     with pytest.raises(DataError, match="Expected at most 4 people in column 'who', got 5"):
         asyncio.run(run_client(owner(file, people=4)))
@@ -419,13 +369,3 @@ def test_a_file_that_may_not_be_looked_at_needs_the_number_of_people(file: Path)
 def test_what_cannot_be_meant_is_an_error_by_name(changes: dict, said: str, file: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         owner(file, **changes)
-
-
-def test_rows_of_nobody_are_an_error_for_the_owner_and_left_out_in_a_run(file: Path) -> None:
-    everybody = table()
-    everybody.loc[0, "who"] = ""
-    file.write_text(everybody.to_csv(index=False))
-    with pytest.raises(DataError, match="got some that are null or empty"):
-        names_in(file, "who")
-    with pytest.raises(DataError, match="'whom'"):
-        names_in(file, "whom")

@@ -193,12 +193,6 @@ def test_a_flipped_byte_in_the_journal_undoes_nothing_without_a_word(share: floa
         Database(f"sqlite:///{killed}")
 
 
-def test_a_whole_journal_of_a_killed_process_is_read_to_its_end(killed: Path) -> None:
-    with Database(f"sqlite:///{killed}") as database:
-        assert Registry(database).users_count() == 3
-        assert Ledger.begun(database, "spring")
-
-
 def test_a_count_that_cannot_be_read_or_is_missing_is_named(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     with Database(f"sqlite:///{path}") as database:
@@ -224,15 +218,6 @@ def test_a_copy_of_the_file_alone_is_refused_whatever_its_journal_held(killed: P
     shutil.copy(killed, alone)
     with pytest.raises(LedgerError, match=r"alone\.sqlite-acknowledged, found none|is not a quoron ledger"):
         Database(f"sqlite:///{alone}", create=False)
-
-
-def test_closing_leaves_all_in_the_file_alone(tmp_path: Path) -> None:
-    path, alone = tmp_path / "store.sqlite", tmp_path / "alone.sqlite"
-    with Database(f"sqlite:///{path}") as database:
-        Registry(database).enrol("ada")
-    shutil.copy(path, alone)
-    with Database(f"sqlite:///{alone}", as_it_is=True) as database:
-        assert Registry(database).users_count() == 1
 
 
 def test_a_database_restored_from_before_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
@@ -97,12 +96,6 @@ def test_a_second_process_is_refused_while_one_owns_the_database(database_url):
     assert "LedgerUnavailable" in done.stderr
 
 
-def test_postgres_can_be_read_beside_its_owner(postgres):
-    with Database(postgres) as owner, Database(postgres, create=False, sole=False) as reader:
-        Registry(owner).enrol("ada")
-        assert Registry(reader).users_count() == 1
-
-
 @pytest.mark.parametrize("stored", [1, 4, 7])
 def test_another_format_is_named_and_left_alone(database_url, stored):
     with Database(database_url) as database, database.writing() as connection:
@@ -145,15 +138,6 @@ def test_what_fails_in_the_middle_leaves_nothing(database_url):
                 write(database, insert("ada"), last)
             assert registry.users_count() == 0
         assert registry.enrol("ada") == 0
-
-
-def test_threads_take_turns(database_url):
-    with Database(database_url) as database, ThreadPoolExecutor(4) as pool:
-        registry = Registry(database)
-        users = list(pool.map(registry.enrol, [f"user {number % 20}" for number in range(60)]))
-        assert registry.users_count() == 20
-    assert sorted(set(users)) == list(range(20))
-    assert users[:20] == users[20:40] == users[40:]
 
 
 def test_a_file_with_keys_belongs_to_its_owner_only(tmp_path):

@@ -32,21 +32,6 @@ def question(round_: int, point: float = 0.5) -> Question:
     return Question(round_, np.array([3, 1]), AverageGradient(np.full((1, 2), point), (1.0,)))
 
 
-def test_what_is_written_is_there_for_the_next_process(database_url):
-    with Database(database_url) as database:
-        ledger = begin(database, "run", b"secret")
-        ledger.commit(-1, b"start", (), {})
-        ledger.spend(question(0), users=2, gradient_evaluations=10**12)
-        ledger.commit(0, b"next", (Release("gaussian", {"scale": 0.5}),), {"asked": 2})
-    with Database(database_url) as database:
-        again = Ledger.within(database, "run")
-        assert (again.plan_json, again.config_digest, again.noise_key) == ("{}", "c", b"secret")
-        assert again.resume_point() == (0, b"next")
-        assert again.spent() == {"rounds": 1, "users": 2, "gradient_evaluations": 10**12}
-        assert again.releases() == [(0, Release("gaussian", {"scale": 0.5}))]
-        assert again.events() == [{"asked": 2}]
-
-
 def test_a_run_begins_once_and_only_then_has_a_ledger(database):
     assert not Ledger.begun(database, "run")
     with pytest.raises(LedgerError, match="found none"):

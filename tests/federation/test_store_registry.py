@@ -29,15 +29,6 @@ def test_a_user_never_changes_its_group(registry):
     assert (registry.users_count(), registry.users_count("phones"), registry.users_count("none")) == (2, 1, 0)
 
 
-def test_a_name_stands_for_one_specification(registry):
-    assert registry.add_run("summer", "{}")
-    assert not registry.add_run("summer", "{}")
-    with pytest.raises(LedgerError, match="another run has it"):
-        registry.add_run("summer", '{"epsilon": 2}')
-    assert registry.run("summer").specification == "{}"
-    assert registry.run("winter") is None
-
-
 def test_a_run_goes_on_only_by_the_front_that_it_was_submitted_through(registry):
     for front in FRONTS:
         assert registry.add_run(front, "{}", front)
@@ -65,15 +56,6 @@ def test_states_are_kept_and_others_refused(registry):
         registry.set_state("winter", "running")
 
 
-def test_runs_stand_in_the_order_of_submission_whatever_the_clock_says(registry, monkeypatch):
-    times = iter(["2030", "1970", "2020"])
-    monkeypatch.setattr(module, "now", lambda: next(times))
-    for name in ("c", "a", "b"):
-        registry.add_run(name, "{}")
-    assert [row.run for row in registry.runs()] == ["c", "a", "b"]
-    assert [row.created for row in registry.runs()] == ["2030", "1970", "2020"]
-
-
 def test_members_are_active_users_of_their_group_and_never_change(registry):
     for number in range(6):
         registry.enrol(f"user {number}", "odd" if number % 2 else "even")
@@ -92,21 +74,6 @@ def test_members_are_active_users_of_their_group_and_never_change(registry):
         registry.fix_members("summer", 3, "odd")
     with pytest.raises(ConfigError, match="n"):
         registry.fix_members("winter", 0)
-
-
-def test_a_user_hears_of_its_own_runs_that_have_ended_from_the_latest(registry):
-    for name in ("ada", "ben"):
-        registry.enrol(name)
-    for run, members, state in (("a", 2, "complete"), ("b", 1, "failed"), ("c", 2, "cancelled"), ("d", 2, "running")):
-        registry.add_run(run, "{}")
-        if members == 1:
-            registry.roster.away(1)
-        registry.fix_members(run, members)
-        registry.roster.back(1)
-        registry.set_state(run, state)
-    assert registry.ended_with(0, 10) == [("c", "cancelled"), ("b", "failed"), ("a", "complete")]
-    assert registry.ended_with(0, 2) == [("c", "cancelled"), ("b", "failed")]
-    assert registry.ended_with(1, 10) == [("c", "cancelled"), ("a", "complete")]
 
 
 def test_tables_of_an_earlier_version_get_what_they_lack(registry, database_url):

@@ -68,17 +68,6 @@ def test_a_coordinator_that_does_not_come_back_is_waited_for_as_long_as_was_said
     assert len(told) == 1
 
 
-def test_one_that_is_not_there_yet_is_waited_for_as_long_from_the_start_on() -> None:
-    events, slept = followed(Scripted([Unreachable("nobody")], [Unreachable("nobody")], [ENDED]))
-    assert (events, slept) == ([ENDED], [1.0, 2.0])
-    with pytest.raises(watching.Gone):
-        followed(Scripted(*[[Unreachable("nobody")]] * 99))
-    with pytest.raises(watching.Gone):
-        followed(Scripted([Unreachable("nobody")]), patience=0.0)
-    with pytest.raises(ConfigError):  # but not a run that there is none of
-        followed(Scripted([ConfigError("no such run")]))
-
-
 def test_what_is_awaited_is_told_once_however_many_seconds_are_left() -> None:
     first = AWAITS | {"left": 9}
     assert followed(Scripted([first, Unreachable("gone")], [AWAITS | {"left": 4}, ENDED]))[0] == [first, ENDED]

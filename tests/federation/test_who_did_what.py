@@ -14,12 +14,12 @@ from federation.faults import rehearsed
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_client.federation.log_limit import JsonLines
-from quoron_privacy.errors import BudgetExceeded, LedgerError
+from quoron_privacy.errors import LedgerError
 from quoron_server.books import chain
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.runs import Books
-from quoron_server.service import revocation, tokens
+from quoron_server.service import tokens
 from quoron_server.specification import make_plan
 from quoron_server.wording import digest
 
@@ -118,14 +118,6 @@ class TestTheChain:
             assert [books.cancel("trial", by="ben"), books.cancel("trial", by="ada")] == ["cancelled"] * 2
             assert [row["payload"].get("by") for row in books.population.rows()] == ["ada", "ben"]
 
-    def test_names_nobody_for_a_run_that_is_refused(self, tmp_path: Path) -> None:
-        with Database(f"sqlite:///{tmp_path}/c.sqlite") as database:
-            books = Books(database)
-            books.population.limit("everyone", epsilon=1.0, delta=0.1, by="ada")
-            with pytest.raises(BudgetExceeded):
-                books.submit(specification(NAME), make_plan(specification(NAME)), "service", by="ada")
-            assert [row["kind"] for row in books.population.rows()] == ["limit"]
-
     def test_that_is_broken_keeps_nobody_from_erasing_a_cancelled_run_s_secrets(self, tmp_path: Path) -> None:
         wanted, plan = specification(NAME), make_plan(specification(NAME))
         url = f"sqlite:///{tmp_path}/c.sqlite"
@@ -176,15 +168,3 @@ def test_a_restart_a_resumption_and_a_pause_are_logged(tmp_path: Path, our_logs:
     assert scene.mended['quoron_runs{state="running"}'] == 1
     found = Counter(record.__dict__["event"] for record in our_logs.records if hasattr(record, "event"))
     assert found == {"enrolled": USERS, "started": 3, "submitted": 1, "began": 1, "paused": 1, "resumed": 1}
-
-
-def test_a_revocation_is_logged_with_the_names_that_are_new(tmp_path: Path, our_logs: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "revoked.json"
-    revocation.make(file)
-    listed = revocation.Revocations(file)
-    with our_logs.at_level(logging.INFO):
-        for number in range(3):
-            revocation.add(file, f"{number}" * 64, name=f"client-{number}")
-            assert len(listed.now()) == number + 1
-    fields = [record.__dict__["fields"] for record in our_logs.records]
-    assert fields == [{"clients": n + 1, "names": f"client-{n}"} for n in range(3)]

@@ -95,11 +95,6 @@ def test_what_an_engine_measures_is_told_and_added_up_in_a_simulation_across_a_r
     assert found[-1]["total_measured_up"] == len(found)
 
 
-def test_what_an_engine_measures_is_told_in_simulation_only(deployed):
-    run(make(NAME), Counting(), deployed, SecureNoise(b"k" * 32))
-    assert all(event["diagnostics"] == {} for event in deployed.events())
-
-
 def test_seeded_noise_is_refused_outside_simulation(ledger):
     engine = Quadratic()
     with pytest.raises(RunError, match="SecureNoise"):

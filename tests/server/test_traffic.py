@@ -18,7 +18,7 @@ from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import traffic as traffic_module
 from quoron_server.books.ledger import Ledger
-from quoron_server.traffic import FRAME, WINDOWS, Sizes, encoded, round_bytes, traffic
+from quoron_server.traffic import FRAME, WINDOWS, encoded, round_bytes, traffic
 
 USERS, RUN, SECONDS = 5, "a-run", 60
 
@@ -79,13 +79,6 @@ def told(task: Task, dimension: int) -> tuple[int, int]:
     return counted.down, counted.up
 
 
-def test_more_columns_never_move_fewer_bytes() -> None:
-    for centre in (False, True):
-        sizes = [told(gradient(d, centre), d) for d in (*range(1, 140), *range(2040, 2060), 10**4, 10**5)]
-        assert sizes == sorted(sizes)
-        assert [up for _, up in sizes] == sorted(up for _, up in sizes)
-
-
 @given(encoded=st.integers(0, 1 << 29), more=st.integers(0, 1 << 20), extra=st.integers(0, 400))
 @example(encoded=parts.MOST - 20, more=1, extra=20)
 @example(encoded=2 * parts.MOST, more=1, extra=20)
@@ -102,22 +95,6 @@ def test_an_answer_in_parts_moves_the_bytes_of_its_messages() -> None:
         nameless = wire.answer_to_wire("", 3, bytes(16), np.ones(dimension), Status.ANSWERED).ByteSize()
         counted = round_bytes(encoded=nameless, messages=1, extra=2 + len(RUN))
         assert abs(counted - sent) < 100
-
-
-def test_a_run_counts_the_bytes_of_each_question_whatever_it_asked_before() -> None:
-    for wide in (3, 40):
-        tasks = [gradient(wide), gradient(wide, centre=True), AverageLoss(np.ones((2, wide)))]
-        tasks += [
-            AverageGradient(np.ones((1, wide)), (0.0,)),
-            RangeReport(gradient(wide), 1.0, 16, 2.0, np.ones(wide), np.arange(2)),
-        ]
-        tasks += [RangeReport(gradient(wide), 1.0, 16, 2.0, np.ones(wide), np.array([0, 300]))]
-        sizes = Sizes(wide)
-        for round_ in (0, 1, 127, 128, 20_000):
-            for task in [each for each in tasks for _ in range(2)]:
-                for planned in (None, 7):
-                    question = Question(round_, np.arange(2), task, planned)
-                    assert sizes.of(question) == encoded(question, wide)
 
 
 def test_an_empty_cohort_moves_nothing() -> None:

@@ -16,7 +16,6 @@ from quoron.sharding.shard import Settings, opened
 from quoron.simulation import again
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_privacy.means import free_presence
@@ -133,8 +132,3 @@ def test_a_run_holds_one_block_at_a_time(held_in_blocks: None, monkeypatch: pyte
     model(InlineEngine(people()))
     assert len(blocks) > 5 * USERS / 7
     assert max(most) <= 2
-
-
-def test_no_other_answer_is_computed_twice(held_in_blocks: None) -> None:
-    gradients = Question(0, np.arange(USERS), AverageGradient(np.zeros((1, D)), (1.0,)))
-    assert isinstance(InlineEngine(people()).ask(gradients).values, np.ndarray)

@@ -8,12 +8,10 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron import Keep, Method, sources
+from quoron import Keep, Method
 from quoron import config as configs
 from quoron.run_folder import RunFolder
-from quoron.simulation import run as runs
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, LedgerError, QuoronError
-from quoron_server.algorithms import ALGORITHMS
+from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.wording import SEEDED, sentence
 from said import said
 from small_run import TOML
@@ -39,21 +37,6 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame({"patient": [f"p{number}" for number in patient], "age": age, "ward": ward, "stay": stay})
 
 
-def test_three_lines_give_a_model_a_summary_a_plan_and_a_folder(place: Path) -> None:
-    run = quoron.simulate(SMALL, epsilon=2.0, simulation_seed=5, keep=Keep("mine"))
-    assert run.model.shape == (3,)
-    assert run.summary.epsilon == run.plan.guarantee.epsilon == 2.0
-    assert "excess risk" in str(run.summary)
-    assert run.directory == Path("mine")
-    assert np.array_equal(RunFolder(run.directory).model(), run.model)
-
-
-def test_the_same_seed_gives_the_same_bits_and_another_gives_others() -> None:
-    first, again, other = (quoron.simulate(SMALL, simulation_seed=seed) for seed in (1, 1, 2))
-    assert np.array_equal(first.model, again.model)
-    assert not np.array_equal(first.model, other.model)
-
-
 def test_the_reference_without_privacy_says_so_and_claims_nothing() -> None:
     run = quoron.simulate(SMALL, method=Method("sgd"))
     assert (run.summary.epsilon, run.summary.exposure) == (None, "none")
@@ -68,29 +51,12 @@ def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> No
     assert np.array_equal(run.model, again.model)
 
 
-def test_rounds_are_stored_one_a_row_with_private_columns_named_so() -> None:
-    run = quoron.simulate(SMALL, keep=Keep("mine"))
-    rows = RunFolder(run.directory).rounds()
-    assert [row["round"] for row in rows] == list(range(8))
-    assert rows[-1]["total_messages"] == run.summary.messages
-    assert rows[-1]["public.epsilon_spent"] == 4.0
-    assert rows[-1]["simulation.excess_risk"] is not None
-
-
 def test_a_data_frame_is_a_population_and_its_run_resumes(frame: pd.DataFrame) -> None:
     asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}, "categorical": ["ward"]}
     run = quoron.simulate(frame, **said(**asked, epsilon=8.0, algorithm="one-pass-dp-sgd", out="mine"))  # type: ignore[arg-type]
     assert run.plan.problem.users == 480
     assert run.summary.test["auc"] > 0.6
     assert np.array_equal(quoron.resume("mine").model, run.model)
-
-
-def test_a_table_that_changed_since_the_run_began_is_refused(frame: pd.DataFrame, place: Path) -> None:
-    asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}}
-    quoron.simulate(frame, **said(**asked, algorithm="one-pass-dp-sgd", out="mine"))  # type: ignore[arg-type]
-    frame.assign(stay=7.0).to_parquet(place / "mine" / "population.parquet")
-    with pytest.raises(LedgerError, match="same configuration and data"):
-        quoron.resume("mine")
 
 
 def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.DataFrame) -> None:
@@ -114,35 +80,11 @@ def test_automatic_choice_says_why_and_tells_why_not_the_others() -> None:
     assert any(each.reason.startswith("Infeasible: filtered-sgd") for each in planned.candidates)
 
 
-def test_everything_raised_on_purpose_is_a_quoron_error() -> None:
-    with pytest.raises(QuoronError, match=r"privacy\.epsilon"):
-        quoron.plan(SMALL, epsilon=-1.0)
-    with pytest.raises(QuoronError, match=r"Expected a preset"):
-        quoron.plan("quickstrat")
-
-
 def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
     run = quoron.simulate(SMALL, keep=Keep("mine"))
     for name in ("ledger.sqlite", "ledger.sqlite-acknowledged", "summary.json", "model.npz"):
         (place / "mine" / name).unlink()
     assert np.array_equal(quoron.resume("mine").model, run.model)
-
-
-@pytest.mark.parametrize(
-    "setting", ["step_size=0", "step_size=-1", "rounds=0", "rate=2", "clip_norm=0", "rate=-0.1", "step_size=1e300"]
-)
-def test_options_out_of_range_are_refused_by_name_and_value(setting: str) -> None:
-    name, value = setting.split("=")
-    with pytest.raises(ConfigError, match=rf"Expected algorithm\.options\.{name} in .* got .*{value[:2]}"):
-        quoron.plan(method=Method("dp-sgd-wor"), settings=[f"algorithm.options.{name}={value}"])
-
-
-def test_a_rate_is_accounted_for_at_the_cohort_that_is_really_drawn() -> None:
-    chosen = ["population.users=400", "algorithm.options.rate=1e-9", "algorithm.options.rounds=4"]
-    config, _ = sources.resolve("quickstart", ["algorithm.name=dp-sgd-wor", *chosen])
-    plan = runs.prepare(config, Path.cwd()).planned.plan
-    assert plan.parameters.cohort_size == 1
-    ALGORITHMS["dp-sgd-wor"].verify(plan)
 
 
 def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
@@ -162,13 +104,3 @@ def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
             assert f"With secret noise: ({epsilon:g}, " in statement
         assert SEEDED in page
     assert not sentence(quoron.plan(method=Method("one-pass-dp-sgd")).plan.guarantee).startswith(SEEDED)
-
-
-def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"Expected privacy\.adjacency='zero-out' with group-dp-sgd-zero-out"):
-        quoron.plan(method=Method("group-dp-sgd-zero-out"))
-
-
-def test_auto_declines_where_nothing_can_be_learnt_and_says_how_many_users_would_do() -> None:
-    with pytest.raises(Infeasible, match=r"resolution of nμ/√d = .* needs n >= [\d,]+; or name an algorithm"):
-        quoron.plan(method=Method("auto"), settings=["population.users=3", "population.dimension=50"])

@@ -32,7 +32,7 @@ from quoron_client.data.encoding import (
 )
 from quoron_client.losses import make_loss
 from quoron_privacy.counts.table_health import TableHealth
-from quoron_privacy.errors import ConfigError, DataError, QuoronError, UsageError
+from quoron_privacy.errors import ConfigError, QuoronError, UsageError
 from quoron_server.books.ledger import Ledger
 from said import said
 
@@ -223,25 +223,6 @@ def test_a_threshold_that_cannot_be_meant_is_refused(threshold):
         made([1.0, 0, 0, 0], label_shares=SHARES).predict(ROWS, threshold=threshold)
 
 
-def test_thresholds_need_probabilities_and_classes():
-    hinge = made([1.0, 0, 0, 0], loss=make_loss("smoothed_hinge"), label_shares=SHARES)
-    assert set(hinge.predict(ROWS)) <= {"no", "yes"}
-    with pytest.raises(UsageError, match="for probabilities"):
-        hinge.predict(ROWS, threshold="share")
-
-
-def test_a_model_file_keeps_shares_and_threshold(tmp_path):
-    model = made([1.0, 2.0, 0.5, 0.1], label_shares=SHARES, threshold="share")
-    model.save(tmp_path / "model.json")
-    again = quoron.load(tmp_path / "model.json")
-    assert (again.label_shares, again.threshold) == (SHARES, "share")
-    assert again.predict(ROWS).tolist() == model.predict(ROWS, threshold="share").tolist()
-    bad = replace(model, threshold=7.0)
-    bad.save(tmp_path / "bad.json")
-    with pytest.raises(DataError, match="threshold"):
-        quoron.load(tmp_path / "bad.json")
-
-
 @pytest.mark.parametrize(
     ("weights", "unit_rows", "always"),
     [
@@ -265,21 +246,6 @@ def test_a_model_of_one_answer_is_known_by_its_coefficients(weights, unit_rows, 
     (warning,) = one_answer(model)
     assert ("for every row" in warning) == (always is not None)
     assert "--threshold share" in warning
-
-
-def test_a_rare_class_is_told_with_its_released_share_unless_it_is_weighed_or_common():
-    model = made([9.0, 0, 0, 0], label_shares=SHARES)
-    (warning,) = one_answer(model)
-    assert "about 4 % (± 0.1 %) of the labels are 'yes'" in warning
-    assert "8.4 % of rows at most" in warning
-    for other in (
-        replace(model, label_shares=LabelShares((0.7, 0.3), 0.001)),
-        replace(model, label_shares=LabelShares((0.9, 0.1), 0.1)),
-        replace(model, threshold="share"),
-        replace(model, encoding=replace(MODEL, class_weight=ClassWeights((0.9, 1.0)))),
-        replace(model, label_shares=None),
-    ):
-        assert one_answer(other) == ()
 
 
 def test_what_class_weights_cost_is_said_where_it_is_much():
@@ -311,14 +277,6 @@ def test_files_are_predicted_in_the_labels_own_words(tmp_path, capsys):
             assert ("All 24 rows are predicted" in told.err) == (len(found) == 1)
     assert invoke(["predict", str(tmp_path / "model.json"), str(tmp_path / "new.csv"), "--threshold", "half"]) == 2
     assert "--threshold share or a number" in capsys.readouterr().err
-
-
-def test_a_boolean_column_of_parquet_is_predicted_as_true_and_false(people, tmp_path):
-    path = tmp_path / "people.parquet"
-    pq.write_table(pa.Table.from_pandas(people.assign(ill=people.ill == "yes"), preserve_index=False), path)
-    trained = quoron.train(path, **said(out=tmp_path / "run", **COLUMNS | QUICK))
-    assert trained.model.classes_ == (False, True)
-    assert trained.model.predict(people).dtype == np.bool_
 
 
 def test_the_command_line_takes_class_weights(people, tmp_path, capsys):

@@ -69,28 +69,6 @@ def test_people_see_the_promise_the_figures_and_where_they_are(capsys: pytest.Ca
     assert "round 8/8" in printed.err
 
 
-def test_quiet_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["simulate", "small.toml", "--quiet"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_a_place_may_have_any_name(place: Path) -> None:
-    name = 'it\'s "quoted" \\ ünd [red]'
-    assert invoke(["simulate", "small.toml", "--quiet", "--out", name]) == 0
-    assert (place / name / "report.html").is_file()
-
-
-def test_a_preset_is_not_hidden_by_a_folder_of_its_name(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "local-model").mkdir()
-    assert invoke(["plan", "local-model", "--json"]) == 0
-
-
-def test_runs_without_a_place_are_numbered(place: Path) -> None:
-    for _ in range(2):
-        assert invoke(["simulate", "small.toml", "--quiet"]) == 0
-    assert {path.name for path in (place / "runs").iterdir()} == {"small-1", "small-2"}
-
-
 BAD = [
     (["simulate", "nothing"], "Expected a preset (accelerated-erm, "),
     (["simulate", "absent.toml"], "absent.toml"),
@@ -134,28 +112,6 @@ numeric = { age = [0, 100] }
 [algorithm]
 name = "one-pass-dp-sgd"
 """
-
-BAD_TABLES = [
-    (None, [], "visits.csv"),
-    ("who,age,stay\na,1,2\nb,3,4\n", ["population.user=whom"], "'whom'"),
-    ("who,age,stay\na,1,2\nb,3,4\n", ["population.label='stays > 3'"], "'stays'"),
-    ("who,age,stay\na,1,2\nb,3,4\n", ["population.numeric={ weight = [0, 1] }"], "'weight'"),
-    ("who,age,stay\n,1,2\n7,3,4\n", [], "'who'"),
-    ("who,age,stay\n", [], "Expected a table with rows"),
-]
-
-
-@pytest.mark.parametrize(("text", "settings", "message"), BAD_TABLES, ids=range(len(BAD_TABLES)))
-def test_a_wrong_table_exits_2_names_the_column_and_writes_nothing(
-    text: str | None, settings: list[str], message: str, capsys: pytest.CaptureFixture[str], place: Path
-) -> None:
-    (place / "table.toml").write_text(TABLE)
-    if text is not None:
-        (place / "visits.csv").write_text(text)
-    code, printed = failing(capsys, "simulate", "table.toml", *(word for each in settings for word in ("--set", each)))
-    assert code == 2
-    assert message in printed
-    assert not (place / "runs").exists()
 
 
 def test_a_plan_over_budget_is_refused_before_anything_is_asked(
@@ -241,24 +197,6 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
     assert (place / "whole" / "model.npz").read_bytes() == (place / "cut" / "model.npz").read_bytes()
 
 
-def test_resuming_a_complete_run_changes_no_result(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
-    model = (place / "mine" / "model.npz").read_bytes()
-    assert invoke(["resume", "mine", "--quiet"]) == 0
-    assert (place / "mine" / "model.npz").read_bytes() == model
-
-
-def test_a_report_can_be_written_again(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
-    report = place / "mine" / "report.html"
-    page = report.read_text()
-    report.unlink()
-    capsys.readouterr()
-    assert invoke(["report", "mine"]) == 0
-    assert capsys.readouterr().out.strip() == "mine/report.html"
-    assert report.read_text() == page
-
-
 def test_a_plan_tells_the_promise_the_noise_and_every_alternative(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "small.toml"]) == 0
     printed = capsys.readouterr().out
@@ -305,24 +243,6 @@ def test_an_automatic_choice_is_told_by_plan_and_simulate_and_stored(
     assert f"Chosen {choice}" in capsys.readouterr().out
 
 
-def test_a_named_algorithm_has_no_choice_to_tell(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["simulate", "small.toml", "--quiet", "--out", "mine"]) == 0
-    assert "Chosen " not in capsys.readouterr().out
-    assert json.loads((place / "mine" / "plan.json").read_text())["choice"] is None
-
-
-def test_an_infeasible_plan_says_what_would_do_and_what_is_feasible(
-    capsys: pytest.CaptureFixture[str], place: Path
-) -> None:
-    code, printed = failing(capsys, "plan", "small.toml", "--set", "algorithm={name='filtered-sgd'}")
-    assert code == 2
-    assert not (place / "runs").exists()
-    assert "Infeasible: filtered-sgd" in printed
-    assert "needs" in printed
-    assert "Feasible here: " in printed
-    assert "one-pass-dp-sgd" in printed.partition("Feasible here: ")[2]
-
-
 def test_algorithms_are_listed_for_machines_with_the_agreed_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["algorithms", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
@@ -347,12 +267,6 @@ def test_algorithms_and_presets_are_listed_for_people(capsys: pytest.CaptureFixt
     assert "filtered-sgd" in capsys.readouterr().out
     assert invoke(["presets"]) == 0
     assert "quickstart" in capsys.readouterr().out
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["--help"]) == 0
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in ("simulate", "plan", "algorithms", "resume", "presets", "report"))
 
 
 def test_every_command_stands_under_what_people_come_for() -> None:
@@ -400,17 +314,6 @@ def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: list[s
         )
     assert done.returncode == 1
     assert done.stderr == "error: Cannot write to standard output: No space left on device. Make room.\n"
-
-
-def test_help_breaks_lines_where_the_terminal_ends_and_not_where_the_source_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for words, told in (
-        (["declare", "--help"], "as training is. Asking again costs again."),
-        (["ledger", "charge", "--help"], "the limit can still refuse it; afterwards with --spent."),
-    ):
-        assert invoke(words) == 0
-        assert told in capsys.readouterr().out
 
 
 def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: pytest.CaptureFixture[str]) -> None:

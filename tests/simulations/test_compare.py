@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 
 import quoron
-from pages import Page, check_loads_nothing
 from quoron import config as configs
 from quoron.cli import showing
 from quoron.cli.app import invoke
@@ -22,9 +21,8 @@ from quoron.comparing import pool
 from quoron.comparing.cells import Outcome, cell_rows, costs_of, decided, interval
 from quoron.comparing.request import LOOKS, Request, sweep
 from quoron.engines import EngineChoice
-from quoron.network import PRESETS, Network
+from quoron.network import PRESETS
 from quoron.planning.costs import fronts
-from quoron.planning.projection import seconds_of
 from quoron.reports import costs
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
@@ -33,7 +31,6 @@ from quoron.sections import Keep, Privacy
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
 from quoron_privacy.errors import ConfigError
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
 from small_run import TOML, Watched
@@ -69,14 +66,6 @@ def test_seeds_differ_and_settings_reach_the_plan(compared: comparisons.Comparis
     assert len({row["excess_risk"] for row in done}) == len(done)
     assert {(row["privacy.epsilon"], row["epsilon"]) for row in done} == {(2.0, 2.0), (8.0, 8.0)}
     assert {row["simulation_seed"] for row in done} == {0, 1}
-
-
-def test_an_infeasible_cell_is_listed_once_with_its_reason(compared: comparisons.Comparison) -> None:
-    refused = [row for row in compared.runs if row["algorithm"] == "filtered-sgd"]
-    assert [(row["privacy.epsilon"], row["excess_risk"]) for row in refused] == [(2.0, None), (8.0, None)]
-    assert all("n=2,000 users" in str(row["infeasible"]) for row in refused)
-    [line] = report.why_not([row for row in compared.cells if row["privacy.epsilon"] == 2.0])
-    assert line.startswith("Infeasible: filtered-sgd: n=2,000 users")
 
 
 def test_what_is_complete_is_not_carried_out_again(compared: comparisons.Comparison) -> None:
@@ -145,16 +134,6 @@ def test_cells_have_seconds_over_every_network_and_their_fronts(priced: comparis
     assert {"rounds", "messages", "wire_up", "projected.phones", "held", "fronts"} <= set(stored.column_names)
 
 
-def test_projected_seconds_of_a_cell_are_the_mean_over_its_runs_of_their_rounds(priced: comparisons.Comparison) -> None:
-    row = next(row for row in priced.cells if not row["infeasible"])
-    same = [each for each in priced.runs if all(each[key] == row[key] for key in ("privacy.epsilon", "algorithm"))]
-    for name in PRESETS:
-        of_runs = [
-            seconds_of(RunFolder(priced.directory / each["folder"]).rounds(), Network.parse(name)) for each in same
-        ]
-        assert row[f"projected.{name}"] == pytest.approx(np.mean(of_runs))
-
-
 def test_the_page_and_the_terminal_show_what_rounds_cost(
     priced: comparisons.Comparison, compared: comparisons.Comparison, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,13 +148,6 @@ def test_the_page_and_the_terminal_show_what_rounds_cost(
             assert cell in terminal
     assert costs_of(compared.cells) == []
     assert "What the rounds cost" not in (compared.directory / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_network_with_dropouts_stays_with_the_runs_and_one_without_is_none_of_theirs() -> None:
-    for text, kept in (("phones,dropout=10%", "phones,dropout=10%"), ("phones", None)):
-        config = SMALL.model_copy(update={"run": SMALL.run.model_copy(update={"network": text})})
-        (cell,) = Request.of(config, algorithms=["recentred-sgd"], seeds=1).cells()
-        assert cell.config.run.network == kept
 
 
 def outcome(algorithm: str, seed: int, excess: float, initial: float, held_back: float = 0.0) -> Outcome:
@@ -198,13 +170,6 @@ def test_what_the_bound_of_a_domain_costs_stands_beside_the_excess_risk_of_its_m
     assert "srgd (0.1 of its 0.11)" in said
     assert "recentred-sgd" not in said
     assert report.held_words(rows[:1]) == ""
-
-
-def test_a_failed_run_leaves_its_cell_with_the_others_and_says_so() -> None:
-    failed = Outcome(CELLS["srgd"], 1, "", failed="its reason")
-    [row] = cell_rows([outcome("srgd", 0, 0.1, 0.7), failed])
-    assert (row["runs"], row["excess_risk"], row["low"], row["failed"]) == (1, 0.1, None, "its reason")
-    assert report.why_not([row]) == ["Failed: srgd: its reason"]
 
 
 def test_one_seed_has_no_interval_and_the_words_say_it() -> None:
@@ -290,12 +255,6 @@ def test_engines_that_cannot_compare_are_refused_by_name(capsys: pytest.CaptureF
     assert "address with the engine ray only" in capsys.readouterr().err
 
 
-def test_all_private_algorithms_are_compared_where_none_is_named() -> None:
-    cells = Request.of(SMALL).cells()
-    assert [cell.algorithm for cell in cells] == [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
-    assert all(cell.config.algorithm.name == cell.algorithm for cell in cells)
-
-
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
@@ -308,24 +267,6 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: p
     assert str(comparisons.claim(None, "x")) == "runs/x-compare-2"
     with pytest.raises(ConfigError, match="workers=0"):
         pool.carry_out([], tmp_path, workers=0, watcher=Watched())
-
-
-def test_the_page_loads_nothing_and_stays_small_whatever_is_compared(compared: comparisons.Comparison) -> None:
-    page = report.page(compared.cells, REQUEST, name="a <b> & c")
-    assert Page(page).texts("h1") == ["a <b> & c"]
-    check_loads_nothing(page)
-    rows = [
-        {**row, "algorithm": f"{row['algorithm']}-{index}", "excess_risk": 10.0 ** -(index % 7), "low": None}
-        for index, row in enumerate(compared.cells * 40)
-        if not row["infeasible"]
-    ]
-    assert len(report.page(rows, REQUEST, name="many")) < 1_000_000
-
-
-def test_a_cell_without_any_risk_above_zero_is_drawn_around(compared: comparisons.Comparison) -> None:
-    zero = [{**row, "excess_risk": 0.0, "low": 0.0, "high": 0.0} for row in compared.cells if not row["infeasible"]]
-    check_loads_nothing(report.page(zero, REQUEST, name="zero"))
-    check_loads_nothing(report.page([], REQUEST, name="none"))
 
 
 def test_people_and_programs_are_told_the_same(

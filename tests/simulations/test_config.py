@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quoron import config as configs
 from quoron import toml_text
 from quoron.cli.app import invoke
-from quoron.config import Config, SyntheticSection, TableSection
+from quoron.config import Config, TableSection
 from quoron.presets import presets
 from quoron.sources import resolve
 from quoron_privacy.errors import ConfigError
@@ -61,16 +61,6 @@ def test_everything_wrong_is_told_at_once() -> None:
     assert "privacy.delta" in str(caught.value)
 
 
-def test_text_that_is_not_toml_is_refused_with_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"Expected mine\.toml to be valid TOML.*line 1"):
-        configs.parse("epsilon = = 2", "mine.toml")
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Expected a readable configuration file, got .*absent\.toml"):
-        configs.read(tmp_path / "absent.toml")
-
-
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "noise.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="UTF-8"):
@@ -85,20 +75,6 @@ def test_a_table_path_is_relative_to_its_configuration_file(tmp_path: Path) -> N
     assert population.path == str(tmp_path / "rows.csv")
 
 
-@pytest.mark.parametrize(
-    ("keys", "loss"),
-    [
-        ("label_range = [0, 9]", "least_squares"),
-        ("label_range = [0, 9]\n[loss]\nname = 'huber'", "huber"),
-        ("positive = 'yes'", "auto"),
-        ("classes = ['no', 'yes']", "auto"),
-    ],
-)
-def test_a_loss_that_is_left_open_follows_from_the_label(keys: str, loss: str) -> None:
-    text = f"[population]\nkind = 'table'\npath = 'rows.csv'\nuser = 'who'\nlabel = 'late'\n{keys}\n"
-    assert configs.parse(text).loss.name == loss
-
-
 def test_settings_lie_over_the_file_and_take_bare_words() -> None:
     config = configs.parse(
         "[privacy]\nepsilon = 1.0\n",
@@ -107,17 +83,6 @@ def test_settings_lie_over_the_file_and_take_bare_words() -> None:
     assert config.privacy.epsilon == 3.0
     assert config.algorithm.name == "sgd"
     assert config.algorithm.options == {"rounds": 5}
-
-
-def test_changing_the_kind_of_population_drops_the_other_kinds_keys() -> None:
-    config = configs.parse("[population]\nkind = 'synthetic'\nusers = 7\n", settings=["population.kind=flights"])
-    assert config.population.kind == "flights"
-
-
-def test_naming_another_algorithm_drops_the_options_of_the_one_before() -> None:
-    text = "[algorithm]\nname = 'sgd'\noptions = { rounds = 3 }\n"
-    assert configs.parse(text, settings=["algorithm.name=sgd"]).algorithm.options == {"rounds": 3}
-    assert configs.parse(text, settings=["algorithm.name=auto"]).algorithm.options == {}
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
@@ -142,10 +107,6 @@ def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> N
         "algorithm.options.rounds=3",
     ):
         assert configs.parse("", settings=[setting]).digest() != base.digest()
-
-
-def test_a_population_without_a_kind_is_synthetic() -> None:
-    assert configs.parse("[population]\nusers = 7\n").population == SyntheticSection(users=7)
 
 
 plain = st.one_of(
@@ -181,9 +142,3 @@ def test_values_nested_too_deep_are_refused_in_a_sentence(name, tmp_path, capsys
         said = capsys.readouterr().err
         assert "Expected a dotted key" in said
         assert len(said) < 500
-
-
-def test_a_number_of_too_many_digits_is_refused_in_a_sentence(tmp_path, capsys):
-    (tmp_path / "digits.toml").write_text("a = " + "9" * 5000)
-    assert invoke(["plan", str(tmp_path / "digits.toml")]) == 2
-    assert "to be valid TOML, got: Exceeds the limit" in " ".join(capsys.readouterr().err.split())

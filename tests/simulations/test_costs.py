@@ -11,9 +11,8 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.network import DEADLINE, PRESETS, Network
-from quoron.planning.costs import Costs, fronts, marked, of_candidates
+from quoron.planning.costs import Costs, fronts, of_candidates
 from quoron.planning.plans import Planned
-from quoron.reports import costs
 from quoron.simulation import run as runs
 from quoron_privacy.errors import ConfigError
 from quoron_server.round_clock import PAUSE
@@ -37,44 +36,10 @@ def row(**changes: object) -> Costs:
     return replace(Costs("a", 8, 80, 900, 700, {"phones": 8.4, "far": None}, False, 0.1, "0.1"), **changes)
 
 
-def test_the_table_marks_fronts_and_says_what_is_held_or_too_slow() -> None:
-    rows = marked([row(), row(algorithm="b", rounds=9, risk=0.2, told="0.2", held=True)])
-    assert costs.heads(rows) == [
-        "algorithm",
-        "excess risk",
-        "rounds",
-        "messages",
-        "bytes",
-        "of them up",
-        "phones",
-        "far",
-    ]
-    assert costs.cells(rows[0]) == ["a", "0.1", "8 ●", "80", "1.6 kB ●", "700 B", "8.4 s ●", "too slow"]
-    assert costs.cells(rows[1])[-2:] == ["8.4 s held", "too slow"]
-    assert costs.HELD in costs.notes(rows)
-    assert costs.HELD not in costs.notes(rows[:1])
-    assert "9.36 kB an hour each way" in costs.notes(rows)[-1]
-
-
 @pytest.fixture(scope="module")
 def planned() -> Planned:
     config = configs.parse(TOML, "small", ["algorithm.name='auto'", "algorithm.options={}", f"run.network='{THREE}'"])
     return quoron.plan(config)
-
-
-def test_a_plan_tells_what_every_method_would_cost_over_every_network(planned: Planned) -> None:
-    feasible = {each.algorithm: each for each in planned.candidates if each.plan is not None}
-    assert {each.algorithm for each in planned.costs} == feasible.keys()
-    assert planned.network is None
-    for each in planned.costs:
-        plan = feasible[each.algorithm].plan
-        assert (each.rounds, each.messages) == (plan.cost.rounds, plan.cost.messages)
-        assert each.bytes_down > plan.cost.bytes_down
-        assert each.bytes_up > plan.cost.bytes_up
-        assert each.seconds.keys() == PRESETS.keys()
-        assert each.risk == plan.predicted_excess_risk
-    assert {name for each in planned.costs for name in each.fronts} == {"rounds", "bytes", *PRESETS}
-    assert [each["algorithm"] for each in planned.as_json()["costs"]] == [each.algorithm for each in planned.costs]
 
 
 def test_a_guess_is_on_no_front(planned: Planned) -> None:

@@ -1,7 +1,5 @@
 """Folders of Parquet: the same bits as of the same rows in memory."""
 
-import pickle
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.cli.app import invoke
 from quoron.datasets import _indexing, item_store
-from quoron.datasets.index import renewed
 from quoron.datasets.item_store import ItemStore
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
@@ -88,20 +84,6 @@ def test_users_with_more_rows_than_a_chunk_are_read_like_others(counts, tmp_path
     table = rows(len(who), most=1).set_column(0, "who", pa.array(who))
     ours, theirs = both(tmp_path / "d", in_order(table, tmp_path / "d"), test_fraction=0.0)
     assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
-
-
-@pytest.mark.parametrize("layout", WRITE)
-def test_figures_of_a_simulation_are_those_of_the_table(layout, tmp_path):
-    outliers = Outliers(0.1, "shifted")
-    ours, theirs = both(tmp_path / "d", WRITE[layout](rows(300), tmp_path / "d"), outliers=outliers)
-    everybody = np.arange(ours.users)
-    np.testing.assert_array_equal(ours.corruption(everybody), theirs.corruption(everybody))
-    assert_same(ours.items(everybody), theirs.items(everybody))
-    np.testing.assert_array_equal(ours.optimum, theirs.optimum)
-    point = np.full(ours.dimension, 0.1)
-    assert ours.excess_risk(point) == theirs.excess_risk(point)
-    assert ours.test_metrics(point) == theirs.test_metrics(point)
-    assert ours.beside(point) == theirs.beside(point)
 
 
 def test_figures_of_many_users_are_of_a_sample_and_say_so(tmp_path, monkeypatch):
@@ -195,36 +177,6 @@ def test_keys_of_hive_partitions_are_columns(tmp_path):
     np.testing.assert_allclose(first[-1, :3], [0, 1, -0.2], atol=1e-6)
 
 
-def test_nobodys_partition_key_decides_how_a_dry_run_ends_or_what_it_shows(tmp_path, monkeypatch, capsys):
-    """One user's zip that is no number, missing, or written with another sign, of 40 users."""
-    monkeypatch.chdir(tmp_path)
-    who = pa.array([f"u{user:02}" for user in range(40)])
-    table = pa.table({"who": who, "a": [float(user) for user in range(40)], "sick": [user % 2 for user in range(40)]})
-    shown = []
-    for zip_ in ("10115", "unknown", "1", "__HIVE_DEFAULT_PARTITION__", "%FF"):
-        shutil.rmtree(tmp_path / "d", ignore_errors=True)
-        for key, first, last in (("02139", 0, 20), ("10115", 20, 39), (zip_, 39, 40)):
-            folder = tmp_path / "d" / f"zip={key}"
-            folder.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table.slice(first, last - first), folder / f"{first}.parquet")
-        renewed(tmp_path / "d", "who")
-        rules = "--user who --label sick --numeric a=0:100 --categorical zip=02139,unlisted"
-        given = "--epsilon 8 --delta 1e-3 --set privacy.allow_large_delta=true --dry-run"
-        status = invoke(["train", "d", *rules.split(), *given.split()])
-        shown.append((status, *capsys.readouterr()))
-    assert shown[0][0] == 0, shown[0]
-    assert all(each == shown[0] for each in shown)
-
-
-def test_a_url_is_the_folder_that_it_names(tmp_path):
-    in_order(rows(50), tmp_path / "d")
-    here, there = (
-        from_dataset(each, RULES, user="who", loss=Logistic()) for each in (tmp_path / "d", (tmp_path / "d").as_uri())
-    )
-    assert_same(there.items(np.arange(40)), here.items(np.arange(40)))
-    assert there.rows.digest == here.rows.digest
-
-
 @pytest.mark.parametrize("algorithm", ["tracking-srgd", "filtered-sgd", "local-model"])
 def test_simulating_a_folder_gives_the_bits_of_the_table(algorithm, tmp_path):
     table = in_buckets(rows(2000), tmp_path / "d")
@@ -298,17 +250,6 @@ def test_a_user_at_the_border_of_two_sorted_files_is_one(tmp_path):
     table = in_order(rows(60, most=40), tmp_path / "d", files=9)
     ours, theirs = both(tmp_path / "d", table)
     assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
-
-
-def test_what_a_worker_is_given_can_be_pickled_without_data(tmp_path):
-    in_order(rows(300), tmp_path / "d")
-    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
-    own = np.arange(100, 200)
-    crowd.items(own)
-    letter = pickle.dumps(crowd.part(own))
-    assert len(letter) < 40_000
-    given = pickle.loads(letter)
-    assert_same(given.items(own[::-1]), crowd.items(own[::-1]))
 
 
 def folder_and_file(tmp_path):

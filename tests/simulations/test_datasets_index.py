@@ -91,14 +91,6 @@ class TestTheIndex:
             opened(tmp_path / "d", "who")
         assert renewed(tmp_path / "d", "who").users < 60
 
-    def test_rows_without_a_user_are_refused_and_not_counted(self, tmp_path):
-        (tmp_path / "d").mkdir()
-        pq.write_table(
-            pa.table({"who": ["a"] * 50 + [None, ""], "a": range(52)}), tmp_path / "d" / "x.parquet", row_group_size=40
-        )
-        with pytest.raises(DataError, match="'who', got some that are null or empty"):
-            opened(tmp_path / "d", "who")
-
     def test_the_command_says_what_there_is(self, tmp_path, capsys, monkeypatch):
         monkeypatch.chdir(tmp_path)
         in_order(rows(60), tmp_path / "d")

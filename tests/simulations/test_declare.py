@@ -1,22 +1,18 @@
 """`quoron declare`: what is released of a table, what it is charged, and that no row's value raises."""
 
-import json
 import math
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from quoron.cli.app import invoke
-from quoron.config import TableSection
 from quoron.declare import VARIATION, declare
 from quoron.sections import Keep, Privacy
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
+from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -72,27 +68,6 @@ def check(declared: dict) -> None:
     assert sorted(categorical["code"]) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("kind", ["frame", "csv", "parquet", "arrow"])
-def test_every_kind_of_table_has_its_declarations(kind: str, tmp_path: Path) -> None:
-    table = frame()
-    source = table
-    if kind == "csv":
-        source = rows_of(tmp_path / "visits.csv")
-    if kind in ("parquet", "arrow"):
-        source = pa.table({name: pa.array(table[name].map(str) if name == "delay" else table[name]) for name in table})
-    if kind == "parquet":
-        pyarrow.parquet.write_table(source, tmp_path / "visits.parquet")
-        source = tmp_path / "visits.parquet"
-    declaration = declare(source, **said(**ASKED, **ALL))
-    declared = tomllib.loads(declaration.toml())
-    check(declared)
-    assert declaration.users == USERS
-    assert sum(each.epsilon for each in declaration.declared) == pytest.approx(8.0)
-    assert sum(each.delta for each in declaration.declared) == pytest.approx(1e-6)
-    assert "SIMULATED" in declaration.toml()
-    TableSection.model_validate_json(json.dumps({"path": "visits.csv"} | declared["population"]))
-
-
 def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
     table = frame().assign(nothing="?", zero=0)
     declaration = declare(table, **said(numeric=["nothing", "zero"], categorical=["secret"], **ASKED))
@@ -116,17 +91,6 @@ def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path:
         )
     with pytest.raises(Infeasible, match=r"items per user: 3,000 users"):
         declare(frame(), items=True, user="who", privacy=Privacy(0.01))
-
-
-def test_two_ranges_of_fifteen_hundred_users_are_told_at_epsilon_one() -> None:
-    rows = np.arange(1500)
-    table = pd.DataFrame({"who": rows, "age": 18 + rows * 7 % 70, "year": 2007 + rows % 10})
-    declared = declare(table, user="who", privacy=Privacy(1.0, simulation_seed=2), numeric=["age", "year"])
-    (low, high), (first, last) = (each.value for each in declared.declared)
-    assert 5 < low < 30 < 70 < high < 110
-    assert 1995 < first < 2008 < 2015 < last < 2030
-    assert declared.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-2)
-    assert (declared.epsilon, declared.delta) == (1.0, 1e-6)
 
 
 def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own_ledger: Path) -> None:
@@ -176,33 +140,12 @@ class TestLedger:
         assert (second.epsilon, second.delta, second.mu, second.variation) == (3.0, 0.0, only.mu, VARIATION)
         assert first.run != second.run
 
-    def test_its_mechanisms_are_on_the_ledger_and_none_of_its_values(self, ledger: Path) -> None:
-        asked = {"user": "who", "group": "patients", "ledger": str(ledger), "epsilon": 4.0, "delta": 1e-6}
-        printed = declare(frame(), **said(items=True, numeric=["delay"], categorical=["ward"], **asked))
-        with Database(f"sqlite:///{ledger}") as opened:
-            rows = [
-                row for row in PopulationLedger(opened).rows() if row["payload"].get("run", "").startswith("declare")
-            ]
-        assert [row["kind"] for row in rows] == ["charge", "release", "end"]
-        released = rows[1]["payload"]["declared"]
-        assert [each["line"] for each in released] == [each.name for each in printed.declared]
-        assert [len(each["releases"]) for each in released] == [3, 1, 1]
-        words = next(each.value for each in printed.declared if each.name == "ward")
-        assert not any(json.dumps(word) in json.dumps(rows) for word in words)
-
     def test_what_the_limit_leaves_no_room_for_is_not_released(self, ledger: Path) -> None:
         with pytest.raises(BudgetExceeded, match="patients"):
             declare(
                 frame(), items=True, user="who", privacy=Privacy(10.5), keep=Keep(group="patients", ledger=str(ledger))
             )
         assert self.charges(ledger) == []
-
-    def test_without_a_ledger_the_usual_one_is_charged_unless_it_is_a_simulation(self, own_ledger: Path) -> None:
-        declare(frame(), items=True, user="who", privacy=Privacy(1.0, simulation_seed=1))
-        assert not own_ledger.exists()
-        declare(frame(), items=True, user="who", privacy=Privacy(1.0))
-        with Database(f"sqlite:///{own_ledger}") as opened:
-            assert [charge.epsilon for charge in PopulationLedger(opened).charges("everyone")] == [1.0]
 
 
 def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,20 +159,6 @@ def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.Captu
     assert tomllib.loads(printed)["population"]["path"] == str(path)
     assert invoke(["declare", str(path), "--user", "whom", "--items", "--epsilon", "1"]) == 2
     assert "Expected column 'whom'" in capsys.readouterr().err
-
-
-class Odd:
-    def __float__(self) -> float:
-        raise RuntimeError
-
-
-@pytest.mark.parametrize(
-    "value",
-    [None, "", "?", b"\xff", math.nan, math.inf, 10**400, "9" * 9000, pd.NA, pd.NaT, Odd(), 1j, [1], np.array([1])],
-    ids=lambda value: type(value).__name__,
-)
-def test_no_value_raises(value: object) -> None:
-    accepted(value)
 
 
 @pytest.mark.parametrize(
@@ -247,12 +176,6 @@ def accepted(value: object) -> None:
     assert declared.declared[0].value == ["a"]
 
 
-def test_a_missing_user_is_nobody() -> None:
-    for names in ([None, "", *map(str, range(200))], [math.nan, *range(200)]):
-        table = pd.DataFrame({"who": names})
-        assert declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True).users == 200
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -266,15 +189,3 @@ def test_a_missing_user_is_nobody() -> None:
 def test_bad_requests_are_refused_by_name(asked: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         declare(frame(), **said(**{"user": "who", "epsilon": 8.0} | asked))
-
-
-def test_columns_that_are_not_there_or_of_another_type_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="Expected column 'x' in the table"):
-        declare(frame(), user="x", privacy=Privacy(1.0), items=True)
-    dates = pa.table({"who": [1, 2], "day": pa.array([0, 1], pa.timestamp("ns"))})
-    with pytest.raises(DataError, match=r"Expected column 'day' to hold numbers or text, got type timestamp\[ns\]"):
-        declare(dates, user="who", privacy=Privacy(1.0), numeric=["day"])
-    with pytest.raises(DataError, match="Expected a user in some row of column 'who'"):
-        declare(pd.DataFrame({"who": [None]}), user="who", privacy=Privacy(1.0), items=True)
-    with pytest.raises(DataError, match="found no such file"):
-        declare(tmp_path / "none.csv", user="who", privacy=Privacy(1.0), items=True)

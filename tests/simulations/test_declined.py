@@ -10,7 +10,6 @@ import pytest
 
 import quoron
 from quoron import config as configs
-from quoron.cli.app import invoke
 from quoron.operate.submission import dry_run, specify
 from quoron.sections import Keep
 from quoron.sklearn import PrivateLogisticRegression
@@ -110,18 +109,6 @@ def test_every_door_declines_before_the_charge_and_says_what_would_do(door: Any,
         door(ledger.parent / "run")
     assert not ledger.exists()
     assert not (ledger.parent / "run").exists()
-
-
-@pytest.mark.parametrize(
-    "words", [("train", "people.toml"), ("plan", "people.toml"), ("train", "people.toml", "--dry-run")]
-)
-def test_the_command_line_declines_and_says_what_would_do(
-    words: tuple[str, ...], ledger: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert invoke([*words]) != 0
-    printed = capsys.readouterr()
-    assert re.search(WORDS, " ".join((printed.out + printed.err).split()))
-    assert not ledger.exists()
 
 
 def test_what_is_said_would_do_does() -> None:

@@ -18,23 +18,6 @@ finally:
     sys.path.pop(0)
 
 
-def test_fewer_users_are_the_first_of_more_and_the_same_are_held_out():
-    few, more = shapes.table("plain", 300, 4), shapes.table("plain", 500, 4)
-    assert (few.users, more.users, few.dimension) == (300, 500, 4)
-    first = more.training.of(np.arange(300))
-    assert np.array_equal(few.training.features, first.features)
-    assert few.held_out is more.held_out
-    assert few.held_out.users == shapes.HELD_OUT
-
-
-@pytest.mark.parametrize("shape", ["onehot", "bare", "family", "amounts"])
-def test_a_table_has_the_columns_that_were_asked_for(shape):
-    people = shapes.table(shape, 200, 5)
-    assert people.dimension == 5
-    assert people.encoding.intercept is (shape not in ("bare", "family"))
-    assert np.all(np.linalg.norm(people.training.features, axis=1) <= 1 + 1e-6)
-
-
 def test_the_slopes_behind_the_oracle_are_those_of_the_gradients():
     people = shapes.table("unequal", 60, 4)
     point, users, nudge = np.array([0.3, -0.2, 0.5, 0.1]), np.arange(60), 1e-6
@@ -70,13 +53,6 @@ def test_a_cell_says_what_auto_leaves_and_repeats_no_run():
     (refused,) = cells.cell("plain", 400, 3, 0.01, algorithms=("auto",), seeds=1)
     assert "left" not in refused
     assert "n=400" in refused["refused"]
-
-
-def test_rare_labels_of_many_users_are_learnt_and_not_stepped_over():
-    """Where the logistic function's tail was a normal law's, steps went to and fro and left 0.9 %."""
-    (line,) = cells.cell("rare", 40_000, 5, 15.0, algorithms=("auto",), seeds=1)
-    assert line["left"][0] < 0.005
-    assert line["left"][0] < line["forecast"]
 
 
 def test_what_a_file_has_lines_of_is_not_carried_out_again():
@@ -129,20 +105,3 @@ def test_there_are_thirty_large_cells_of_known_shapes():
     assert {shape for shape, *_ in names} <= {*shapes.SHAPES, "family"}
     parts = {job.part for job in default.jobs([*default.PARTS, "large"], default.arguments().parse_args([]))}
     assert parts == {*default.PARTS, "large"}
-
-
-def test_a_part_carries_out_the_cells_that_are_named_and_refuses_what_it_does_not_have(monkeypatch, capsys):
-    named = ["default.py", "--part", "epsilon", "--algorithm", "auto", "--shape", "plain", "--columns", "3"]
-    few, many = default.jobs(["epsilon"], default.arguments().parse_args(named[1:]))
-    assert (many.part, many.shape, many.columns, many.users) == ("epsilon", "plain", 3, (20_000,))
-    assert (many.epsilons, many.algorithms, many.least_nu) == ((default.HIGH,), ("auto",), default.SURE_NU)
-    assert (few.users, few.epsilons, few.seeds, many.seeds) == ((1_000, 3_000), (1.0, default.HIGH), 16, 2)
-    monkeypatch.setattr(sys, "argv", [*named, "--users", "300", "--seeds", "1"])
-    default.main()
-    found = [default.json.loads(each) for each in capsys.readouterr().out.splitlines()]
-    assert [each["epsilon"] for each in found] == [1.0, default.HIGH]
-    assert {(each["part"], each["users"], len(each["left"])) for each in found} == {("epsilon", 300, 1)}
-    monkeypatch.setattr(sys, "argv", ["default.py", "--part", "growth", "--algorithm", "auto"])
-    with pytest.raises(SystemExit):
-        default.main()
-    assert "Part growth has no --algorithm" in capsys.readouterr().err

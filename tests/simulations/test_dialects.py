@@ -112,16 +112,3 @@ class TestADialect:
         (tmp_path / "config.toml").write_text(config)
         with pytest.raises(ConfigError, match=r"Expected no separator, decimal, .* of the Parquet files"):
             quoron.plan(tmp_path / "config.toml")
-
-    @pytest.mark.parametrize(
-        ("more", "said"),
-        [
-            ('separator = ";;"', "population.separator to be one character"),
-            ('decimal = ";"', "population.decimal"),
-            ('encoding = "ebcdic"', "population.encoding"),
-            ('quoting = "all"', "population.quoting"),
-        ],
-    )
-    def test_that_none_can_be_is_refused_by_its_key(self, more: str, said: str) -> None:
-        with pytest.raises(ConfigError, match=said):
-            configs.parse(CONFIG.format(path="t.csv", more=more))

@@ -120,13 +120,6 @@ def test_faults_become_rows_of_zeros_and_move_nobody_else(kind, status, ask, fra
     np.testing.assert_array_equal(found.values[~bad], expected.values[~bad])
 
 
-def test_shifted_users_answer_with_what_flipped_labels_give():
-    mirrored = InlineEngine(crowd(outliers=Outliers(1.0, "shifted"))).ask(gradients(np.arange(50), np.zeros((1, D))))
-    honest = InlineEngine(crowd()).ask(gradients(np.arange(50), np.zeros((1, D))))
-    np.testing.assert_allclose(mirrored.values, -honest.values, rtol=1e-12)
-    assert mirrored.answered.all()
-
-
 @dataclass(frozen=True)
 class Holding:
     """A population of given items, however bad."""
@@ -171,22 +164,6 @@ def test_what_a_user_holds_never_raises_nor_touches_another_row():
             assert np.abs(found.values[6]).max() <= 4.0
 
 
-@dataclass(frozen=True)
-class FarPoint(Holding):
-    """A population whose honest gradients are small, next to what a question may add to them."""
-
-    loss: Loss = Logistic(feature_norm=1e-9)  # noqa: RUF009
-
-
-def test_honest_answers_pass_however_large_the_public_centre_or_weights():
-    population = FarPoint(((np.full((2, D), 0.3, np.float32), np.ones(2)),) * 2)
-    engine = InlineEngine(population)
-    centre = replace(gradients([0, 1]).task, centre=np.full(D, 5.0))
-    heavy = AverageGradient(np.stack([POINT[0], POINT[0]]), (1e9, -1e9 + 1))
-    for task in (centre, heavy):
-        assert engine.ask(Question(0, np.arange(2), task)).answered.all()
-
-
 def test_points_of_a_convolution_are_new_every_round_and_the_same_again_for_the_same():
     engine = InlineEngine(crowd())
     first, again, later = (engine.ask(convolved(np.arange(50), number)).values for number in (3, 3, 4))
@@ -194,22 +171,6 @@ def test_points_of_a_convolution_are_new_every_round_and_the_same_again_for_the_
     assert np.all(np.any(first != later, axis=1))
     # A user's draws follow the user, wherever it stands in the cohort.
     np.testing.assert_array_equal(engine.ask(convolved(np.arange(50)[::-1], 3)).values, first[::-1])
-
-
-def test_item_gradients_are_counted_for_those_who_compute():
-    engine = InlineEngine(crowd(outliers=Outliers(0.5, "missing")))
-    question = gradients(np.arange(100), np.zeros((2, D)), (2.0, -1.0))
-    answered = int(engine.ask(question).answered.sum())
-    assert engine.item_gradients == 2 * 4 * answered
-    engine.ask(passes(np.arange(100)))
-    engine.ask(moments(np.arange(100)))
-    assert engine.item_gradients == 3 * 4 * answered
-
-
-def test_a_cohort_out_of_ten_million_is_answered():
-    population = crowd(users=10_000_000)
-    found = InlineEngine(population).ask(gradients([9_999_999, 0]))
-    assert found.answered.all()
 
 
 KINDS = pytest.mark.parametrize("kind", ["shifted", "huge", "nan", "inf", "missing", "zero"])

@@ -1,7 +1,6 @@
 """`quoron.sklearn`: what a fit promises, charges, warns of and leaves behind, and that it learns."""
 
 import pickle
-import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from quoron.sklearn import (
     PrivateRidge,
     UnfitRows,
 )
-from quoron.training import arrays, lifetime, run
+from quoron.training import arrays, lifetime
 from quoron.training.arrays import labels_in_range, owners, table_of
 from quoron.tuning.effort import Effort
 from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
@@ -70,14 +69,6 @@ def test_secret_noise_differs_from_fit_to_fit_and_each_is_charged(ledger):
     assert [(each.epsilon, each.delta) for each in charges(ledger, "clinic 7")] == [(8.0, 1e-5)] * 2
 
 
-def test_the_guarantee_is_what_was_asked_for_and_stands_in_the_model(ledger):
-    fitted = classifier().fit(X, Y, USERS)
-    assert (fitted.guarantee_.epsilon, fitted.guarantee_.delta) == (8.0, 1e-5)
-    assert (fitted.plan_.problem.users, fitted.n_rounds_) == (200, 3)
-    assert fitted.model_.promise.statement == sentence(fitted.guarantee_)
-    assert "assuming" not in sentence(fitted.guarantee_)
-
-
 def test_one_odd_label_or_name_in_a_list_is_its_own_rows_business():
     """numpy would make text of all of them: no class would be found, and every user be another."""
     labels, names = Y.tolist(), [f"{each:03}" for each in USERS]
@@ -101,14 +92,6 @@ def test_missing_groups_raise_and_charge_nothing(ledger):
     with pytest.raises(DataError, match="Expected a user in every row"):
         classifier().fit(X, Y, groups=[*USERS[:-1], None])
     assert charges(ledger) == []
-
-
-def test_rows_as_users_are_said_to_be_and_have_an_account_of_their_own(ledger):
-    fitted = classifier(unit="row").fit(X, Y)
-    assert fitted.plan_.problem.users == 600
-    assert "assuming every row is a user of its own" in sentence(fitted.guarantee_)
-    assert "every row is a user of its own" in fitted.model_.promise.statement
-    assert (len(charges(ledger)), len(charges(ledger, "rows"))) == (0, 1)
 
 
 def test_what_is_taken_from_the_data_is_warned_of_by_name_and_assumed_public(ledger):
@@ -164,26 +147,6 @@ def test_coefficients_are_in_raw_units_and_agree_with_predictions_within_the_bou
     number = PrivateRidge(**DECLARED, label_range=(0, 60), random_state=1).fit(X, y, USERS)
     assert number.coef_.shape == (2,)
     assert np.allclose(number.predict(X), X.to_numpy() @ number.coef_ + number.intercept_, atol=1e-4)
-
-
-@SEEDED
-def test_labels_beyond_their_range_count_as_its_ends():
-    y = X.age.to_numpy()
-    one, two = (
-        PrivateLinearRegression(**DECLARED, label_range=(20, 60), random_state=1).fit(X, labels, USERS)
-        for labels in (y, np.clip(y, 20, 60))
-    )
-    assert np.array_equal(one.coef_, two.coef_)
-    huber = PrivateHuberRegressor(**DECLARED, label_range=(20, 60), threshold=5.0, random_state=1).fit(X, y, USERS)
-    assert huber.model_.loss.threshold == 0.25  # of labels scaled to [-1, 1]
-
-
-@SEEDED
-def test_features_beyond_their_bounds_count_as_these():
-    wild = X.assign(age=X.age * 5)
-    one, two = (classifier(random_state=1).fit(rows, Y, USERS) for rows in (wild, wild.clip(upper=100)))
-    assert np.array_equal(one.coef_, two.coef_)
-    assert np.array_equal(one.decision_function(wild), one.decision_function(wild.clip(upper=100)))
 
 
 @SEEDED
@@ -246,20 +209,6 @@ def test_classes_are_called_as_they_were_declared():
         classifier(classes=[1]).fit(X, Y, USERS)
 
 
-@SEEDED
-def test_three_classes_are_told_apart():
-    rows, _, users = people(2000)
-    size = np.digitize(rows.age + 4 * rows.dose, (45, 75))
-    words = np.array(["small", "middle", "tall"])[size]
-    declared = DECLARED | {"classes": ["tall", "small", "middle"], "rounds": 40, "random_state": 1}
-    fitted = PrivateLogisticRegression(**declared).fit(rows, words, users)
-    assert list(fitted.classes_) == ["middle", "small", "tall"]
-    assert (fitted.coef_.shape, fitted.intercept_.shape) == ((3, 2), (3,))
-    assert np.allclose(fitted.decision_function(rows), rows.to_numpy() @ fitted.coef_.T + fitted.intercept_, atol=1e-5)
-    assert np.array_equal(fitted.classes_[fitted.predict_proba(rows).argmax(axis=1)], fitted.predict(rows))
-    assert fitted.score(rows, words) > (words[:, None] == fitted.classes_).mean(axis=0).max() + 0.1
-
-
 def test_more_than_two_classes_are_refused_by_name_where_the_loss_knows_two(ledger):
     with pytest.raises(InputError, match="Only binary classification is supported: expected 2 classes, got 3"):
         PrivateLinearSVC(**DECLARED, classes=[0, 1, 2]).fit(X, Y, USERS)
@@ -298,22 +247,6 @@ def test_a_fit_warns_where_what_it_released_is_no_better_than_none(ledger):
     with pytest.warns(DoubtfulModel, match="better off with the model than with none|could not be told from noise"):
         model = classifier(**given).fit(many, ill, groups=whose)
     assert model.score(many, ill) < 0.7
-
-
-def test_a_fit_trains_in_a_private_folder_and_leaves_none(ledger, temporary, monkeypatch):
-    carry_out, modes = run.carry_out, []
-
-    def looking(prepared: Any, folder: Any) -> Any:
-        modes.append(stat.S_IMODE(folder.path.stat().st_mode))
-        assert folder.path.parent == temporary
-        return carry_out(prepared, folder)
-
-    monkeypatch.setattr(run, "carry_out", looking)
-    assert classifier().fit(X, Y, USERS).folder_ is None
-    monkeypatch.setattr(run, "carry_out", lambda *_: (_ for _ in ()).throw(InterruptedError))
-    with pytest.raises(InterruptedError):
-        classifier().fit(X, Y, USERS)
-    assert (modes, list(temporary.iterdir())) == ([0o700], [])
 
 
 def test_a_folder_is_kept_for_every_fit_where_one_is_given(ledger, tmp_path, temporary):

@@ -17,8 +17,7 @@ from patients import patients
 from quoron.cli.app import invoke
 from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation, Figure
-from quoron.evaluating.scores import Scorer, means, usable
-from quoron.run_folder import RunFolder
+from quoron.evaluating.scores import Scorer
 from quoron.sklearn import PrivateLogisticRegression
 from quoron.training import evaluated, lifetime
 from quoron.training.curator import CuratorEngine
@@ -30,7 +29,7 @@ from quoron_client.losses import make_loss
 from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import EVALUATED
@@ -205,29 +204,6 @@ def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_p
     assert seeded[0].statement.startswith("SIMULATED")
 
 
-def test_numbers_are_told_in_their_own_units_with_the_bound_of_errors(people, ledger, tmp_path):
-    """Noise is secret: the root is more than a third off with probability below 1e-8."""
-    draw = np.random.Generator(np.random.Philox(4))
-    cost = 200 * people.age + draw.normal(0, 2000, len(people))
-    table = people.assign(cost=cost).drop(columns="ill")
-    given = {"user": "who", "label": "cost", "label_range": (-20_000, 60_000), "numeric": COLUMNS["numeric"]}
-    trained = quoron.train(table, **said(out=tmp_path / "run", epsilon=8.0, evaluate=0.3, **given))
-    rmse = trained.evaluation.figure("rmse")
-    error = float(np.sqrt(((trained.model.predict(table) - cost) ** 2).mean()))
-    assert rmse.value == pytest.approx(error, rel=1 / 3)
-    assert rmse.baseline > 1.5 * rmse.value
-    assert rmse.bound.startswith("errors held at ")
-    assert rmse.bound in dict(trained.evaluation.rows())["rmse per user, with 95 %"]
-
-
-def test_numbers_in_a_labels_units_are_written_out_beside_the_bound_of_their_errors():
-    held = "errors held at 20,000"
-    figure = Figure("rmse", "user", 7563.8, 6720.0, 8322.4, 11621.6, "mean", useless=False, bound=held)
-    assert figure.text() == "7,564 (6,720 to 8,322; mean 11,622; errors held at 20,000)"
-    small = Figure("rmse", "user", 0.01234567, 0.01, 0.02, None, "mean", useless=False)
-    assert small.text() == "0.01235 (0.01 to 0.02)"
-
-
 def test_the_estimators_hold_users_out_too(people, ledger):
     given = {"bounds": {"age": (0, 100), "dose": (0, 5)}, "classes": [False, True], "rounds": 3, "epsilon": 4.0}
     columns, label = people[["age", "dose"]], people.ill.to_numpy()
@@ -249,13 +225,6 @@ def scored() -> tuple[Scorer, ItemBatch]:
     encoding = Encoding((), Signs("y"), intercept=True, feature_norm=1.0)
     items = ItemBatch(np.array([[1.0], [1.0], [1.0], [0.0]]), np.array([1.0, -1.0, -1.0, 0.0]), np.array([0, 2, 3, 4]))
     return Scorer(np.array([2.0]), make_loss("logistic"), encoding), items
-
-
-def test_a_user_weighs_one_whatever_it_holds(scored):
-    scorer, items = scored
-    assert usable(items).tolist() == [True, True, True, False]
-    right = scorer.right(scorer.scores(items), scorer.labels(items))
-    assert means(right[:, None], items, usable(items))[:, 0].tolist() == [0.5, 0.0, 0.0]
 
 
 NUMBER = (Range("y", 0, 100), make_loss("least_squares"))
@@ -314,21 +283,6 @@ def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so(scored):
     accuracy = figures.read(held, scorer, released, figures.Promise(2.0, 1e-6, "")).figure("accuracy")
     assert accuracy.high < 0.55 < accuracy.baseline
     assert not accuracy.useless
-
-
-def test_a_label_of_one_class_and_rows_of_no_use_are_told_and_raise_nothing(people, ledger, tmp_path, monkeypatch):
-    """With one noise of the figures: an interval misses its baseline once in forty times by chance."""
-    monkeypatch.setattr(SecureNoise, "fresh", lambda: SecureNoise(bytes(range(32))))
-    alike = train(people.assign(ill=True), tmp_path / "alike").evaluation
-    assert alike.figure("AUC").useless
-    broken = train(
-        people.assign(age="none", dose="none"),
-        tmp_path / "broken",
-        settings=["algorithm.options.rounds=3", "population.missing=drop"],
-    ).evaluation
-    assert all(each.useless for each in broken.figures)
-    assert "no figure says anything" in broken.remarks[0]
-    assert isinstance(RunFolder(tmp_path / "broken").summary()["evaluation"], dict)
 
 
 def test_rows_of_ones_own_are_measured_on_users_that_nobody_trained_on(ledger, tmp_path):

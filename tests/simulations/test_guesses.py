@@ -8,7 +8,7 @@ from contracts.scenes import make_plan
 from quoron.cli.showing import plan_rows
 from quoron.operate.submission import promised
 from quoron.planning.choosing import Candidate, automatic, risk_words
-from quoron.planning.plans import Planned, RoundsCurve
+from quoron.planning.plans import Planned
 from quoron.planning.questions import EpsilonPoint
 from quoron.reports.summary import Summary
 from quoron_server.algorithms import ALGORITHMS
@@ -50,10 +50,3 @@ def test_no_door_shows_a_guess_as_a_bound(name: str) -> None:
     if plan.guessed_excess_risk is not None:
         assert all("guess" in each for each in said)
         assert risk_words(None, plan.guessed_excess_risk).startswith("guess: ")
-
-
-def test_a_curve_of_guesses_names_them_so() -> None:
-    assert RoundsCurve(((1, 2.0), (2, 1.0)), measured=False).as_json()["points"][0] == {
-        "rounds": 1,
-        "guessed_excess_risk": 2.0,
-    }

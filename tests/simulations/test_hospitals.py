@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.sections import Keep
-from quoron.training.hospitals import CASES, MOST_VISITS, visits, write_hospitals
+from quoron.training.hospitals import write_hospitals
 from quoron_privacy.errors import ConfigError
 
 
@@ -20,18 +19,6 @@ def test_a_hospital_is_the_same_whatever_others_there_are(tmp_path: Path) -> Non
     assert few[0].read_bytes() != few[1].read_bytes()
     other = write_hospitals(tmp_path / "other", hospitals=2, seed=1)
     assert few[0].read_bytes() != other[0].read_bytes()
-
-
-def test_visits_are_uneven_and_hospitals_treat_others() -> None:
-    one, two = (visits(number, 2000, 0).to_pandas() for number in (1, 2))
-    counts = one.groupby("patient").size()
-    assert counts.min() == 1
-    assert 10 < counts.max() <= MOST_VISITS
-    assert len(counts) == 2000
-    assert not set(one.patient) & set(two.patient)
-    mixes = [pd.Series(each.cases).value_counts(normalize=True).reindex(CASES) for each in (one, two)]
-    assert (mixes[0] - mixes[1]).abs().max() > 0.1
-    assert 0.1 < one.readmitted.mean() < 0.6
 
 
 def test_the_command_writes_a_run_that_learns_something(

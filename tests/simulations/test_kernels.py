@@ -92,16 +92,6 @@ class TestBesideAPlan:
             f"-m quoron.simulation.first_use {part}" for part in sorted(first_use.PARTS)
         ]
 
-    def test_later_uses_and_single_processors_have_none(self, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
-        with first_use.rounds_compiled_meanwhile():
-            pass
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-        monkeypatch.setattr(type(gradient_loop), "kept", lambda loop: True)
-        with first_use.rounds_compiled_meanwhile():
-            pass
-        assert self.started(python) == []
-
     def test_they_end_with_a_plan_that_fails(self, python: Path) -> None:
         python.write_text("#!/bin/sh\nexec tail -f /dev/null\n")  # for ever
         with pytest.raises(ValueError, match="no such plan"), first_use.rounds_compiled_meanwhile():

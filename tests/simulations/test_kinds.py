@@ -12,18 +12,15 @@ import quoron
 from quoron import config as configs
 from quoron.datasets.population import from_dataset
 from quoron.declare import declare
-from quoron.operate.submission import specify
 from quoron.populations import DateNumber, DatePart, Hashed, Numeric, from_table
 from quoron.sections import Privacy
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.table_columns import read
 from quoron.training.table import hold
-from quoron.training.wanted import source_of, wanted
 from quoron_client.data import fused
 from quoron_client.data.declared import check_types
 from quoron_client.data.encoding import Encoding
-from quoron_client.federation.own_table import read_own_table
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import ConfigError, DataError
 from said import said
@@ -117,14 +114,6 @@ class TestAConfiguration:
         assert configs.parse(given.as_toml()) == given
         assert with_columns(given, place) == given
 
-    def test_has_numbers_by_one_range_and_all_others(self, place: Path) -> None:
-        frame().to_parquet(place / "v.parquet")
-        text = TOML.format(path="v.parquet").replace('["age", "x*"]', '"*"', 1)
-        text = text.replace('{ age = [0, 100], "*" = [0, 1] }', "[0, 1]", 1).replace('"x_id*"', '"x_*", "age"')
-        assert [each.column for each in rules(with_columns(configs.parse(text), place)).features if each.is_number][
-            :2
-        ] == ["x1", "x2"]
-
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
@@ -206,29 +195,6 @@ class TestEveryDoor:
             assert np.array_equal(np.asarray(items.features), np.asarray(expected.features)), name
             assert np.array_equal(np.asarray(items.labels), np.asarray(expected.labels)), name
 
-    def test_of_python_trains_a_model_that_says_what_it_learnt(self, place: Path) -> None:
-        table = frame()
-        trained = quoron.train(
-            table,
-            **said(**COLUMNS, epsilon=8.0, delta=1e-5, items_per_user=2, settings=("train.health=0",), out=place / "a"),
-        )
-        model = quoron.load(place / "a")
-        named = dict(zip(model.feature_names_out_, model.coef_, strict=True))
-        assert {"x1", "code in bucket 7 of 8", "admitted weekday=Monday", "admitted hour=23", "admitted year"} <= {
-            *named
-        }
-        assert {"admitted days since 2020-01-01", "born month=December"} <= {*named}
-        assert named["admitted hour=18"] > named["admitted hour=6"]
-        assert model.feature_names_in_ == ("age", "x1", "x2", "code", "admitted", "born")
-        table.to_csv(place / "v.csv", index=False)
-        assert np.array_equal(model.predict(table), model.predict(place / "v.csv"))
-        # Coefficients are of years and of days, as numbers of the column's own.
-        later = table.iloc[[0, 0]].copy()
-        later.loc[:, "admitted"] = [pd.Timestamp("2021-03-01 08:00"), pd.Timestamp("2021-03-08 08:00")]
-        scores = model.decision_function(later)
-        assert scores[1] - scores[0] == pytest.approx(7 * named["admitted days since 2020-01-01"], abs=1e-6)
-        assert dict(trained.model.table()).keys() == {*named, "intercept"}
-
     def test_of_simulations_and_of_populations(self, place: Path) -> None:
         done = quoron.simulate(frame(), **said(**COLUMNS, epsilon=8.0, delta=1e-5, algorithm="one-pass-dp-sgd"))
         assert isinstance(done.config.population, configs.TableSection)
@@ -238,29 +204,8 @@ class TestEveryDoor:
         )
         assert crowd.dimension == 24 + 4 + 1
 
-    def test_of_a_federation_is_told_the_rules(self, place: Path) -> None:
-        table = frame()
-        table.iloc[:0].to_csv(place / "v.csv", index=False)
-        given, _ = specify(
-            configs.located(configs.parse(TOML.format(path="v.csv")), place), run="r", users=2000, seconds=60
-        )
-        assert given.columns == rules(config("v.csv", place))
-        table.iloc[:2].drop(columns="who").to_csv(place / "own.csv", index=False)
-        own = fused.encoded(given.columns, read_own_table(place / "own.csv"))
-        whole = fused.encoded(given.columns, pa.table(table.iloc[:2]))
-        assert np.array_equal(own.features, whole.features)
-
 
 class TestWhatNobodyDeclared:
-    def test_is_bought_of_columns_that_are_listed_and_have_no_range(self, place: Path) -> None:
-        """A name's own range, an excluded column and one that another entry has are nothing to buy."""
-        frame().to_csv(place / "v.csv", index=False)
-        text = TOML.format(path="v.csv").replace('{ age = [0, 100], "*" = [0, 1] }', "{ x1 = [0, 1] }", 1)
-        given = configs.parse(text)
-        assert isinstance(given.population, configs.TableSection)
-        found = wanted(given, place, source_of(given.population, place))
-        assert [each.column for each in found.features] == ["age", "x2"]
-
     def test_of_dates_is_released_as_the_years_between_which_they_lie(self, place: Path) -> None:
         found = declare(
             frame(),

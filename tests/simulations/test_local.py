@@ -55,12 +55,6 @@ class TestOrders:
         with pytest.raises(ConfigError, match="Expected"):
             order(**wrong)
 
-    def test_more_memory_is_more_processes_and_never_more_than_clients(self) -> None:
-        found = [processes_for(200, memory << 20) for memory in (1620, 2000, 4000, 8000, 64_000)]
-        assert found == sorted(found)
-        assert found[0] == 1
-        assert found[-1] == 200
-
     @pytest.mark.parametrize("clients", [1, 20, 200, 2000])
     def test_too_little_memory_is_refused_with_what_would_do(self, clients: int) -> None:
         """But not to a run that was let in when it began."""
@@ -224,24 +218,11 @@ class Stage:
 class TestACoordinatorThatIsAway:
     DEAD, AWAITS, END = Unreachable("Cannot reach it."), {"kind": "awaits"}, {"kind": "ended", "how": "complete"}
 
-    def test_may_be_killed_late_in_a_long_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stage = Stage(
-            "submitted", self.AWAITS, 500.0, self.DEAD, self.DEAD, "there", 500.0, self.DEAD, "there", self.END
-        )
-        stage.carry_out(monkeypatch)
-        assert stage.now > 1000
-
     def test_is_gone_after_so_many_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stage = Stage("submitted", self.AWAITS, 500.0, self.DEAD)
         with pytest.raises(RunError, match=r"away for 120 s\. Cannot reach it"):
             stage.carry_out(monkeypatch)
         assert 619 < stage.now < 622
-
-    def test_is_not_asked_again_what_it_has_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stage = Stage(RunError("The books are of another run."))
-        with pytest.raises(RunError, match=r"^The books are of another run"):
-            stage.carry_out(monkeypatch)
-        assert stage.now == 0
 
 
 def test_a_ledger_that_takes_over_another_is_the_other(tmp_path: Path) -> None:

@@ -176,21 +176,6 @@ class TestSweeping:
         sweep(tmp_path)
         assert seen == [(old, True)]
 
-    def test_leaves_those_that_are_held_or_new_or_called_something_else(self, tmp_path: Path) -> None:
-        held, other = self.old(tmp_path / f"{PASSING}held"), self.old(tmp_path / "another")
-        new = self.old(tmp_path / f"{PASSING}new")
-        os.utime(new)
-        with Folder(held).held():
-            os.utime(held, (0, 0))
-            sweep(tmp_path)
-        assert all((each / "key.pem").exists() for each in (held, other, new))
-
-    def test_leaves_those_of_others(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        old = self.old(tmp_path / f"{PASSING}one")
-        monkeypatch.setattr(folders.os, "getuid", lambda: os.stat(old).st_uid + 1)
-        sweep(tmp_path)
-        assert (old / "key.pem").exists()
-
     def test_follows_no_link(self, tmp_path: Path) -> None:
         elsewhere = self.old(tmp_path / "elsewhere")
         whole = tmp_path / f"{PASSING}whole"

@@ -16,13 +16,10 @@ from quoron.local.order import Order
 from quoron.local.people import cut, give, give_tables, settle, silos_in
 from quoron.local.programs import MADE
 from quoron.operate.submission import declared
-from quoron.populations import Synthetic
 from quoron.simulation import run as runs
-from quoron.simulation.scene import columns_of
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items
 from quoron_client.federation.terms import read_terms
-from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.silos import Silos
 from quoron_server.specification import describe, make_plan
@@ -181,13 +178,6 @@ class TestItems:
             "the table need not be there again"
         )
 
-    def test_silos_of_a_start_that_was_cut_off_are_not_those_of_the_next(self, table: Path, tmp_path: Path) -> None:
-        folder = Folder(tmp_path / "f")
-        folder.path.mkdir()
-        folder.write(ORDER, {"people": [6, 6], "user": "who"})
-        found = silos_in(folder, parse(TABLE.replace("[population]", "[population]\nsilos = 3")), table)
-        assert found == ("who", Silos((4, 4, 4)))
-
     def test_sizes_that_do_not_add_up_and_other_clients_than_silos_start_nothing(
         self, table: Path, tmp_path: Path
     ) -> None:
@@ -238,15 +228,6 @@ class TestItems:
             give_tables(folder, None, table, users + 1)
         with pytest.raises(ConfigError, match="Leave the source away"):
             give_tables(folder, parse(source), table, users)
-
-    @pytest.mark.parametrize("family", ["logistic", "least_squares", "linear", "quadratic"])
-    def test_every_made_up_family_has_columns_that_its_loss_takes(self, family: str) -> None:
-        people = Synthetic(family, users=4, items_per_user=2, dimension=3, domain=L2Ball(2.0), signal_norm=0.5)
-        rules = columns_of(parse(TOML), people)
-        rules.check_public()
-        rules.check_meant()
-        rules.check_loss(people.loss)
-        assert rules.dimension == 3
 
 
 def _description(prepared: runs.Prepared) -> str:

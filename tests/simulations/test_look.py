@@ -1,6 +1,5 @@
 """The look at a table that `quoron train` buys: what it says, when nobody looks, and that it is released once."""
 
-import json
 import signal
 import subprocess
 from pathlib import Path
@@ -18,7 +17,6 @@ from dying import Moment
 from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.sections import Keep
 from quoron.training import lifetime
 from quoron.training.result import no_better
 from quoron.training.table import hold
@@ -61,42 +59,6 @@ def train(people: Any, out: Path, **more: Any) -> Any:
 def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
     found = people.age.map(lambda age: f"{age:.1f}")
     return people.assign(age=found.where(people.who >= USERS // 2, found.str.replace(".", ",")))
-
-
-def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_fix(people, ledger, tmp_path, capsys):
-    """Noise is secret: the chance of a miss is below 1e-13, that a figure is six standard errors off below 1e-8."""
-    trained = train(half_with_commas(people), tmp_path / "run")
-    health, said = trained.health, trained.summary.warnings
-    assert health.visible < 0.27
-    shown = {line.what: line for line in health.lines}
-    assert abs(shown["users without a row that can be used"].share - 0.5) < 6 * 0.043
-    assert abs(shown["'age' outside [0, 100], or no number"].share - 0.5) < 6 * 0.043
-    assert any("of 1,000 users" in each and "have no row that can be used" in each for each in said)
-    assert any("column 'age' is outside [0, 100], or no number" in each and "decimal point" in each for each in said)
-    assert not any("'dose'" in each for each in said)
-    assert "if the table fitted its declarations" in dict(trained.summary.rows())["excess risk, predicted"]
-    assert quoron.resume(tmp_path / "run").summary == trained.summary
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["health"]["users"] == USERS
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "How the table fits its declarations" in page
-    assert "have no row that can be used" in page
-    (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
-    half_with_commas(people).to_csv(tmp_path / "people.csv", index=False)
-    assert invoke(["train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "again"), "-q"]) == 0
-    shown = capsys.readouterr().out
-    assert "users without a row that can be used" in shown
-    assert "decimal point" in shown
-    assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run"]) == 0
-    assert "a look at the table " in capsys.readouterr().out
-    assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--health", "0"]) == 0
-    assert "Nobody looks at how well the table fits its declarations: train.health = 0" in capsys.readouterr().out
-    assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--set", "privacy.delta=0.01"]) == 2
-    assert "privacy.allow_large_delta=true" in capsys.readouterr().err
-    large = ["--set", "privacy.delta=0.01", "--allow-large-delta"]
-    assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", *large]) == 0
-    assert "(1, 0.01)-differential privacy" in capsys.readouterr().out
-    assert invoke(["plan", str(tmp_path / "people.toml")]) == 0
-    assert "spends up to a twentieth of μ² on a look" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
@@ -244,16 +206,6 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
         np.testing.assert_array_equal(one[order[0]], other[order[1]])
 
 
-def test_a_user_without_a_row_has_none_that_can_be_used_but_under_zero_out_is_nobody(people, tmp_path):
-    who = pd.Categorical(people.who, categories=range(USERS + 5))
-    none, _, columns = fitting(described("none"), tmp_path, people.assign(who=who))
-    assert none.tolist() == [0.0] * USERS + [1.0] * 5
-    assert columns[USERS:].sum() == 0
-    zero = described("none", privacy={"adjacency": "zero-out"}, train={"users": USERS + 5})
-    none, _, _ = fitting(zero, tmp_path, people.assign(who=who))
-    assert none.tolist() == [0.0] * USERS
-
-
 @pytest.mark.parametrize("kind", ["table", "folder"])
 def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     kind, people, ledger, tmp_path, monkeypatch
@@ -283,17 +235,6 @@ def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     assert [len(users) for users in drawn] == [400, 400]
     assert drawn[0] != drawn[1]
     assert trained.health.lines[0].error > 0.5 / 20  # drawing four hundred adds as much
-
-
-def test_no_value_of_a_text_column_is_refused(people, ledger, tmp_path):
-    """The same labels as text, in a pandas column and in a CSV file: their values are looked at, for a price."""
-    odd = people.assign(ill=np.where(people.ill, "yes", "no"))
-    trained = train(odd, tmp_path / "frame")
-    assert any("column 'ill' is no true/false" in each for each in trained.summary.warnings)
-    odd.to_csv(tmp_path / "people.csv", index=False)
-    config = described(str(tmp_path / "people.csv"), algorithm={"name": "one-pass-dp-sgd", "options": {"rounds": 3}})
-    trained = quoron.train(config, keep=Keep(tmp_path / "file"))
-    assert any("column 'ill' is no true/false" in each for each in trained.summary.warnings)
 
 
 def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(people, ledger, tmp_path, monkeypatch):

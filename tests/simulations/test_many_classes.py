@@ -85,24 +85,6 @@ def test_three_classes_are_learnt(algorithm, part, settings, tmp_path):
     assert result.summary.excess_risk < part * result.summary.excess_risk_initial
 
 
-def test_training_on_ones_own_table_gives_a_model_of_three_classes(tmp_path, monkeypatch):
-    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
-    run = quoron.train(
-        frame(),
-        user="who",
-        label="kind",
-        numeric=RANGES,
-        privacy=Privacy(8.0, 1e-5),
-        method=Method("tracking-srgd", items_per_user=ITEMS),
-        keep=Keep(tmp_path / "run"),
-        settings=[*SOFTMAX, "algorithm.options.rounds=16"],
-    )
-    rows = frame()
-    assert run.model.classes_ == (0, 1, 2)
-    assert run.model.coef_.shape == (3, 2)
-    assert np.mean(run.model.predict(rows) == rows["kind"]) > 0.5  # a third by chance; noise is secret, and small
-
-
 class TestObjective:
     def test_optimum_and_risk_are_those_of_a_slow_reference(self):
         weights = np.random.default_rng(5).uniform(0, 1, 40 * ITEMS)
@@ -131,16 +113,6 @@ class TestObjective:
                 for nudge in nudges
             ]
             np.testing.assert_allclose(hessian, bends, atol=1e-8)
-
-    def test_figures_of_held_out_users_are_accuracy_and_log_loss(self):
-        people = crowd(test_fraction=0.5)
-        model = np.random.default_rng(1).standard_normal(9)
-        scores = people.held_out.features.astype(np.float64) @ model.reshape(3, 3).T
-        found, labels = people.test_metrics(model), people.held_out.labels.astype(int)
-        assert set(found) == {"accuracy", "log_loss"}
-        assert found["accuracy"] == np.mean(scores.argmax(axis=1) == labels)
-        own = scores[np.arange(len(labels)), labels]
-        assert found["log_loss"] == pytest.approx(np.mean(np.log(np.exp(scores).sum(axis=1)) - own))
 
     def test_weights_follow_their_items_and_users_who_mislead_answer_on_another_class(self):
         people = crowd(test_fraction=0.0, outliers=Outliers(0.25, "shifted"))
@@ -236,27 +208,6 @@ def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, user
 
 
 class TestWhatIsDeclared:
-    def test_a_specification_with_another_number_of_classes_is_refused(self):
-        wanted = specified("one-pass-dp-sgd")
-        assert wanted.problem.outputs == 3
-        with pytest.raises(ConfigError, match="Expected 9 classes for the softmax loss, got 3"):
-            make_plan(wanted.model_copy(update={"loss": {**wanted.loss, "classes": 9}}))
-        alone = wanted.model_copy(update={"problem": replace(wanted.problem, outputs=1)})
-        with pytest.raises(ConfigError, match=r"Expected problem\.outputs=3 for the softmax loss of this run, got 1"):
-            make_plan(alone)
-        for outputs in (1, 9):
-            problem = replace(wanted.problem, outputs=outputs)
-            text = wanted.model_copy(update={"problem": problem}).as_text()
-            with pytest.raises(ConfigError, match=r"columns make 3 features, problem\.dimension is another number"):
-                RunSpecification.parse(text)
-
-    def test_constants_below_those_of_the_loss_are_refused(self):
-        wanted = specified("one-pass-dp-sgd")
-        for name in ("lipschitz", "smoothness", "start_gradient", "link_curvature"):
-            less = replace(wanted.problem, **{name: 0.9 * getattr(wanted.problem, name)})
-            with pytest.raises(ConfigError, match=rf"Expected problem\.{name} >= "):
-                make_plan(wanted.model_copy(update={"problem": less}))
-
     def test_a_domain_that_is_left_open_is_refused(self):
         wanted = specified("one-pass-dp-sgd")
         open_ = replace(wanted.problem, wide=Wide(L2Ball(30.0), 0.1))
@@ -268,8 +219,3 @@ class TestWhatIsDeclared:
         undeclared = configs.parse(CONFIG.replace("classes = [0, 1, 2]", ""), settings=["loss.name=softmax"])
         with pytest.raises(ConfigError, match=r"Expected loss\.classes for the softmax loss, got none"):
             setup(undeclared, tmp_path)
-
-    def test_a_dimension_that_does_not_divide_into_classes_is_refused(self):
-        problem = specified("one-pass-dp-sgd").problem
-        with pytest.raises(ConfigError, match="Expected dimension to be a multiple of outputs=3, got dimension=10"):
-            replace(problem, dimension=10)

@@ -74,12 +74,6 @@ class TestOfSquares:
         assert read.apart == pytest.approx(apart, rel=1e-3)
         assert crowd.test_metrics(near)["rmse"] <= crowd.test_metrics(best)["rmse"] + 2 * read.apart
 
-    def test_the_unit_is_half_the_declared_range(self, place: Path) -> None:
-        of = {"population__label": "cost", "population__label_range": [0, 100_000], "loss__name": "least_squares"}
-        assert problem_of(**of).beliefs.label_unit == 50_000
-        assert problem_of(**of, loss__label_bound=2.0).beliefs.label_unit == 25_000
-        assert problem_of(**of | {"loss__name": "huber", "loss__width": 0.1}).beliefs.label_unit is None
-
 
 A_PROBLEM = Problem(
     users=1000, items_per_user=1, dimension=3, domain=L2Ball(100.0), lipschitz=100.0, smoothness=1.0,
@@ -113,11 +107,6 @@ class TestTheStart:
         steps = [crowd.excess_risk(constant * step) for step in np.linspace(-8, 0, 81)]
         assert min(steps) <= entropy(0.1)
 
-    def test_without_a_constant_or_with_weights_of_classes_a_rate_says_nothing(self, place: Path) -> None:
-        of: dict[str, Any] = {"population__label": "ill", "problem__label_rate": 0.1}
-        assert constant_risk(problem_of(**of, population__intercept=False)) is None
-        assert constant_risk(problem_of(**of, population__class_weight={"0": 0.2, "1": 1.0})) is None
-
     def test_no_noise_depends_on_what_is_known_of_the_label(self, place: Path) -> None:
         plans = [
             quoron.plan_training("people.csv", **SAID, label="ill", settings=said).plan
@@ -139,36 +128,3 @@ class TestDoors:
             trained.model.forecast == trained.summary.foretold() == quoron.load(place / "one" / "model.json").forecast
         )
         assert read.words() in (place / "one" / "report.html").read_text(encoding="utf-8").replace("&#x27;", "'")
-
-    def test_a_rate_that_the_look_released_is_what_the_report_goes_by(self, place: Path) -> None:
-        summary = quoron.train("people.csv", **SAID, label="ill", keep=Keep("one")).summary
-        assert summary.health is not None
-        assert summary.forecast is not None
-        assert entropy(0.02) < summary.forecast["constant"] < entropy(0.3)
-
-    def test_of_several_classes_no_rate_is_one_classes_and_no_area_is_told(self, place: Path) -> None:
-        people().assign(grade=lambda frame: np.digitize(frame["a"] + frame["b"] / 2, [-1, 1])).to_csv(
-            "graded.csv", index=False
-        )
-        said = {**SAID, "privacy": Privacy(8.0, 1e-6)}
-        summary = quoron.train("graded.csv", **said, label="grade", classes=[0, 1, 2], keep=Keep("one")).summary
-        assert summary.health is not None
-        for told in (summary.forecast, summary.afterwards):
-            assert told is not None
-            assert (told["area"], told["constant"], told["start"]) == (None, None, pytest.approx(math.log(3)))
-
-    def test_a_rate_that_was_bought_is_known_to_the_plan(self, place: Path) -> None:
-        pd.concat([people().assign(who=lambda frame, k=k: frame["who"] + k * USERS) for k in range(4)]).to_csv(
-            "many.csv", index=False
-        )
-        trained = quoron.train("many.csv", user="who", label="ill", exclude=["cost"], privacy=Privacy(12.0, 1e-6),
-                               keep=Keep("bought"))  # fmt: skip
-        rate = trained.plan["problem"]["label_rate"]
-        assert min(rate, 1 - rate) == pytest.approx(0.15, abs=0.1)
-
-    def test_what_a_run_releases_says_more_than_its_plan_could(self, place: Path) -> None:
-        summary = quoron.train("people.csv", **SAID, label="ill", keep=Keep("one")).summary
-        assert summary.afterwards is not None
-        assert summary.foretold() is not None
-        assert "by what the run released" in dict(summary.rows())
-        assert summary.afterwards["start"] == pytest.approx(math.log(2))

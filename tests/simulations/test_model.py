@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 import quoron
 from quoron.cli.app import invoke
 from quoron.model import Model
-from quoron.reports import sections
-from quoron.training.predicting import unread
-from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import make_loss
@@ -52,27 +49,6 @@ def test_a_regressions_predictions_are_coefficients_times_raw_columns_in_the_lab
     made = model(read_label("cost", label_range=(0, 4000)), make_loss("least_squares"))
     np.testing.assert_allclose(made.predict(ROWS), in_raw_units(made, ROWS), rtol=1e-5)
     assert 0 < made.predict(ROWS).mean() < 8000
-
-
-def test_values_beyond_their_range_count_as_its_ends():
-    made = model(read_label("ill"))
-    far = ROWS.assign(age=[-500.0, 50.0, 71.5, 1e9])
-    np.testing.assert_array_equal(made.decision_function(far), made.decision_function(ROWS))
-
-
-def test_the_positive_class_is_where_scores_are_positive():
-    made = model(read_label("cost > 15"))
-    assert made.classes_ == (False, True)
-    assert made.predict(ROWS).tolist() == (made.decision_function(ROWS) > 0).tolist()
-    probabilities = made.predict_proba(ROWS)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
-    np.testing.assert_allclose(probabilities[:, 1], 1 / (1 + np.exp(-made.decision_function(ROWS))))
-
-
-def test_classes_are_told_in_the_tables_own_words():
-    made = model(read_label("state", classes=("well", "ill")))
-    assert set(made.predict(ROWS).tolist()) <= {"well", "ill"}
-    assert made.predict(ROWS)[0] == ("ill" if made.decision_function(ROWS)[0] > 0 else "well")
 
 
 def test_a_margin_has_no_probabilities():
@@ -127,27 +103,3 @@ def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
         assert invoke(command) == 0
     assert pd.read_parquet(tmp_path / "told.parquet").state.tolist() == report.state.tolist()
     assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / "x.txt")]) == 2
-
-
-def test_a_report_works_a_models_coefficients_out_once_however_many_columns_there_are(monkeypatch):
-    """Once a column took minutes for thousands of them."""
-    made, calls, raw = (
-        model(read_label("ill"), features=tuple(Numeric(f"x{i}", 0, 1) for i in range(60))),
-        [],
-        Model._raw,
-    )
-    monkeypatch.setattr(Model, "_raw", lambda own: calls.append(own) or raw(own))
-    assert "x59" in str(sections._moved(made))
-    assert len(calls) == 1
-
-
-def test_whoever_predicts_is_told_of_columns_that_rows_do_not_say():
-    made = model(read_label("ill"), missing="middle")
-    rows = pd.DataFrame({"age": ["20,5", "30,5", "40"], "ward": ["north", "south", "south"]})
-    (said,) = unread(made, tables.read(rows))
-    assert said.startswith("Column 'age' is no number or date in 2 of 3 rows: the middle of its range is taken.")
-    (said,) = unread(made, tables.read(ROWS.assign(age=[None, 30, 40, 50])))
-    assert said.startswith(
-        "Column 'ward' is in none of the declared categories, or missing in 1 of 4 rows: such rows are"
-    )
-    assert unread(made, tables.read(ROWS.assign(ward="north"))) == []

@@ -37,22 +37,6 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
     return rest | {"digest": model_text.digest(rest)}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "quoron model 2"}', "\x80"])
-def test_a_file_that_is_no_model_is_refused_by_name(text, tmp_path):
-    path = tmp_path / "model.json"
-    path.write_bytes(text.encode("latin1"))
-    with pytest.raises(DataError, match=r"model\.json"):
-        quoron.load(path)
-
-
-@pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 3.0, None], [1.0, 2.0, 3.0, 4.0, 5.0]])
-def test_a_file_with_other_weights_is_refused(weights, tmp_path):
-    made = model()
-    (tmp_path / "model.json").write_text(json.dumps(sealed(json.loads(made.as_text()) | {"weights": weights})))
-    with pytest.raises(DataError, match=r"4 finite weights|weights that are no numbers|than its 1 weights"):
-        quoron.load(tmp_path / "model.json")
-
-
 NAMES = ("a  b", "[ c", "d ]", " e ", "tab\t", "line\nbreak", "ü", '"', "\\", "{", "}, [ ]", "\u2028")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times, several, total
+from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
 from quoron.sections import Keep
@@ -41,20 +41,6 @@ def test_a_network_is_read_with_its_units() -> None:
     assert network == Network((link,), (1.0,), 30.0, 500.0, "early")
     assert Network.parse("up=9kbps,dropout=0.25") == Network((Link(up=9e3, dropout=0.25),))
     assert Network.parse("delay=40ms,spread=3") == Network((Link(rtt=0.08, spread=3.0),))
-
-
-def test_a_name_a_mix_and_keys_on_top_of_them_are_read() -> None:
-    for name in PRESETS:
-        assert Network.parse(name) == Network.parse(PRESETS[name])
-        assert Network.parse(name).ends == "early"
-    phones, datacentre = (Network.parse(name).links[0] for name in ("phones", "datacentre"))
-    assert Network.parse("phones:90% + datacentre:0.1").links == (phones, datacentre)
-    assert Network.parse("phones:90% + datacentre:0.1").shares == pytest.approx((0.9, 0.1))
-    slow = Network.parse("phones:0.9+datacentre:0.1,up=1kbps,deadline=9s,ends=deadline")
-    assert slow.links == (replace(phones, up=1e3), replace(datacentre, up=1e3))
-    assert (slow.deadline, slow.ends) == (9.0, "deadline")
-    assert several("phones,hospitals, datacentre").keys() == PRESETS.keys()
-    assert several("phones,deadline=9s").keys() == {"phones,deadline=9s"}
 
 
 def test_clients_have_the_shares_and_the_spread_of_their_network() -> None:
@@ -180,21 +166,6 @@ def test_every_size_of_cohort_and_message_has_a_time_within_its_deadline(text: s
         assert sizes[-1] <= network.deadline * (1 + 1e-9)
 
 
-def test_nothing_is_waited_for_without_a_network() -> None:
-    times = Network(server=math.inf, ends="early").project(Counts(100, 10**6, 10**6))
-    assert times == Times()
-
-
-def test_a_round_lasts_its_deadline_and_rest_whoever_answers_and_however_fast() -> None:
-    for text in (
-        "deadline=5s",
-        "rtt=80ms,up=1Mbps,deadline=5s",
-        "rtt=80ms,dropout=30%,deadline=5s,server=900answers/s",
-    ):
-        times = Network.parse(text).project(Counts(100, 10_000, 10_000, computing=0.2, aggregating=0.4))
-        assert times.total == pytest.approx((1 + PAUSE) * 5)
-
-
 def test_work_that_does_not_fit_into_the_rest_costs_whole_rests() -> None:
     times = Network(deadline=5.0).project(Counts(100, 10_000, 10_000, aggregating=0.6))
     assert times.total == pytest.approx((1 + 2 * PAUSE) * 5)
@@ -209,20 +180,6 @@ def test_a_worse_network_is_never_projected_to_be_faster() -> None:
         pairs.update([worse.split("=")])
         slower = Network.parse(",".join(f"{key}={value}" for key, value in pairs.items()))
         assert slower.project(counts).total > good
-
-
-def test_answers_that_could_not_be_in_time_are_refused_before_the_run(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert invoke(["simulate", "small.toml", "--network", "up=10bps,deadline=2s"]) == 2
-    assert "Expected the network's deadline to be above the" in capsys.readouterr().err
-    assert not (small / "runs").exists()
-
-
-def test_parts_sum_to_the_whole() -> None:
-    parts = [Times(1, 2, 3, 4, 5, 6), Times(0.5), Times(serving=2.0)]
-    assert total(parts) == Times(1.5, 2, 3, 4, 7, 6)
-    assert total(parts).total == sum(each.total for each in parts) == sum(total(parts).as_json().values()) / 2
 
 
 def test_a_run_is_projected_round_by_round(small: Path) -> None:
@@ -248,13 +205,6 @@ def test_a_run_is_projected_round_by_round(small: Path) -> None:
     assert any(label == "projected time" for label, _ in result.summary.rows())
 
 
-def test_bytes_on_the_wire_are_told_without_a_network_too(small: Path) -> None:
-    result = quoron.simulate("small.toml", keep=Keep(small / "run"))
-    assert result.summary.network is None
-    assert result.summary.wire_down > result.summary.bytes_down
-    assert "network.total" not in RunFolder(small / "run").rounds()[0]
-
-
 def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
     text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
     planned = quoron.plan("small.toml", settings=[{"run": {"network": text}}])
@@ -267,16 +217,6 @@ def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
     assert planned.network.messages == run.network["messages"]
     assert planned.network.bytes_up == pytest.approx(run.wire_up, rel=0.01)
     assert planned.as_json()["network"]["seconds"]["waiting"] == pytest.approx(8 * 0.08)
-
-
-def test_dropouts_are_missing_in_the_run_and_the_links_speed_changes_no_bit(small: Path) -> None:
-    models = [
-        quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / str(number))).model
-        for number, text in enumerate(["rtt=1ms", "rtt=9ms", "rtt=1ms,dropout=40%", "rtt=9ms,dropout=40%"])
-    ]
-    assert np.array_equal(models[0], models[1])
-    assert np.array_equal(models[2], models[3])
-    assert not np.array_equal(models[0], models[2])
 
 
 def test_who_drops_out_is_drawn_anew_in_every_round_and_by_public_seed_alone() -> None:

@@ -85,17 +85,6 @@ def test_it_says_what_a_budget_costs_and_where_nothing_is_predicted(
         assert told in " ".join(" ".join(lines).split())
 
 
-def test_declarations_that_are_bought_fit_it_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pd.read_csv("people.csv")[["who", "x0", "x1", "x2", "x3", "ill"]].to_csv("few.csv", index=False)
-    words = ["train", "few.csv", "--user", "who", "--label", "ill", "--epsilon", "6", "--quiet"]
-    before, after = (screen([*words, *more], monkeypatch, 80) for more in (["--dry-run"], []))
-    assert len(before) <= 24
-    assert len(after) <= 24
-    assert "declarations that nobody made" in " ".join(" ".join(before).split())
-    assert "bought: x0" in "\n".join(after)
-    assert "and more" in "\n".join(after)
-
-
 def test_details_and_json_say_everything(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,13 +147,6 @@ def test_every_door_counts_the_same_users(place: Path, source: str) -> None:
     assert f"{USERS // 5:,} more are held out" in dict(simulated.rows())["users asked"]
 
 
-def test_slots_that_are_declared_count_in_every_plan(place: Path) -> None:
-    said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x0": (0, 100)}}
-    said |= {"settings": ["privacy.adjacency=zero-out", "train.users=1000"], "epsilon": 1.0}
-    planned = quoron.plan("people.csv", **said), quoron.plan_training("people.csv", **said)
-    assert [each.plan.problem.users for each in planned] == [1000, 1000]
-
-
 def test_what_would_do_is_asked_of_everybody(place: Path) -> None:
     said: dict[str, Any] = {
         "user": "who",
@@ -178,11 +160,6 @@ def test_what_would_do_is_asked_of_everybody(place: Path) -> None:
     assert here.risk == pytest.approx(
         quoron.plan("people.csv", epsilon=2.0, **said).plan.predicted_excess_risk, rel=1e-9
     )
-
-
-def test_long_names_and_values_are_told_by_how_they_begin() -> None:
-    assert one_screen.feature("ward=" + 500 * "a") == "ward=" + 40 * "a" + "..."
-    assert one_screen.feature(48 * "a") == 48 * "a"
 
 
 def test_doubts_come_first_and_are_never_cut_and_no_warning_is_hidden(place: Path) -> None:

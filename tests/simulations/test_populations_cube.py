@@ -9,13 +9,11 @@ import pytest
 from scipy import integrate, stats
 
 from quoron import sources
-from quoron.planning.plans import choose
 from quoron.populations import Corruption, Cube, Outliers, hardest_spread, lower_bound
 from quoron.simulation.scene import setup
 from quoron_client.compute.enforcement import bounded
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_privacy.errors import ConfigError
-from quoron_server.algorithms import ALGORITHMS
 
 CROWD = Cube(users=400, items_per_user=50, dimension=3, domain=Box(0.5), spread=0.6, bound=2.0, seed=4)
 
@@ -49,11 +47,6 @@ def test_the_optimum_is_a_corner_and_a_wrong_sign_costs_twice_its_mean() -> None
         wrong[j] *= -1
         assert CROWD.excess_risk(wrong) == pytest.approx(2 * 0.5 * abs(CROWD.mean[j]))
     assert CROWD.excess_risk(np.zeros(3)) == pytest.approx(0.5 * np.abs(CROWD.mean).sum())
-
-
-def test_its_loss_is_dominant_with_the_declared_bound_on_coordinates() -> None:
-    assert CROWD.loss.coordinate_smoothness(3) == 0
-    assert CROWD.loss.coordinate_lipschitz(CROWD.domain, 3) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -120,16 +113,6 @@ def test_the_bound_has_the_rates_of_theorem_23() -> None:
     many = hardest(10**6, 10, 16, 1.0)  # d / √(nm)
     assert many / hardest(4 * 10**6, 10, 16, 1.0) == pytest.approx(2, rel=0.03)
     assert many == pytest.approx(0.171 * 16 / math.sqrt(10**7), rel=0.03)
-
-
-@pytest.mark.parametrize(("name", "sentences"), [("filtered-sgd", 2), ("median-sgd", 1)])
-def test_a_plan_says_when_it_beats_a_plain_mean(name, sentences) -> None:
-    config, _ = sources.resolve("linf", [f"algorithm.name={name}"] if name != "filtered-sgd" else [])
-    problem = setup(config, Path.cwd()).problem
-    planned = choose(config, problem, algorithms={name: ALGORITHMS[name]})
-    assert len(planned.remarks) == sentences
-    assert "the two meet at about m = " in planned.remarks[0]
-    assert planned.as_json()["remarks"] == list(planned.remarks)
 
 
 def test_the_preset_plans_in_linf_and_other_domains_and_losses_are_refused() -> None:

@@ -13,16 +13,6 @@ def late():
     return flights()
 
 
-def test_aircraft_are_users_and_a_fifth_of_them_is_held_out(late):
-    assert (late.users, late.held_out.users, late.dimension) == (3230, 807, 32)
-    assert len(late.training.labels) + len(late.held_out.labels) == 327_346
-    counts = np.diff(late.training.offsets)
-    assert counts.min() == 1
-    assert np.concatenate([counts, np.diff(late.held_out.offsets)]).max() == 544
-    labels = np.concatenate([late.training.labels, late.held_out.labels])
-    assert np.mean(labels > 0) == pytest.approx(0.237, abs=5e-4)
-
-
 def test_every_row_has_norm_one_and_the_vocabulary_is_not_read_from_data(late):
     norms = np.linalg.norm(late.training.features.astype(np.float64), axis=1)
     assert norms.max() <= 1.0

@@ -1,7 +1,5 @@
 """Synthetic populations: a user's items are a function of the seed and the user, and the truth is the truth."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from quoron.populations import Corruption, Outliers, Synthetic
-from quoron.populations._risk import LogisticDesign, divergence, sphere_coordinate, sphere_plane
+from quoron.populations._risk import divergence, sphere_coordinate, sphere_plane
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.protocol.domains import Box, L2Ball
@@ -65,17 +63,6 @@ class TestItems:
             population().items(np.arange(5)).features, population(seed=8).items(np.arange(5)).features
         )
 
-    @pytest.mark.parametrize("family", [*FAMILIES, "quadratic"])
-    def test_nobody_has_no_items(self, family):
-        batch = population(family, heterogeneity=0.1).items(np.zeros(0, np.int64))
-        assert (batch.users, batch.features.shape, batch.labels.shape) == (0, (0, 4), (0,))
-        same(batch, population(family).items(np.zeros(0, np.int64)))
-
-    def test_a_frozen_cohort_is_welcome(self):
-        cohort = np.arange(5)
-        cohort.flags.writeable = False
-        same(population().items(cohort), population().items(np.arange(5)))
-
     @pytest.mark.parametrize("family", FAMILIES)
     @pytest.mark.parametrize("dimension", [1, 2, 33])
     def test_no_item_needs_clipping(self, family, dimension):
@@ -84,24 +71,6 @@ class TestItems:
         assert batch.features.dtype == np.float32
         assert np.linalg.norm(batch.features.astype(np.float64), axis=1).max() <= 1.3
         same(bounded(batch, crowd.loss), batch)
-
-    def test_ten_million_users_take_memory_for_the_cohort_only(self):
-        some = np.array([0, 9_999_999, 1234567])
-        options = {"users": 10_000_000, "items_per_user": 50, "dimension": 10, "unequal_items": True}
-        population(**options).items(some)  # whatever is imported or compiled once
-        tracemalloc.start()
-        crowd = population(**options)
-        batch = crowd.items(some)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert batch.users == 3
-        assert peak < 2_000_000
-
-    def test_unequal_items_run_from_one_to_twice_less_one_with_the_nominal_mean(self):
-        counts = np.diff(population(users=100_000, unequal_items=True).items(np.arange(100_000)).offsets)
-        assert set(np.unique(counts)) == set(range(1, 12))
-        # false alarm < 1e-7
-        assert abs(counts.mean() - 6) < 5.5 * np.sqrt(10 / 100_000)
 
     def test_an_unknown_user_is_refused(self):
         with pytest.raises(ConfigError, match=r"Expected users in \[0, 1000\), got 3 to 1000"):
@@ -152,12 +121,6 @@ class TestLaw:
         assert np.abs(z).max() < 5.7
         deviation = np.sqrt(gradients.var(axis=0).sum())
         assert crowd.knowledge.gradient_deviation == pytest.approx(deviation, rel=0.02)
-
-    def test_typical_curvature_is_the_mean_eigenvalue_of_the_hessian(self):
-        crowd = population(users=20_000, signal_norm=3.0, domain=L2Ball(5.0), ridge=0.01)
-        features = crowd.items(np.arange(20_000)).features.astype(np.float64)
-        s = expit(features @ crowd.optimum)
-        assert crowd.knowledge.typical_curvature == pytest.approx(np.mean(s * (1 - s)) / 4 + 0.01, rel=0.01)
 
     def test_user_smoothness_holds_for_nearly_every_user(self):
         crowd = population(items_per_user=50, dimension=10, users=2000)
@@ -262,13 +225,6 @@ class TestExcessRisk:
         for (i, j), expected in moments.items():
             assert weights @ (along**i * across**j) == pytest.approx(expected, rel=1e-11, abs=1e-16)
 
-    def test_quadratic_growth_near_the_optimum_is_resolved_below_1e_8(self):
-        crowd = population()
-        direction = np.array([0.5, 0.5, -0.5, 0.5])
-        ratios = [crowd.excess_risk(crowd.optimum + step * direction) / step**2 for step in (1e-3, 1e-4, 1e-5, 1e-6)]
-        assert ratios[-1] * 1e-12 < 1e-12
-        np.testing.assert_allclose(ratios, ratios[-1], rtol=1e-3)
-
     @pytest.mark.parametrize(
         ("family", "domain"), [("least_squares", L2Ball(0.5)), ("linear", L2Ball(2.0)), ("linear", Box(0.4))]
     )
@@ -293,11 +249,6 @@ class TestExcessRisk:
         assert weights @ t**2 == pytest.approx(1 / dimension, rel=1e-12)
         assert weights @ t**4 == pytest.approx(3 / (dimension * (dimension + 2)), rel=1e-12)
 
-    def test_without_a_signal_the_optimum_is_zero(self):
-        crowd = population(signal_norm=0.0, heterogeneity=0.5)
-        np.testing.assert_array_equal(crowd.optimum, np.zeros(4))
-        assert LogisticDesign(4, 1.0, 0.0, 0.5, 0.0).curvature(0.0) == pytest.approx(1 / 16)
-
 
 class TestOutliers:
     def test_the_share_and_the_kind_are_as_asked_and_keyed_by_user(self):
@@ -321,9 +272,6 @@ class TestOutliers:
         else:
             np.testing.assert_array_equal(after.features, before.features)
             np.testing.assert_array_equal(after.labels, before.labels * sign)
-
-    def test_the_truth_is_that_of_the_honest(self):
-        np.testing.assert_array_equal(population().optimum, population(outliers=Outliers(0.3, "shifted")).optimum)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from quoron import __main__ as command
 from quoron import processors
-from quoron.processors import free_memory, largest
+from quoron.processors import free_memory
 
 MEMINFO = "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\nSwapFree: 1000000 kB\n"
 
@@ -38,9 +37,6 @@ class TestFreeMemory:
         assert free_memory(root=root) == 4_000_000 * 1024
         assert free_memory(swap=True, root=root) == 5_000_000 * 1024
 
-    def test_is_what_the_machine_has_where_nothing_is_said(self, tmp_path: Path) -> None:
-        assert free_memory(root=tmp_path) == 1 << 40
-
     @pytest.mark.parametrize("group", ["", "a", "a__b"])
     def test_is_that_of_the_tightest_group_above(self, group: str, tmp_path: Path) -> None:
         """Files that a group holds make way; one without a limit says so by a word."""
@@ -53,25 +49,6 @@ class TestFreeMemory:
         deepest = {f"a__b__{name}": text for name, text in files.items()} | {"a__b__memory_DOT_max": "max"}
         root = machine(tmp_path, "0::/a/b\n", **deepest | {at + name: text for name, text in files.items()})
         assert free_memory(root=root) == 3500
-
-    def test_is_that_of_a_group_of_the_first_version(self, tmp_path: Path) -> None:
-        files = {"limit_in_bytes": "9000", "usage_in_bytes": "2000", "stat": "total_inactive_file 0\n"}
-        told = {f"memory__c__memory_DOT_{name}": text for name, text in files.items()}
-        assert free_memory(root=machine(tmp_path, "3:cpu,cpuacct:/c\n2:memory:/c\n0::/\n", **told)) == 7000
-
-    def test_is_that_of_a_container_that_does_not_see_the_path_of_its_group(self, tmp_path: Path) -> None:
-        files = {"memory_DOT_max": "5000", "memory_DOT_current": "2000", "memory_DOT_stat": "inactive_file 0\n"}
-        assert free_memory(root=machine(tmp_path, "0::/docker/4711\n", **files)) == 3000
-
-    def test_is_never_negative(self, tmp_path: Path) -> None:
-        files = {"memory_DOT_max": "5", "memory_DOT_current": "2000", "memory_DOT_stat": "inactive_file 0\n"}
-        assert free_memory(root=machine(tmp_path, "0::/\n", **files)) == 0
-
-
-@pytest.mark.parametrize(("system", "unit"), [("linux", 1024), ("darwin", 1)])
-def test_the_largest_memory_is_told_in_bytes(system: str, unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors.sys, "platform", system)
-    assert largest(SimpleNamespace(ru_maxrss=7)) == 7 * unit
 
 
 class TestASystemWithoutLocks:

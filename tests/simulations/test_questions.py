@@ -15,18 +15,13 @@ import quoron
 from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.doors import asking
 from quoron.doors.asking import accuracy_of, risk_of
-from quoron.planning import plans
 from quoron.planning.plans import choose
-from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, wanted_risk
+from quoron.planning.questions import enough, epsilon_curve, least
 from quoron.reports import curve as curve_plot
-from quoron.sections import Method
 from quoron.simulation.scene import setup
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.forecast import start_risk
-from quoron_server.algorithms.search import two_digits
-from said import said
 from small_run import TOML
 
 pytestmark = pytest.mark.usefixtures("planned_once")
@@ -86,33 +81,10 @@ def test_the_search_finds_any_threshold_to_two_digits(threshold: float, start: f
     assert len(asked) < 30
 
 
-@given(st.floats(1e-6, 1e12))
-def test_rounding_up_never_goes_below(number: float) -> None:
-    assert number * (1 - 1e-9) <= two_digits(number) <= 1.1001 * number
-
-
-def test_what_epsilon_buys_is_a_plan_for_each() -> None:
-    points = epsilon_curve(NAMED, SCENE.problem)
-    assert [point.epsilon for point in points] == [0.5, 1.0, 2.0, 4.0, 8.0]  # 16 and 32 are beyond what is planned for
-    for point in points:
-        assert EPSILONS[0] <= point.epsilon <= EPSILONS[1]
-        assert point.predicted_excess_risk == predicted(SCENE.problem.users, point.epsilon)
-    risks = [point.predicted_excess_risk for point in points]
-    assert risks == sorted(risks, reverse=True)
-
-
 def test_of_a_method_for_which_nothing_is_predicted_no_risk_is_asked() -> None:
     rough = changed(small(2_000), link_curvature=None, feature_norm=1.0, start_gradient=1.0, smoothness=None)  # a hinge
     with pytest.raises(ConfigError, match="Expected a method whose risk is predicted, got whitened-tracking"):
         enough(configs.from_tree({}), rough, 0.1)
-
-
-def test_a_risk_is_a_number_or_a_share_of_the_start() -> None:
-    assert wanted_risk("1e-4", SCENE.problem) == 1e-4
-    assert wanted_risk(" 5% ", SCENE.problem) == pytest.approx(0.05 * start_risk(SCENE.problem))
-    for wrong in ("", "five", "-1", "0%", "nan", "inf"):
-        with pytest.raises(ConfigError, match="Expected a risk such as 1e-4"):
-            wanted_risk(wrong, SCENE.problem)
 
 
 def test_the_accuracy_of_a_risk_falls_from_the_best_models_to_worse_than_the_starts() -> None:
@@ -126,21 +98,6 @@ def test_the_accuracy_of_a_risk_falls_from_the_best_models_to_worse_than_the_sta
     for wrong in (1.0, 0.0, -0.1):
         with pytest.raises(ConfigError, match="which the best model without privacy has here"):
             risk_of(SCENE.population, wrong)
-
-
-def test_models_of_a_risk_have_that_risk(monkeypatch: pytest.MonkeyPatch) -> None:
-    risks = []
-
-    def measure(population: object):
-        def accuracy(model: np.ndarray) -> float:
-            risks.append(SCENE.population.excess_risk(model))
-            return 0.5
-
-        return accuracy
-
-    monkeypatch.setattr(asking, "_measure", measure)
-    accuracy_of(SCENE.population, 1e-3)
-    assert risks == pytest.approx([1e-3] * asking.DIRECTIONS, rel=1e-2)
 
 
 def test_accuracy_is_not_spoken_of_where_labels_are_numbers() -> None:
@@ -186,60 +143,8 @@ def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
     assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
 
 
-def test_a_data_frame_is_planned_and_asked_about_without_a_file() -> None:
-    import pandas as pd
-
-    random = np.random.default_rng(3)
-    who, age = np.repeat(np.arange(900), 3), random.uniform(0, 100, 2700)
-    frame = pd.DataFrame({"who": who, "age": age, "ill": age + random.normal(0, 30, 2700) > 50})
-    columns = {
-        "user": "who",
-        "label": "ill",
-        "numeric": {"age": (0, 100)},
-        "epsilon": 4.0,
-        "algorithm": "recentred-sgd",
-    }
-    planned = quoron.plan(frame, **said(**columns))
-    assert planned.plan.problem.users == 900  # as training takes them: only a simulation holds some out
-    answers = quoron.ask(frame, **said(risk="5%", **columns))
-    assert answers.enough is not None
-    assert answers.enough.users is not None
-    assert answers.as_json()["enough"]["users"] == answers.enough.users
-    curve = quoron.ask(frame, **said(epsilons=True, **columns)).curve
-    assert curve is not None
-    assert all(point.accuracy is None for point in curve)  # which would be a figure of somebody's own data
-
-
 def test_nothing_feasible_is_no_picture() -> None:
     curve = epsilon_curve(NAMED, SCENE.problem, (1.0,))
     points = [replace(point, predicted_excess_risk=None, guessed_excess_risk=None) for point in curve]
     with pytest.raises(ConfigError, match="feasible to draw"):
         curve_plot.epsilon_svg(points)
-
-
-def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("quoron.planning.plans.LARGEST_ROUNDS", 4)
-    compared, few = plans._candidates, ("dp-sgd-wor", "filtered-sgd")
-
-    def of_few(config, problem, infos):
-        return compared(config, problem, {name: infos[name] for name in few})
-
-    monkeypatch.setattr(plans, "_candidates", of_few)
-    (tmp_path / "visits.toml").write_text(
-        '[population]\nkind = "table"\npath = "nowhere.csv"\nuser = "who"\nlabel = "ill"\n'
-        "numeric = { age = [0, 100] }\n[problem]\nitems_per_user = 5\n[algorithm]\nname = 'one-pass-dp-sgd'\n"
-        "[privacy]\nepsilon = 1.0\n"
-    )
-    words = ["submit", str(tmp_path / "visits.toml"), "--run", "first", "--users", "3000", "--dry-run"]
-    assert invoke(words) == 0
-    printed = capsys.readouterr().out
-    assert "predicted excess risk" in printed
-    assert "one-pass-dp-sgd (chosen)" in printed
-
-
-def test_infeasible_is_still_raised_where_nothing_was_asked(tmp_path: Path) -> None:
-    with pytest.raises(Infeasible):
-        quoron.plan("quickstart", method=Method("filtered-sgd"), settings=["population.users=100"])

@@ -4,13 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import quoron
 from quoron.populations import Categorical, Numeric, from_table
-from quoron.sections import Keep, Method
 from quoron_client.data.encoding import Classes, Range
-from quoron_client.losses import LeastSquares, make_loss
+from quoron_client.losses import LeastSquares
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_privacy.errors import ConfigError
 
 USERS, ROWS = 40, 400
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))
@@ -41,9 +38,6 @@ def said_of(*found):
 
 
 class TestRemarks:
-    def test_are_none_where_all_fits(self):
-        assert remarks() == ()
-
     @pytest.mark.parametrize(
         ("frame", "changes", "words"),
         [
@@ -79,32 +73,12 @@ class TestRemarks:
         assert len(found) == 2
         assert "10 % of the users have no row that can be used" in found[0]
 
-    def test_let_one_undeclared_value_stand_for_the_intercept(self):
-        frame = visits(ward=["A", "C"] * 200)
-        assert remarks(frame) == ()
-        assert "'ward'" in said_of(*remarks(frame, intercept=False, model=(0.0, 0.0, 0.0)))
-
     @pytest.mark.parametrize("domain", [L2Ball(0.2), Box(0.1)])
     def test_of_a_model_on_the_boundary_say_whether_the_domain_or_the_noise_is_to_blame(self, domain):
         edge = domain.project(np.full(4, 100.0))
         assert "Raise domain.radius" in said_of(*remarks(domain=domain, model=edge))
         wide = type(domain)(50.0)
         assert "noise has carried it there" in said_of(*remarks(domain=wide, model=wide.project(np.full(4, 100.0))))
-
-    def test_reach_the_summary_and_the_stored_run(self, tmp_path):
-        run = quoron.simulate(
-            visits(age=np.arange(ROWS) * 0.5),
-            user="who",
-            label="sick",
-            numeric={"age": (0, 100)},
-            epsilon=8.0,
-            method=Method("one-pass-dp-sgd"),
-            keep=Keep(tmp_path / "run"),
-        )
-        assert ["items_per_user" in each for each in run.summary.remarks_simulation_only] == [True, False]
-        assert run.summary.clipped_simulation_only == {"age": pytest.approx(0.4975)}
-        assert "Declare a wider range" in (tmp_path / "run" / "report.html").read_text()
-        assert run.plan.problem.items_per_user == 1
 
 
 class TestFigures:
@@ -117,36 +91,3 @@ class TestFigures:
         assert beside.start["log_loss"] == pytest.approx(np.log(2))
         bounded, free = crowd.test_metrics(crowd.optimum), beside.unbounded
         assert free["log_loss"] < bounded["log_loss"] < np.log(2)
-
-    def test_of_a_regression_are_in_the_labels_own_units(self):
-        frame, label = visits(), Range("cost", 0, 1000, bound=2.0)
-        loss = LeastSquares(label_bound=2.0)
-        crowd = from_table(frame, user="who", label=label, features=FEATURES, loss=loss, items_per_user=5)
-        found, beside = crowd.test_metrics(crowd.optimum), crowd.beside(crowd.optimum)
-        assert 5 < found["rmse"] < 20  # the noise of the costs has a deviation of 10
-        assert beside.baseline["rmse"] == pytest.approx(np.std(4 * frame.age), rel=0.1)
-        assert beside.start["rmse"] > 100  # answers 500 always
-        assert beside.unbounded == found
-
-    def test_of_many_classes_stand_beside_the_usual_class(self):
-        frame = visits(kind=np.array(["a", "b", "c", "c"])[np.arange(ROWS) // 100])
-        loss, label = make_loss("softmax", classes=3), Classes("kind", ("a", "b", "c"))
-        crowd = from_table(frame, user="who", label=label, features=FEATURES, loss=loss, items_per_user=5)
-        beside = crowd.beside(crowd.optimum)
-        assert beside.baseline["accuracy"] == np.mean(crowd.held_out.labels == 2)
-        assert beside.start["log_loss"] == pytest.approx(np.log(3))
-        assert beside.baseline["log_loss"] < beside.start["log_loss"]
-
-    def test_leave_out_users_who_have_no_usable_row(self):
-        frame = visits()
-        frame.loc[frame.who % 2 == 0, "sick"] = -7
-        crowd = from_table(frame, user="who", label="sick", features=FEATURES, items_per_user=5)
-        rows = crowd.held_out.features.any(axis=1)
-        scores = crowd.held_out.features[rows].astype(float) @ np.ones(4)
-        expected = np.mean((scores > 0) == (crowd.held_out.labels[rows] > 0))
-        assert not rows.all()
-        assert crowd.test_metrics(np.ones(4))["accuracy"] == expected
-
-    def test_the_labels_own_column_is_no_feature(self):
-        with pytest.raises(ConfigError, match="got 'age' as both"):
-            remarks(label="age > 50")

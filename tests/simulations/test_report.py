@@ -12,12 +12,12 @@ import pytest
 
 import quoron
 from pages import Page, check_loads_nothing
-from quoron.evaluating.evaluation import Bin, Evaluation, Figure, in_units
+from quoron.evaluating.evaluation import Bin, Evaluation, Figure
 from quoron.network import Times
 from quoron.reports import page as parts
 from quoron.reports import simulated
 from quoron.reports.pictures import Axis, Line, chart, gauge, ranking
-from quoron.reports.summary import Summary, from_json, size
+from quoron.reports.summary import Summary, size
 from quoron.run_folder import RunFolder, flat
 from quoron.training import report as training
 from quoron.training import result
@@ -133,14 +133,6 @@ def test_a_training_report_says_what_the_files_of_its_folder_hold(trained: Any) 
     ]
 
 
-def test_a_training_report_draws_nothing_but_releases_whatever_stands_beside_them(trained: Any) -> None:
-    done = result.stored(RunFolder(trained.directory))
-    text = training.html(RunFolder(trained.directory), done.summary, done.model, ROWS)
-    assert [each for each in drawn(text) if "round" in each] == [RADII]
-    public = [{key: row[key] for key in ("round", "asked", "public.radius", "public.spread")} for row in ROWS]
-    assert training.html(RunFolder(trained.directory), done.summary, done.model, public) == text
-
-
 def test_a_report_is_written_again_to_the_same_bytes(trained: Any) -> None:
     before = (trained.directory / "report.html").read_bytes()
     assert quoron.report(trained.directory).read_bytes() == before
@@ -161,31 +153,6 @@ def test_an_evaluation_is_shown_with_intervals_baselines_and_verdicts(trained: A
     assert "Observed against predicted chances" in drawn(text)
     assert EVALUATION.statement in " ".join(page.texts("blockquote"))
     assert "Observed against predicted chances" not in drawn((trained.directory / "report.html").read_text())
-
-
-def test_intervals_of_coefficients_are_shown_where_the_model_has_some(trained: Any) -> None:
-    ends = tuple((float(value) - 1, float(value) + 1) for value in (*trained.model.coef_, trained.model.intercept_))
-    model = replace(trained.model, uncertainty=ends, no_interval=None)
-    text = training.html(RunFolder(trained.directory), trained.summary, model, [])
-    check_loads_nothing(text)
-    low, high = trained.model.coef_[0] - 1, trained.model.coef_[0] + 1
-    assert f"{in_units(low)} to {in_units(high)}" in Page(text).facts()[HOSTILE[0]]
-    why = training.html(
-        RunFolder(trained.directory),
-        trained.summary,
-        replace(model, uncertainty=None, no_interval="no interval: w<y"),
-        [],
-    )
-    assert "Coefficients have no interval: w&lt;y." in why
-
-
-def test_coefficients_are_written_out_and_those_who_only_judged_are_not_counted_as_training(trained: Any) -> None:
-    done = result.stored(RunFolder(trained.directory))
-    large = replace(done.model, weights=done.model.weights + 1e5)
-    text = training.html(RunFolder(trained.directory), replace(done.summary, evaluation=EVALUATION), large, [])
-    assert f"{large.coef_[0]:,.0f}" in Page(text).facts()[HOSTILE[0]]
-    assert "e+0" not in " ".join(each for part in ("td", "text", "svg") for each in Page(text).texts(part))
-    assert "people who trained it" in Page(text).texts("span")
 
 
 def test_a_simulation_shows_what_its_summary_and_its_rounds_hold(page: Any) -> None:
@@ -228,28 +195,6 @@ def test_what_depends_on_private_data_is_marked_everywhere(page: Any) -> None:
     assert "nothing on this page protects anybody" in text
 
 
-def test_nothing_is_drawn_where_nothing_is_to_be_seen(page: Any) -> None:
-    """A line that does not move, or that nobody could know, is left out; so is a section without anything in it."""
-    assert [each for each in drawn(page(SUMMARY, ROWS)) if "round" in each or "Scores" in each] == [
-        RISKS,
-        RADII,
-        USERS,
-        SCORES,
-        TIMES,
-    ]
-    flat_rows = [{"round": at, "asked": 10, "public.radius": 0.3, "public.spread": 0.2} for at in range(5)]
-    for rows in (flat_rows, []):
-        text = page(SUMMARY, rows)
-        assert "The run, round by round" not in Page(text).texts("h2")
-        assert len(drawn(text)) == 1  # what ε means
-
-
-def test_without_privacy_no_number_speaks_of_any(page: Any) -> None:
-    text = page(Summary(**{**EXAMPLE, "epsilon": None, "exposure": "none", "statement": "No privacy."}), ROWS)
-    assert "What is promised" in Page(text).texts("h2")
-    assert "Suppose somebody" not in text
-
-
 def test_pictures_are_drawn_of_whatever_numbers_there_are() -> None:
     """One point, equal ones, zeros and negative ones on any axis: coordinates are finite and within the picture."""
     cases: list[list[tuple[float, float]]] = [[(1, 0.5)], [(1, 2), (2, 2)], [(0, 0), (1, 0)], [(1, -3), (2, 5)], []]
@@ -276,49 +221,9 @@ def test_proofs_are_links_where_the_package_says_where_its_documentation_is(monk
     ]
 
 
-def test_a_summary_survives_being_stored(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    summary = replace(SUMMARY, remarks_simulation_only=("One thing.",), clipped_simulation_only={"age": 0.1})
-    folder.write_json("summary.json", summary.as_json())
-    assert from_json(folder.summary()) == summary
-
-
-def test_what_is_amiss_and_what_figures_are_read_beside_is_said_everywhere() -> None:
-    summary = replace(
-        SUMMARY,
-        test={"rmse": 9000.0},
-        test_without_privacy={"rmse": 8000.0},
-        test_unbounded={"rmse": 7000.0},
-        test_baseline={"rmse": 12000.0},
-        clipped_simulation_only={"age": 0.125},
-        remarks_simulation_only=("The table has <one> user.",),
-    )
-    rows = dict(summary.rows())
-    assert rows["held-out rmse"] == (
-        "9000 (without privacy 8000, and without the domain's bound 7000, always the same answer 1.2e+04)"
-    )
-    assert rows["values outside their range (simulation only)"] == "age 12 %"
-    assert str(summary).endswith("Simulation only: The table has <one> user.")
-
-
-def test_rounds_survive_being_stored_with_gaps_as_none(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.write_rounds([*ROWS, {"round": 24, "new": 1.5}])
-    stored = folder.rounds()
-    assert stored[3]["simulation.filtered"] == 1
-    assert stored[3]["new"] is None
-    assert stored[24] == dict.fromkeys(stored[24], None) | {"round": 24, "new": 1.5}
-
-
 def test_a_summary_that_is_not_there_is_named_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="quoron resume"):
         RunFolder(tmp_path).summary()
-
-
-def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.write_json("plan.json", {"epsilon": float("inf"), "phases": [{"scale": float("nan")}]})
-    assert folder.plan() == {"epsilon": None, "phases": [{"scale": None}]}
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +242,3 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypat
 
 def test_sizes_are_told_in_the_unit_people_use() -> None:
     assert [size(count) for count in (0, 999, 1_000, 2.5e9, 7e12)] == ["0 B", "999 B", "1 kB", "2.5 GB", "7 TB"]
-
-
-def test_a_risk_stands_beside_what_was_predicted_and_that_of_the_start() -> None:
-    assert dict(SUMMARY.rows())["excess risk"] == "4.6e-06 (predicted at most 5e-06, at the start 0.089)"

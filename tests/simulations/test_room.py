@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import row_files
-from contracts.scenes import PRIVACY, PROBLEM, make_plan
+from contracts.scenes import make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.datasets.index import opened
@@ -74,11 +74,6 @@ class TestTheFirstRows:
         found = [each.take(pa.array(kept_of(each, MOST))) for each in (shuffled, many)]
         of_others = [each.filter(pa.array([who != "u00005" for who in each["who"].to_pylist()])) for each in found]
         assert repr(of_others[0].to_pylist()) == repr(of_others[1].to_pylist())  # NaN too
-
-    def test_number_follows_from_declarations(self) -> None:
-        assert first_rows.most_rows(1, 10**5, weighted=False) == first_rows.TIMES
-        assert first_rows.most_rows(10**6, 20, weighted=True) == 10**9
-        assert first_rows.most_rows(1, 20, weighted=False) * 88 <= first_rows.BYTES
 
     @pytest.mark.parametrize("kind", ["csv", "parquet"])
     def test_are_all_that_stays_while_a_file_is_read(
@@ -190,15 +185,6 @@ class TestMemory:
         with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
             table.hold(charged_in(tmp_path, path), tmp_path)
 
-    @pytest.mark.parametrize("size", [10**15, 10**16])
-    def test_that_a_library_lacked_is_told_without_how_much_it_was(self, size: int) -> None:
-        """Of names in a table, of numbers that were drawn: a size that values decide is in no error."""
-        with (
-            pytest.raises(RunError, match=r"got too little: no more is given\. Then\.$"),
-            room.memory_for("the rows that are looked at", "Then."),
-        ):
-            np.empty(size)
-
     @pytest.mark.parametrize("by_url", [False, True])
     def test_for_the_answers_of_a_round_is_made_sure_of_before_the_charge(
         self, by_url: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -231,19 +217,6 @@ class TestMemory:
         for held, refused in ((0, False), (1 << 28, True)):
             monkeypatch.setattr(again, "HELD", held)
             with pytest.raises(RunError, match="the answers of a round") if refused else contextlib.nullcontext():
-                room.make_sure_of_answers(plan)
-
-    def test_for_what_is_kept_between_rounds_is_asked_for_before_the_charge(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Earlier noise of several epochs above all, of a run whose answers are sums."""
-        info = ALGORITHMS["dp-ftrl"]
-        options = info.options(rounds=60, epochs=3, inverse_step=5.0, factorisation="banded")
-        plan = info.plan(PROBLEM, PRIVACY, options, "calibrated", 7)
-        kept = 6 * serial.size(info.make(plan).init())
-        for left, refused in ((kept - 1, True), (kept, False)):
-            monkeypatch.setattr(room, "_available", lambda left=left: left)
-            with pytest.raises(RunError, match=r"between two .*noise_memory") if refused else contextlib.nullcontext():
                 room.make_sure_of_answers(plan)
 
     def test_for_the_state_in_the_books_is_made_sure_of_before_the_charge(

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 import quoron
 from quoron import sources
 from quoron.cli.app import invoke
-from quoron.planning.plans import Planned, RoundsCurve, choose, rounds_curve
-from quoron.reports import curve as curve_plot
-from quoron.sections import Keep, Method
+from quoron.planning.plans import Planned, RoundsCurve, choose
+from quoron.sections import Keep
 from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
 from quoron.sklearn import PrivateLogisticRegression
@@ -91,63 +90,10 @@ def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: i
         ALGORITHMS[name].verify(plan)
 
 
-def test_a_few_users_fill_exactly_the_rounds_asked_for() -> None:
-    # 600 users in cohorts of 600 // 70 = 8 would fill 75 rounds.
-    for name in ("phased-sgd", "one-pass-dp-sgd"):
-        assert planned(f"algorithm.name={name}", "budget.rounds=70").plan.cost.rounds == 70
-
-
-@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "phased-sgd", "accelerated-srgd"])
-def test_a_budget_of_rounds_runs_exactly_that_many(name: str) -> None:
-    run = quoron.simulate("tiny.toml", method=Method(name), keep=Keep("run"), settings=["budget.rounds=9"])
-    assert run.summary.rounds == 9
-    assert run.config.budget.rounds == 9
-
-
 def test_rounds_given_as_an_option_and_in_the_budget_are_one_number() -> None:
     assert planned("budget.rounds=5", "algorithm.options={ rounds = 5 }").plan.cost.rounds == 5
     with pytest.raises(ConfigError, match=r"budget\.rounds=9 and algorithm\.options\.rounds=5"):
         planned("budget.rounds=9", "algorithm.options={ rounds = 5 }")
-
-
-def test_automatic_choice_keeps_the_budget_of_rounds() -> None:
-    chosen = quoron.plan("tiny.toml", settings=["budget.rounds=6", "algorithm.name=auto"])
-    assert chosen.plan.cost.rounds == 6
-    assert {each.plan.cost.rounds for each in chosen.candidates if each.plan} == {6}
-
-
-def test_infeasible_rounds_say_so_and_what_would_do() -> None:
-    with pytest.raises(
-        Infeasible, match=r"filtered-sgd: n=300,000 users fill 500 cohorts of 600, .*at most \d+ rounds"
-    ):
-        quoron.plan("quickstart", method=Method("filtered-sgd"), settings=["budget.rounds=500"])
-    with pytest.raises(Infeasible, match=r"cannot fill 700 cohorts of 1; needs n >= 700, or fewer rounds"):
-        quoron.plan("tiny.toml", method=Method("phased-sgd"), settings=["budget.rounds=700"])
-    with pytest.raises(Infeasible, match="cannot fill 700 cohorts"):
-        quoron.plan("tiny.toml", settings=["budget.rounds=700"])
-
-
-def test_a_cohort_and_rounds_that_need_more_users_than_there_are_are_refused() -> None:
-    chosen = ["algorithm.options={ rounds = 61, cohort_size = 10 }"]
-    with pytest.raises(Infeasible, match=r"n=600 users cannot fill 61 cohorts of 10; needs n >= 610, or fewer rounds"):
-        quoron.plan("tiny.toml", method=Method("phased-sgd"), settings=["algorithm.name=phased-sgd", *chosen])
-
-
-def test_printed_constants_that_fix_the_rounds_refuse_another_number() -> None:
-    chosen = ["algorithm.name=accelerated-srgd", "algorithm.constants=paper", "budget.rounds=9"]
-    with pytest.raises(Infeasible, match=r"its paper constants ask for \d+ rounds, not 9; needs budget\.rounds=\d+"):
-        quoron.plan("tiny.toml", settings=chosen)
-
-
-@pytest.mark.parametrize("rounds", [0, -3, 10**9])
-def test_senseless_rounds_are_refused(rounds: int) -> None:
-    with pytest.raises(ConfigError, match=rf"Expected algorithm\.options\.rounds in \[1, 1,000,000\], got {rounds:,}"):
-        quoron.plan("tiny.toml", settings=[f"algorithm.options={{ rounds = {rounds} }}"])
-
-
-def test_a_huge_budget_of_rounds_is_refused_not_tried() -> None:
-    with pytest.raises(ConfigError, match="Expected algorithm"):
-        quoron.plan("tiny.toml", method=Method("dp-sgd-wor"), settings=["budget.rounds=1_000_000_000"])
 
 
 positive = st.floats(1e-9, 1e3, allow_nan=False)
@@ -175,39 +121,6 @@ def test_the_curve_holds_the_plan_and_what_each_number_of_rounds_would_predict(n
         assert points[rounds] == again.predicted_excess_risk
 
 
-def test_infeasible_rounds_are_left_out_of_the_curve() -> None:
-    config, _ = sources.resolve("quickstart", ["algorithm.name=filtered-sgd", *MANY])
-    curve = rounds_curve(ALGORITHMS["filtered-sgd"], config, setup(config, Path()).problem, {})
-    assert curve is not None
-    assert max(rounds for rounds, _ in curve.points) < 1024
-
-
-def test_printed_constants_have_no_curve() -> None:
-    assert planned("algorithm.name=accelerated-srgd", "algorithm.constants=paper", compare=True).curve is None
-
-
-def test_the_plan_as_json_is_one_object_with_the_curve(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["plan", "tiny.toml", "--json"]) == 0
-    curve = json.loads(capsys.readouterr().out)["rounds_curve"]
-    assert set(curve) == {"points", "best", "smallest_within_5_percent"}
-    assert {curve["best"], curve["smallest_within_5_percent"]} <= {point["rounds"] for point in curve["points"]}
-
-
-def test_people_see_the_curve_with_the_plan_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["plan", "tiny.toml"]) == 0
-    printed = capsys.readouterr().out
-    rounds = planned().plan.cost.rounds
-    (line,) = [line for line in printed.splitlines() if "chosen" in line and "█" in line]
-    assert line.split()[0] == str(rounds)
-    assert "fewest within 5 %" in printed
-    assert "least" in printed
-
-
-def test_a_bar_grows_with_the_logarithm() -> None:
-    assert [len(curve_plot.bar(value, 1e-6, 1e-2, 9)) for value in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)] == [1, 3, 5, 7, 9]
-    assert curve_plot.bar(1e-3, 1e-3, 1e-3) == "█"
-
-
 def test_the_picture_is_svg_is_written_whole_and_repeats(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "tiny.toml", "--plot", "curve.svg", "--json"]) == 0
     json.loads(capsys.readouterr().out)
@@ -218,22 +131,6 @@ def test_the_picture_is_svg_is_written_whole_and_repeats(place: Path, capsys: py
     assert (place / "again.svg").read_bytes() == drawn
 
 
-def test_a_picture_that_cannot_be_finished_leaves_the_old_one(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    (place / "curve.svg").write_text("old")
-    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
-    assert invoke(["plan", "tiny.toml", "--plot", "curve.svg"]) == 1
-    printed = capsys.readouterr().err
-    assert "Cannot write curve.svg: No space left on device" in printed
-    assert "resume" not in printed
-    assert (place / "curve.svg").read_text() == "old"
-    assert {path.name for path in place.iterdir()} == {"tiny.toml", "curve.svg"}
-
-
 @pytest.mark.parametrize("target", ["curve.png", "nowhere/curve.svg"])
 def test_a_wrong_place_for_the_picture_is_refused_before_planning(
     target: str, place: Path, capsys: pytest.CaptureFixture[str]
@@ -241,15 +138,6 @@ def test_a_wrong_place_for_the_picture_is_refused_before_planning(
     assert invoke(["plan", "tiny.toml", "--plot", target]) == 2
     assert f"got {target}" in capsys.readouterr().err
     assert {path.name for path in place.iterdir()} == {"tiny.toml"}
-
-
-def test_a_picture_of_several_algorithms_has_one_line_for_each() -> None:
-    both = {name: planned(f"algorithm.name={name}", compare=True) for name in ("one-pass-dp-sgd", "srgd")}
-    curves = {name: each.curve for name, each in both.items() if each.curve}
-    chosen = {name: each.plan.cost.rounds for name, each in both.items()}
-    drawn = curve_plot.rounds_svg(curves, chosen=chosen)
-    assert drawn.count(b"<polyline") == len(curves) == 2
-    assert all(f">{name}<".encode() in drawn for name in curves)
 
 
 @given(

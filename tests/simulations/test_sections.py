@@ -13,8 +13,6 @@ from quoron import Keep, Method, Privacy, declare, sections
 from quoron import config as configs
 from quoron.flower import train_privately
 from quoron.model import Model
-from quoron.training.result import TrainedTable
-from quoron.training.trained import TrainedRows
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
 from quoron_client.data.labels import Signs
@@ -35,7 +33,6 @@ DOORS: dict[str, Any] = {
     "private_mean": quoron.private_mean,
     "declare": declare.declare,
 }
-FRAMEWORKS = ("torch", "jax")  # read, as they may not be installed
 
 
 @pytest.mark.parametrize(
@@ -129,35 +126,9 @@ def test_a_table_is_its_path_and_three_words(tmp_path: Path, kind: str, monkeypa
     assert trained.directory == Path("runs/flights-1")
 
 
-def test_whatever_trains_returns_one_type(tmp_path: Path) -> None:
-    privacy, method = Privacy(8.0, 1e-3, simulation_seed=1), Method("dp-ftrl", {"rounds": 2}, radius=1.0, clip_norm=1.0)
-    trained = quoron.train_rows(
-        lambda users, point: np.zeros((len(users), 2)),
-        users=200,
-        dimension=2,
-        privacy=privacy,
-        method=method,
-        keep=Keep(tmp_path / "rows"),
-    )
-    assert isinstance(trained, quoron.Trained)
-    assert trained.statement.startswith("SIMULATED")
-    assert trained.directory == tmp_path / "rows"
-    assert issubclass(TrainedTable, quoron.Trained)
-    for framework in FRAMEWORKS:
-        text = (ROOT / "simulations" / "quoron" / framework / "training.py").read_text(encoding="utf-8")
-        assert "return TrainedRows(" in text
-    assert issubclass(TrainedRows, quoron.Trained)
-
-
 def test_commands_that_run_something_go_through_the_doors() -> None:
     for name in ("app", "train", "compare"):
         text = (ROOT / "simulations" / "quoron" / "cli" / f"{name}.py").read_text(encoding="utf-8")
         imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
         rooms = {node.module for node in imports}
         assert not rooms & {"quoron.simulation.run", "quoron.training.run", "quoron.comparing.comparison"}
-
-
-def test_options_in_settings_are_those_of_the_algorithm_that_a_value_names() -> None:
-    said = sections.sections(Privacy(3.0), Method("dp-ftrl"), door="plan")
-    parsed = configs.parse("", settings=["algorithm.options.rounds=4", said])
-    assert (parsed.privacy.epsilon, parsed.algorithm.name, parsed.algorithm.options) == (3.0, "dp-ftrl", {"rounds": 4})

@@ -13,7 +13,7 @@ from quoron import Effort, Keep, Method, Privacy
 from quoron.evaluating.scores import products
 from quoron.training import lifetime
 from quoron.tuning.private_state import Known, PrivateState
-from quoron.tuning.scoring import noise_for, pair_of, private_mean, user_scores
+from quoron.tuning.scoring import noise_for, private_mean, user_scores
 from quoron.tuning.select import price_of
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
@@ -53,11 +53,6 @@ class TestTheScore:
         if loss.name != "absolute":  # of which the middle is a quarter off for labels all over the range
             assert user_scores(np.zeros(len(right)), loss, items) == pytest.approx(0.5)
 
-    @pytest.mark.parametrize(("users", "mu", "share"), [(60, 1.0, 0.3), (1000, 0.3, 0.1667), (10**6, 0.3, 0.1)])
-    def test_few_users_score_with_more_of_them(self, users: int, mu: float, share: float) -> None:
-        assert Effort().held(users, mu) == pytest.approx(share * users, abs=1)
-        assert Effort(evaluate=0.2).held(users, mu) == users // 5
-
     def test_of_a_row_is_the_same_bit_for_bit_whatever_lies_beside(self) -> None:
         """Else a user's own number of rows would move others'."""
         random, counts = np.random.default_rng(3), np.arange(202)
@@ -67,10 +62,6 @@ class TestTheScore:
             for first, last in ((1, 201), (7, 8), (100, 103)):
                 some = ItemBatch(features[first:last], np.ones(last - first), counts[: last - first + 1])
                 assert np.array_equal(products(some, weights, outputs), whole[first:last])
-
-    def test_noise_is_worth_what_the_second_account_says_and_no_more(self) -> None:
-        noise = noise_for(0.3, 200)
-        assert 0.2999 < pair_of(noise, 200).mu <= 0.3 * (1 + 1e-9)
 
     def test_means_of_neighbours_differ_by_less_than_the_noise_is_made_for(self) -> None:
         # The same noise, so what is left is what one user moves: at most 1/200.
@@ -231,15 +222,3 @@ class TestSelectionOfAnything:
         chosen = self.of(tmp_path, trial, **done)
         assert chosen.score == chosen.model[0]
         assert "its declared pair" in chosen.statement
-
-    def test_best_of_many_equals_the_best_that_was_tried(self, tmp_path: Path) -> None:
-        seen: list[float] = []
-
-        def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
-            seen.append(float(at.noise.stream("own").uniform(1)[0]))
-            return seen[-1], np.zeros(1)
-
-        privacy = Privacy(4.0, 1e-5, simulation_seed=4)
-        own = {"users": None, "base": Pair.gaussian(0.2), "dimensions": 1}
-        assert self.of(tmp_path, trial, **own, privacy=privacy).score == max(seen)
-        assert not (tmp_path / "lifetime.sqlite").exists()

@@ -18,14 +18,14 @@ from contracts.scenes import SMALL
 from cover import EVERY_QUESTION, by_default
 from quoron import EngineChoice, kernels, sources
 from quoron.datasets.population import from_dataset
-from quoron.populations import Outliers, Synthetic, TablePopulation
+from quoron.populations import Outliers, Synthetic
 from quoron.populations.table import encoded_table
 from quoron.run_folder import RunFolder
 from quoron.sections import Keep
 from quoron.sharding import engine as engines
 from quoron.sharding import processes
 from quoron.sharding.engine import Died, ShardedEngine
-from quoron.sharding.shard import Cut, Settings, opened
+from quoron.sharding.shard import Settings, opened
 from quoron.simulation import run as runs
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
@@ -162,39 +162,6 @@ def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_pat
     np.testing.assert_array_equal(*models)
 
 
-def test_shards_are_of_equal_size_and_stretches_of_the_files(folder):
-    for kind in ("made up", "table", "dataset"):
-        population = crowd(kind, folder)
-        sizes = np.bincount(Cut.of(population, 7).shard_of)
-        assert sizes.sum() == population.users
-        assert sizes.max() - sizes.min() <= 1
-    cut = Cut.of(crowd("dataset", folder), 3)
-    place = cut.population.storage()
-    assert (np.diff(cut.shard_of[np.argsort(place)]) >= 0).all()
-    assert Cut.of(made_up(users=2), 7).shards == 2
-
-
-def test_a_worker_is_given_nothing_of_others(folder):
-    table = crowd("table", folder)
-    assert isinstance(table, TablePopulation)
-    part = table.part(np.arange(10))
-    assert part.batch.users == 10
-    assert not hasattr(part, "training")
-
-
-@pytest.mark.parametrize("kind", ["table", "dataset"])
-def test_a_worker_reads_its_users_where_they_lie(kind, folder, monkeypatch):
-    population = crowd(kind, folder)
-    own = np.arange(100, 200)
-    given = population.part(own)
-    first, again = given.held.seen(own[:30]), given.held.seen(own[40:])
-    assert first.features is again.features
-    monkeypatch.setattr(type(given), "items", None)  # nothing is copied for those who alter nothing
-    point = np.zeros((1, population.dimension))
-    engine = Settings().engine(given)
-    assert engine.ask(Question(0, own, AverageGradient(point, (1.0,)), reduction=ClippedSum(0.3, 200))).answered > 0
-
-
 def test_a_worker_that_dies_over_and_over_is_an_error_that_loses_nothing(folder):
     population = made_up()
     question = questions(population.users, D)[0]
@@ -218,11 +185,6 @@ class TestProcesses:
         for question in questions(500, D):
             assert_same(shared.ask(question), alone.ask(question))
 
-    def test_grow_their_memory_with_what_is_asked(self, shared, monkeypatch):
-        monkeypatch.setattr(engines, "PIECE", 64)
-        question = questions(500, D)[4]
-        assert_same(shared.ask(question), Settings(seed=5).engine(shared.cut.population).ask(question))
-
     def test_one_killed_in_a_round_is_replaced_and_the_round_has_the_same_bits(self, shared):
         question = questions(500, D)[0]
         shared.ask(question)
@@ -236,12 +198,6 @@ class TestProcesses:
         worker.ask = killed
         assert_same(shared.ask(question), Settings(seed=5).engine(shared.cut.population).ask(question))
         assert shared.replaced == before + 1
-
-    @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux tells how many threads a process has")
-    def test_come_from_a_program_of_one_thread(self, shared):
-        shared.ask(questions(500, D)[0])
-        program = shared._workers[0]._nursery._program
-        assert len(list(Path(f"/proc/{program.pid}/task").iterdir())) == 1
 
     def test_end_with_their_engine(self, shared):
         shared.ask(questions(500, D)[0])

@@ -1,7 +1,7 @@
 """Users in silos: the same bits by rows, by sums and without; what a lost or a hostile silo costs, and who says so."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +9,21 @@ import numpy as np
 import pytest
 
 import quoron
-from contracts.scenes import PRIVACY, PROBLEM, SMALL, Quadratic, execute, make_plan
+from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.operate.submission import specify
-from quoron.planning.plans import choose
-from quoron.planning.silos import silos_of, useless, warnings
+from quoron.planning.silos import silos_of, warnings
 from quoron.sections import Keep
-from quoron.simulation.scene import setup
 from quoron.simulation.silos import InSilos
-from quoron_client.protocol.questions import MISSING, Answers, Question
+from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.parameters import PARTS
-from quoron_server.books.ledger import Ledger
-from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
-from quoron_server.rounds import run
-from quoron_server.silos import Silos, in_silos, known_twice, largest_away
+from quoron_server.silos import Silos, in_silos, largest_away
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
 from quoron_server.wording import sentence
@@ -61,20 +56,6 @@ def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, t
         (tmp_path / f"{sums}").mkdir()
         silos = Silos(UNEVEN.sizes, sums)
         assert np.array_equal(alone, execute(name, tmp_path / f"{sums}", InSilos(Quadratic(), silos, PROBLEM)))
-
-
-@pytest.mark.parametrize("name", ["whitened-tracking", "whitened-tracking/classes"])
-def test_whitened_tracking_by_sums_has_the_bits_of_rows(name: str, tmp_path: Path) -> None:
-    """In eleven questions for one: what sums cost in risk is nothing at all."""
-    plan = make_plan(name)
-    info, rounds = ALGORITHMS[plan.algorithm], plan.cost.rounds
-    options = info.options(rounds=rounds + PARTS, parts=True)
-    served = in_silos(info.plan(plan.problem, PRIVACY, options, "calibrated", 7), Silos(UNEVEN.sizes, sums=True))
-    engine = InSilos(Quadratic(), Silos(UNEVEN.sizes, sums=True), plan.problem, away=(4,))
-    with Ledger.create(tmp_path / "sums.sqlite", plan="{}", config_digest="", noise_key=b"11") as ledger:
-        by_sums = run(info.make(served), engine, ledger, SeededNoise(11), simulation=True)
-    by_rows = InSilos(Quadratic(), UNEVEN, plan.problem, away=(4,))
-    assert np.array_equal(by_sums, execute(name, tmp_path, by_rows))
 
 
 def test_auto_takes_whitened_tracking_for_sums_and_plans_its_questions() -> None:
@@ -149,16 +130,6 @@ def ask_first(plan: Any) -> Question:
     return question
 
 
-def test_without_a_reduction_an_absent_silo_has_missing_rows() -> None:
-    question = replace(ask_first(make_plan("one-pass-dp-sgd")), reduction=None)
-    told = InSilos(Quadratic(), UNEVEN, PROBLEM, away=(4,)).ask(question)
-    assert isinstance(told, Answers)
-    away = UNEVEN.of(question.cohort) == 3
-    assert (told.status[away] == MISSING).all()
-    assert not told.values[away].any()
-    assert told.answered[~away].all()
-
-
 class TestPlans:
     def test_sizes_are_shared_out_where_some_are_held_out(self) -> None:
         assert Silos.declared([300, 300, 300], 720, of=900).sizes == (240, 240, 240)
@@ -166,11 +137,6 @@ class TestPlans:
         for wrong in ([300, 300], 101, 0, [0, 100], []):
             with pytest.raises(ConfigError, match=r"silos|silo"):
                 Silos.declared(wrong, 100)
-
-    def test_a_person_known_to_two_silos_has_twice_the_epsilon(self) -> None:
-        epsilon, delta = known_twice(1.0, 1e-6)
-        assert epsilon == 2.0
-        assert delta == pytest.approx((1 + np.e) * 1e-6)
 
     @pytest.mark.parametrize(
         ("name", "sums", "why"),
@@ -185,9 +151,6 @@ class TestPlans:
         plan = make_plan(name)
         with pytest.raises(ConfigError, match=rf"(?s){plan.algorithm}.*{why}"):
             in_silos(plan, Silos((1200, 1200), sums))
-
-    def test_one_person_a_silo_is_what_there_was_before(self) -> None:
-        in_silos(make_plan("dp-sgd-wor"), Silos((1,) * 2400))
 
     def test_public_attendance_needs_rows(self) -> None:
         privacy = Privacy(2.0, 1e-3, 0.5, 0.1, attendance="public")
@@ -211,18 +174,6 @@ class TestPlans:
         said = warnings(plan, sizes)
         assert bool(said) is not holds
         assert holds or "silo 1, the largest of 2, holds 1,500 of 2,400 persons" in said[0]
-
-    def test_a_plan_says_what_a_lost_silo_costs(self) -> None:
-        config = configs.parse(
-            "[population]\nsilos = [9000, 1000]\nusers = 10000\n[privacy]\nquorum = 0.5\n"
-            '[algorithm]\nname = "one-pass-dp-sgd"\noptions = { rounds = 4 }'
-        )
-        planned = choose(config, setup(config, Path()).problem)
-        (lost, twice, *_) = planned.remarks
-        assert "silo 1, the largest of 2, holds 9,000 of 10,000 persons" in lost
-        assert "MORE THAN THE QUORUM CAN SPARE" in lost
-        assert "known to two silos" in twice
-        assert planned.plan.guarantee.rests_on(Kind.PERSONS_OF_SILOS)
 
     def test_keys_of_silos_need_silos(self) -> None:
         for key in ("silo_sums = true", "silos_away = [1]", "silos_hostile = [1]"):
@@ -272,34 +223,6 @@ class TestSubmissions:
         text = json.loads(self.submitted("silos = 3")[0].as_text())
         with pytest.raises(ConfigError, match="another number"):
             RunSpecification.parse(json.dumps(text | {"silos": [1, 2]}))
-
-    def test_three_hospitals_as_three_users_are_warned_of_with_the_fix(self) -> None:
-        config = configs.parse(
-            TABLE.replace("SILOS", "").replace("quorum = 0.5", 'quorum = "none"').replace("= 2 }", "= 1 }")
-        )
-        _, plan = specify(config, run="trial", users=3, seconds=5.0)
-        said = useless(plan)
-        assert said is not None
-        assert "3 users" in said
-        assert "--user COLUMN" in said
-        assert warnings(plan, None) == (said,)
-        assert useless(self.submitted("silos = 3")[1]) is None
-
-    def test_silos_are_no_fix_where_they_are_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        for name, fixed in [("dp-sgd-wor", False), ("dp-sgd-poisson", True)]:
-            plan = make_plan(name)
-            few = replace(plan, problem=replace(plan.problem, users=30), predicted_excess_risk=9e9)
-            said = useless(few)
-            assert said is not None
-            assert "30 users, of whom nothing can be learnt" in said
-            assert ("population.silos" in said) is fixed
-        text = TABLE.replace("SILOS", "").replace("allow_large", 'exposure = "two-servers"\nallow_large')
-        (tmp_path / "run.toml").write_text(text.partition("[algorithm]")[0].replace("quorum = 0.5\n", ""))
-        trial = ["--run", "trial", "--users", "3", "--quorum", "none", "--insecure", "--dry-run"]
-        assert invoke(["submit", str(tmp_path / "run.toml"), *trial]) == 2
-        said = capsys.readouterr().err
-        assert "Infeasible" in said
-        assert "population.silos" not in said
 
     @pytest.mark.parametrize("options", ["{ rounds = 1 }", "{ rounds = 2 }"])  # a useless plan, and none at all
     def test_the_command_says_so_before_it_submits(

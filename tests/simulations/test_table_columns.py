@@ -1,20 +1,17 @@
 """The words of a table: one list, shown by every door and every command, and what is said of one that is wrong."""
 
 import inspect
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 import pytest
 import typer
 
 import quoron
 from quoron import table_columns
-from quoron.cli.app import app, invoke
+from quoron.cli.app import app
 from quoron.config import Simulated, TableSection
-from quoron.sections import door
 from quoron.table_columns import WORDS, TableColumns
-from quoron.training.items import ItemColumns
 from quoron_privacy.errors import ConfigError
 
 DOORS = ("train", "plan_training", "simulate", "compare", "plan", "ask")
@@ -100,22 +97,3 @@ def test_what_is_typed_is_read_as_it_is_meant(word: str, typed: list[str], value
 def test_what_cannot_be_meant_is_refused_with_its_option(word: str, typed: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         table_columns.read(word, typed)
-
-
-def test_a_configuration_takes_no_words_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["plan", "quickstart", "--user", "who"]) == 2
-    assert "Expected user with a DataFrame or the path of a table" in capsys.readouterr().err
-
-
-def test_other_lists_of_words_are_those_of_their_doors():
-    """Networks have items, whose user may be an array; no framework is needed to say so."""
-
-    @door
-    def fit(data: int, **items: Unpack[ItemColumns]) -> Any:
-        return data, items
-
-    assert [*inspect.signature(fit).parameters] == ["data", "user", "offsets", "features", "label"]
-    users = np.array([0, 1])
-    assert fit(3, user=users) == (3, {"user": users})
-    with pytest.raises(ConfigError, match="Did you mean 'features'"):
-        fit(3, featurs=["x"])

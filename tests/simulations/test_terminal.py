@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.table import Table
 
 from quoron.cli.app import invoke
 from quoron.operate.watching import words
-from quoron.reports.terminal import Terminal
 from quoron_client.federation.session import _printable
 from quoron_privacy.errors import DataError, Infeasible, QuoronError, printable
 
@@ -67,14 +65,3 @@ def test_a_coordinator_cannot_write_on_an_operators_terminal() -> None:
         assert harmless(line)
         assert "\n" not in line
     assert "\n" not in _printable(f"{HOSTILE}\n{HOSTILE}")
-
-
-def test_names_in_tables_and_lines_are_shown_by_their_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    out = Terminal(width=120)
-    table = Table("feature")
-    table.add_row(HOSTILE[:-1])
-    out.print(table)
-    out.print(HOSTILE[:-1], markup=False)
-    printed = capsys.readouterr().out
-    assert harmless(printed)
-    assert printed.count("\\x1b[2J") == 2

@@ -10,9 +10,8 @@ import pytest
 import quoron
 from quoron.comparing.cells import Outcome, cell_rows, told_of
 from quoron.comparing.request import Request
-from quoron.evaluating import figures, measuring
+from quoron.evaluating import measuring
 from quoron.simulation import told
-from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError, Infeasible
 from said import said
 
@@ -74,11 +73,3 @@ def test_without_a_share_nothing_is_told(people, tmp_path):
     found = simulate(people, tmp_path / "one", "recentred-sgd")
     config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"evaluate": None})})
     assert told.told(config, None, found.model, "replace-one") == {}  # type: ignore[arg-type]
-
-
-def test_a_crowd_without_bound_and_hardly_anybody_have_figures_with_intervals():
-    """Of noise a billion times smaller, and of nothing but noise: no system of equations is exhausted."""
-    for users, epsilon in ((10**9, 15.0), (10, 0.1)):
-        held = HeldOut.calibrate(users=users, classes=2, epsilon=epsilon, delta=1e-10)
-        assert 0 < figures.expected(held) < 10
-        assert "an AUC to ±" in figures.foretold(held)

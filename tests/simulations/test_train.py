@@ -46,28 +46,6 @@ def charged(ledger: Path, population: str = "everyone") -> list[float]:
         return [charge.epsilon for charge in kept.charges(population)]
 
 
-def test_two_runs_on_one_table_have_noise_of_their_own_and_are_both_charged(people, ledger, tmp_path):
-    one, two = (train(people, tmp_path / name) for name in "ab")
-    assert not np.array_equal(one.model.weights, two.model.weights)
-    assert charged(ledger) == [8.0, 8.0]
-    assert two.summary.group_epsilon <= 16
-    assert two.summary.group_epsilon > 8
-
-
-def test_a_model_learns_what_the_table_shows(people, ledger, tmp_path):
-    many = pd.concat([people.assign(who=people.who + 1000 * copy) for copy in range(20)])
-    trained = train(many, tmp_path / "run", settings=["problem.items_per_user=4", "domain.radius=30"], algorithm="auto")
-    accuracy = float((trained.model.predict(people) == people.ill).mean())
-    assert accuracy > max(people.ill.mean(), 1 - people.ill.mean()) + 0.1
-
-
-def test_the_sentence_trusts_the_machine_and_nobody_else(people, ledger, tmp_path):
-    trained = train(people, tmp_path / "run", algorithm="phased-sgd", epsilon=15.0)
-    assert "the machine that holds the table and computed the model is trusted" in trained.summary.statement
-    assert "assuming" not in trained.summary.statement
-    assert "SIMULATED" not in trained.summary.statement
-
-
 def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
     with lifetime.opened(ledger) as kept:
         kept.limit("everyone", epsilon=7.0, delta=1e-4)
@@ -198,11 +176,6 @@ def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
     assert len(charged(life)) == 2
 
 
-def test_a_user_whose_rows_are_all_dropped_still_counts(people, ledger, tmp_path):
-    empty = people.assign(age=people.age.where(people.who != 7))
-    assert train(empty, tmp_path / "run").summary.users == 300
-
-
 def test_a_user_whom_a_categorical_column_declares_counts_without_a_row(people, ledger, tmp_path):
     who = pd.Categorical(people.who, categories=range(301))
     assert train(people.assign(who=who), tmp_path / "run").summary.users == 301
@@ -214,25 +187,6 @@ def test_an_interrupted_run_on_a_data_frame_says_how_it_goes_on(people, ledger, 
         train(people, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"same call of quoron\.train"):
         quoron.resume(tmp_path / "run")
-
-
-def test_a_run_whose_noise_key_is_gone_is_another_and_charged_again(people, ledger, tmp_path):
-    train(people, tmp_path / "run")
-    for kept in ("ledger.sqlite", "ledger.sqlite-acknowledged", "model.json"):
-        (tmp_path / "run" / kept).unlink()
-    train(people, tmp_path / "run")
-    assert charged(ledger) == [8.0, 8.0]
-
-
-def test_a_ledger_is_found_again_from_another_folder(people, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    train(people, tmp_path / "run", ledger="mine.sqlite")
-    other = tmp_path / "other"
-    other.mkdir()
-    monkeypatch.chdir(other)
-    quoron.resume(tmp_path / "run")
-    assert charged(tmp_path / "mine.sqlite") == [8.0]
-    assert not list(other.iterdir())
 
 
 def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):

@@ -83,16 +83,6 @@ def test_rows_answer_as_the_curators_engine_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, info in ALGORITHMS.items() if name not in FIT and info.no_black_boxes.even_curated]
-)
-def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="rests on the server alone") as error:
-        trained(tmp_path / "run", name=name)
-    assert ALGORITHMS[name].no_black_boxes.why in str(error.value)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"options": {"clip_norm": 1.0}}, "clip_norm beside the options"),
@@ -223,11 +213,6 @@ def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, accoun
     assert not (tmp_path / "run").exists()
 
 
-def test_a_seeded_run_says_so_and_charges_nobody(tmp_path: Path, account: Path) -> None:
-    assert sentence(trained(tmp_path / "run").guarantee).startswith(SEEDED)
-    assert not account.exists()
-
-
 LATER = [pytest.param(name, marks=pytest.mark.slow) for name in FIT[3:]]  # the same ledger and rows
 KILLED = [*FIT[:3], *LATER]
 
@@ -332,19 +317,6 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forge
         assert plan.guarantee.rests_on(Kind.FORGETFUL_FUNCTION) == (assumed and fixed)
 
 
-def test_users_are_asked_in_an_order_that_the_noise_alone_decides() -> None:
-    problem = problem_of(Method(radius=2.0, clip_norm=1.0), users=50, dimension=1, door="train_rows")
-    question = Question(0, np.arange(50), AverageGradient(np.zeros((1, 1)), (1.0,)))
-
-    def order(key: int) -> np.ndarray:
-        engine = RowsEngine(lambda r, users, p, n: users[:, None], problem, np.zeros(1), SecureNoise(bytes([key]) * 32))
-        return engine.ask(question).values[:, 0]
-
-    np.testing.assert_array_equal(np.sort(order(1)), np.arange(50))
-    np.testing.assert_array_equal(order(1), order(1))
-    assert not np.array_equal(order(1), order(2))
-
-
 def released(own: float, leak: float = 0.0, clip: float = 1.0) -> Any:
     """Released means of four users' rows, one of them `own`; `leak` of it gets into all, as in a batch norm."""
     problem = problem_of(Method(radius=1e6, clip_norm=1.0), users=4, dimension=1, door="train_rows")
@@ -429,15 +401,3 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
     np.testing.assert_array_equal(complete.model, model)
     seeded = [trained(tmp_path / f"{n}").model for n in range(2)]
     np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again
-
-
-def test_ten_million_numbers_in_fifteen_hundred_rounds_have_a_plan_on_one_machine() -> None:
-    """No message limits them, and what the samplers lack is nothing beside δ."""
-    problem = problem_of(
-        Method(radius=20.0, items_per_user=50, clip_norm=0.5), users=1000, dimension=10**7, door="train_rows"
-    )
-    options = {"rounds": 1500, "rate": 1.0, "step_size": 1.0}
-    promise = {"privacy": Privacy(8.0, 1e-6), "clip_norm": 0.5, "options": options}
-    plan = Setting(problem=problem, algorithm="dp-sgd-wor", **promise).plan(0)
-    assert plan.cost.rounds == 1500
-    assert ALGORITHMS["dp-sgd-wor"].gaussian(plan).variation < 1e-30

@@ -8,14 +8,13 @@ import pytest
 
 import quoron
 from audits.harness import epsilon_lower_bound
-from flower.plugged import Killed, people, plugged
-from flower.plugged import trained as plugged_trained
+from flower.plugged import Killed
 from quoron.sections import Method
 from quoron.training import lifetime, room
 from quoron.training.black_box import problem_of
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.trained import TrainedRows
-from quoron_privacy.errors import ConfigError, Infeasible, RunError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import outlier_mean
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
@@ -89,16 +88,6 @@ def test_what_such_rounds_need_is_asked_for_by_name(changed: dict[str, Any], wor
     with pytest.raises(ConfigError, match=words):
         trained(tmp_path / "run", **changed)
     assert not (tmp_path / "run").exists()
-
-
-def test_too_few_users_are_told_how_many_would_do(tmp_path: Path) -> None:
-    with pytest.raises(Infeasible, match="n >= "):
-        trained(tmp_path / "run", users=20, epsilon=1.0, delta=1e-6)
-
-
-def test_a_federation_does_without(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="leaves out answers that are far from the others"):
-        plugged_trained(plugged(people()), tmp_path / "run", "outlier-gd", options=OPTIONS)
 
 
 def released(own: np.ndarray) -> Any:

@@ -26,9 +26,8 @@ from quoron.training.start import Identity
 from quoron.tuning import private_state, searching, tables
 from quoron.tuning.private_state import Known, Outcome, PrivateState
 from quoron.tuning.searching import Price, search
-from quoron.tuning.tables import Table
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, OtherVersion
+from quoron_privacy.errors import ConfigError, Infeasible, OtherVersion
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.selection.trials import Trials
@@ -140,13 +139,6 @@ class TestASearchOverATable:
         assert found[0].choice == found[1].choice
         assert np.array_equal(found[0].weights, found[1].weights)
         assert not (tmp_path / "b" / "run" / "private").exists()
-
-    def test_is_not_carried_out_beyond_the_limit(self, tmp_path: Path) -> None:
-        with lifetime.opened(tmp_path / "lifetime.sqlite") as ledger:
-            ledger.limit("everyone", epsilon=3.0, delta=1e-4)
-        with pytest.raises(BudgetExceeded):
-            quoron.tune(table(), **asked(tmp_path))
-        assert charges(tmp_path) == []
 
     def test_leaves_out_by_name_what_cannot_be_planned(self, tmp_path: Path) -> None:
         found = quoron.plan_tuning(
@@ -337,20 +329,10 @@ class TestTheClock:
         best = search(price, SeededNoise(seed), perform)
         return len(seen), best.candidate, best.outcome.score
 
-    def test_tells_the_number_where_it_is_not_padded(self) -> None:
-        assert len({self.counted(seed, padded=False)[0] for seed in range(20)}) > 5
-
     def test_tells_nothing_where_it_is_and_the_outcome_is_the_same(self) -> None:
         padded, plain = ([self.counted(seed, padded=each) for seed in range(20)] for each in (True, False))
         assert {each[0] for each in padded} == {20}
         assert [each[1:] for each in padded] == [each[1:] for each in plain]
-
-    def test_is_named_in_the_promise_unless_padded(self, tmp_path: Path) -> None:
-        padded = quoron.plan_tuning(table(), **asked(tmp_path, effort=Effort(trials=4.0, padded=True)))
-        assert "how long the search took" not in padded.statement
-        # Who sees how long each trial took knows its setting: always as many trials do not hide that.
-        assert "in which order settings were tried" in padded.statement
-        assert padded.price.trials.most == 12
 
 
 class TestTheCommand:
@@ -409,12 +391,3 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
     assert charges(tmp_path) == [(4.0, 1e-5)]
     assert not (tmp_path / "run" / private_state.FOLDER).exists()
     assert done.choice.name.startswith("one-pass-dp-sgd")  # type: ignore[union-attr]
-
-
-def test_trials_use_rows_of_one_table_under_every_setting(tmp_path: Path) -> None:
-    """Settings that encode rows differently are read as they say, in whatever order they come."""
-    kinds = {"domain.radius": [1.0, 5.0], "population.unit_rows": [True, False]}
-    found = quoron.plan_tuning(table(), **asked(tmp_path, vary=kinds))
-    rows = Table(found)
-    widths = {rows.of(each).encoding.unit_rows for each in found.candidates}
-    assert widths == {True, False}

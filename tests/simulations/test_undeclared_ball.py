@@ -10,19 +10,18 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron.cli.app import invoke
 from quoron.config import Config, from_tree
 from quoron.planning.plans import choose
 from quoron.populations import Numeric, TablePopulation, from_table
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
-from quoron_client.losses import Linear, make_loss
+from quoron_client.losses import Linear
 from quoron_client.losses.own import Declaration, declared_loss
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.ends import free_ball, is_free
+from quoron_client.protocol.ends import is_free
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.wording import domain_words, reach_words
+from quoron_server.wording import domain_words
 from said import said
 
 ONLY = {"whitened-tracking": ALGORITHMS["whitened-tracking"]}
@@ -62,15 +61,6 @@ def left(widest: float = 40.0, **domain: float) -> float:
     return people.excess_risk(made.model(state)) / people.excess_risk(np.zeros(FEATURES))
 
 
-@pytest.mark.parametrize(("widest", "most"), [(4.0, 0.002), (400.0, 0.01)])
-def test_wide_ranges_hold_no_model_back_where_no_radius_is_declared(widest: float, most: float) -> None:
-    assert left(widest) < most
-
-
-def test_a_declared_ball_that_is_small_stops_the_model() -> None:
-    assert left(radius=30.0) > 0.5
-
-
 def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_bound() -> None:
     free = problem(configured(), careful()).settled(wide=True)
     assert is_free(free.domain, free.feature_norm)
@@ -81,12 +71,6 @@ def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_
     # A linear loss has its least at the end of the domain; it has none where there is no end.
     assert problem(configured(), replace(careful(), loss=Linear())).wide is None
     assert problem(configured(), replace(careful(), loss=Linear(ridge=0.1))).wide is not None
-
-
-@pytest.mark.parametrize("norm", [1e-6, 1.0, 1e6])
-def test_a_free_ball_is_one_for_any_feature_norm(norm: float) -> None:
-    assert is_free(free_ball(norm), norm)
-    assert not is_free(L2Ball(1e4 / norm), norm)
 
 
 def test_a_loss_whose_constants_cannot_be_tried_everywhere_has_the_bound_that_is_said() -> None:
@@ -101,63 +85,6 @@ def test_a_loss_whose_constants_cannot_be_tried_everywhere_has_the_bound_that_is
     )
     own = declared_loss("log-cosh", declaration, vouched_by="its author")(label_bound=1.0)
     assert problem(configured(), replace(careful(), loss=own)).wide is None
-
-
-@pytest.mark.parametrize(
-    ("loss", "domain", "words"),
-    [
-        (make_loss("logistic"), L2Ball(3.0), "no chance is predicted below 4.7 % or above 95.26 %"),
-        (make_loss("least_squares", label_bound=2.0), L2Ball(3.0), "beyond ±3, where labels are within ±2"),
-        (make_loss("hinge", feature_norm=2.0), L2Ball(3.0), "no prediction is beyond ±6"),
-    ],
-)
-def test_what_a_bound_keeps_predictions_from_is_said(loss: Any, domain: L2Ball, words: str) -> None:
-    narrow = problem(configured(), replace(careful(), loss=loss)).settled(wide=False)
-    assert words in reach_words(replace(narrow, domain=domain))
-
-
-def test_a_bound_that_nobody_declared_is_said_before_and_after_and_one_that_is_declared_is_not(
-    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of a method whose noise depends on it, in a plan, in a dry run and of a model; what it keeps it from."""
-    frame = table()[0].query("who < 1000")
-    given = {"user": "who", "label": "ill", "numeric": {f"x{k}": (-40, 40) for k in range(3)}, "epsilon": 4.0}
-    frame.to_csv(tmp_path / "people.csv", index=False)
-    text = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--epsilon", "4", "--dry-run"]
-    text += [word for k in range(3) for word in ("--numeric", f"x{k}=-40:40")]
-    words = "domain.radius is not declared, and what accelerated-sgd needs for this loss grows with it: models are of "
-    assert invoke([*text, "--set", "algorithm.name=accelerated-sgd"]) == 0
-    assert words in " ".join(capsys.readouterr().out.split())
-    assert invoke([*text, "--details"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "domain.radius" not in shown
-    assert "models unbounded" in shown
-    trained = quoron.train(frame, **said(**given, out=tmp_path / "a", algorithm="accelerated-sgd"))
-    assert any(each.startswith(words) for each in trained.summary.warnings)
-    more, sure = table()[0].query("who < 2000"), given | {"epsilon": 14.0}  # a vote against it: once in 10¹⁴ runs
-    for algorithm, radius, people, asked in (
-        ("accelerated-sgd", 3.0, frame, given),
-        ("whitened-tracking", 0.5, more, sure),
-    ):
-        run = quoron.train(people, **said(**asked, algorithm=algorithm, radius=radius, out=tmp_path / algorithm))
-        assert not any("is not declared, and what" in each for each in run.summary.warnings)
-        (said_of,) = [each for each in run.summary.warnings if "as large as its domain" in each] or [""]
-        assert (radius == 0.5) == ("of norm at most 0.5), so no chance is predicted below 38 %" in said_of)
-
-
-def test_a_simulation_says_what_the_bound_of_a_method_costs(tmp_path: Path) -> None:
-    frame = table()[0].query("who < 1000")
-    given = {"user": "who", "label": "ill", "numeric": {f"x{k}": (-40, 40) for k in range(3)}, "epsilon": 4.0}
-    free, bound = (
-        quoron.simulate(frame, **said(**given, out=tmp_path / name, algorithm=name)).summary
-        for name in ("whitened-tracking", "accelerated-sgd")
-    )
-    assert free.held_back == 0.0
-    assert 0 < bound.held_back < bound.excess_risk
-    assert bound.excess_risk_initial == pytest.approx(free.excess_risk_initial, rel=1e-9)
-    rows = dict(bound.rows())
-    assert rows["of that by the domain's bound"].startswith(f"{bound.held_back:.2g}; over the best in it")
-    assert "of that by the domain's bound" not in dict(free.rows())
 
 
 @pytest.mark.parametrize(("robust", "slope"), [(True, 30.0), (True, 0.3), (False, 30.0)])

@@ -1,8 +1,6 @@
 """What is bought of a table is charged before it is looked at, told after, and once a run, wherever a run dies."""
 
-import fcntl
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +22,7 @@ from quoron.training.found import MOST_CLASSES, Declarations
 from quoron_client.data.users import Numbering
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, OtherVersion, RunError
+from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.plan import BOUGHT
@@ -267,28 +265,6 @@ def test_a_folder_that_has_changed_since_it_was_indexed_is_refused_before_the_ch
     assert not ledger.exists()
 
 
-@pytest.mark.parametrize("column", ["age", "ill"])
-@pytest.mark.parametrize(
-    "declared", [{"numeric": {"age": (0, 100)}, "classes": ["no", "yes"]}, {"buy": {"age": "number"}}]
-)
-def test_a_column_that_one_file_of_a_folder_has_otherwise_is_refused_before_the_charge(
-    declared, column, people, ledger, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "visits"
-    folder.mkdir()
-    people.iloc[:700].to_parquet(folder / "0.parquet")
-    for other, why in (
-        (people.astype({column: "category" if column == "ill" else "float32"}), f"column '{column}' of '1.parquet'"),
-        (people.drop(columns=column), f"one column '{column}' in '1.parquet'"),
-    ):
-        other.iloc[700:].to_parquet(folder / "1.parquet")
-        index.renewed(folder, "who")
-        with pytest.raises(DataError, match=why):
-            train(str(folder), tmp_path / "run", **declared)
-        assert not ledger.exists()
-
-
 def test_a_column_that_one_file_lacks_and_nobody_named_is_left_out_by_name(people, ledger, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "visits"
@@ -335,16 +311,6 @@ def test_what_names_alone_show_is_refused_before_anything_is_bought(columns, why
     assert not ledger.exists()
 
 
-def test_too_few_held_out_users_for_whatever_the_label_turns_out_to_be_are_refused_before_the_charge(
-    people, ledger, tmp_path
-):
-    with pytest.raises(Infeasible, match=r"12 users .* nobody declared, of up to 20 classes, .*or the label declared"):
-        train(people, tmp_path / "run", evaluate=0.008)
-    assert not ledger.exists()
-    declared = train(people, tmp_path / "run", evaluate=0.008, classes=["no", "yes"])
-    assert declared.evaluation.users == 12
-
-
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
 def test_held_out_users_who_do_for_the_most_classes_do_for_all_labels_and_rows(epsilon):
     def tell(users: int, classes: int, cap: int) -> bool:
@@ -364,23 +330,6 @@ def test_a_plan_of_what_nobody_declared_is_told_on_the_command_line(people, ledg
     assert invoke([*words, "--epsilons"]) == ConfigError.exit_code
     assert "declared for questions of how many users and which ε" in " ".join(capsys.readouterr().err.split())
     assert not ledger.exists()
-
-
-def test_while_a_run_begins_in_a_folder_another_that_would_begin_there_waits(people, ledger, tmp_path, monkeypatch):
-    written, before = [], RunFolder.write_json
-
-    def watched(folder: RunFolder, name: str, value: Any) -> None:
-        before(folder, name, value)
-        if not folder.ledger.exists():
-            handle = os.open(folder.path, os.O_RDONLY)
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.close(handle)
-            written.append(name)
-
-    monkeypatch.setattr(RunFolder, "write_json", watched)
-    train(people, tmp_path / "run")
-    assert written == ["run.json", "plan.json"]
 
 
 def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):

@@ -160,28 +160,6 @@ def test_a_label_that_is_rare_is_trained_on_where_its_other_value_is_known_and_s
 
 
 @pytest.mark.parametrize(
-    ("names", "classes"),
-    [
-        (["1", "0"], ["0", "1"]),
-        (["0"], ["0", "1"]),
-        (["-1"], ["-1", "1"]),
-        (["True", "False"], ["False", "True"]),
-        (["FALSE"], ["FALSE", "TRUE"]),
-        (["true"], ["false", "true"]),
-    ],
-)
-def test_signs_that_a_schema_says_are_text_are_declared_as_they_are_written(names, classes):
-    """A schema's text says nothing by itself, and is refused without its classes: after the charge that is too late."""
-    assert declared_by(dict.fromkeys(names, 1930.0 / len(names)), text=True).label == {"classes": classes}
-
-
-def test_of_classes_in_words_capitals_do_not_decide_which_is_the_second():
-    """Coefficients speak for it."""
-    for names in (["Yes", "no"], ["yes", "No"], ["YES", "NO"]):
-        assert declared_by(dict.fromkeys(names, 900.0)).label == {"classes": sorted(names, key=str.lower)}
-
-
-@pytest.mark.parametrize(
     ("names", "said"),
     [("10 20 30", "[10, 30], or wider"), ("1 2 3 4 5", "[1, 5]"), ("0 1 2", ""), ("2 7", ""), ("a 1 2", "")],
 )
@@ -190,19 +168,3 @@ def test_classes_that_are_numbers_are_said_to_be_classes(names, said):
     found = declared_by(dict.fromkeys(each, 1930.0 / len(each)))
     assert len(found.label["classes"]) == len(each)
     assert [said in line for line in found.missing] == [True] * bool(said)
-
-
-@pytest.mark.parametrize(
-    ("around", "wider"), [([256.0, 4096.0], (200.0, 4096.0)), ([256.0, 2300.0], None), (None, None)]
-)
-def test_a_label_range_that_was_not_taken_is_known_where_it_is_much_wider(around, wider):
-    """Of released numbers: the first, coarse release had nearly all labels there."""
-    votes_ = [1900.0, 0.0, 0.0, 0.0, 40.0]
-    released = {
-        name: {"kind": "number", "votes": votes_, "range": [200.0, 2120.0], "held": 1900.0} for name in ("a", "b")
-    }
-    if around is not None:
-        released["b"]["around"] = around
-    asked = Wanted((Want("a", "any"),), {}, Want("b", "label"), None, ())
-    paid = Bought.calibrate(users=2000, columns=2, names=2, epsilon=4.0, delta=1e-6, share=0.1)
-    assert Found.of(asked, released, paid=paid, widest=8, known=False).wider == wider

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quoron import wildcards
-from quoron_client.data import spans
 from quoron_privacy.errors import ConfigError
 
 
@@ -70,26 +69,6 @@ class TestAPattern:
         with pytest.raises(ConfigError, match="exclude that nobody declares, got 'age'"):
             found("age")
 
-    def test_of_ten_thousand_are_found_in_one_look_at_the_header(self) -> None:
-        """One by one they would be 3·10⁸ comparisons: minutes."""
-        header = [f"{place}_{each}" for place in range(10_000) for each in "abc"]
-        found = wildcards.resolved([f"{place}_*" for place in range(10_000)], header, roles=())
-        assert [name for some in found for name in some] == header
-        backwards = wildcards.resolved([f"*_{each}" for each in "abc"], header, roles=())
-        assert [len(some) for some in backwards] == [10_000] * 3
-
-    @pytest.mark.parametrize(
-        ("listed", "ranges", "found"),
-        [
-            (["a", "x1"], {"a": 1, "x*": 2}, {"a": 1, "x1": 2}),
-            (["a", "x1", "b"], {"a": 1, "*": 3, "x*": 2}, {"a": 1, "x1": 2, "b": 3}),
-            (["*"], {"a": 1, "x*": 2}, {"*": None, "a": 1, "x*": 2}),
-            (["a"], {}, {"a": None}),
-        ],
-    )
-    def test_gives_ranges_to_columns_that_are_listed(self, listed, ranges, found) -> None:
-        assert wildcards.ranged(listed, ranges) == found
-
     def test_gives_no_range_twice_and_none_to_a_column_that_is_not_listed(self) -> None:
         with pytest.raises(ConfigError, match=r"one range of 'x1', got those of 'x\*' and of '\*1'"):
             wildcards.ranged(["x1"], {"x*": 1, "*1": 2})
@@ -112,11 +91,3 @@ class TestAPattern:
     def test_of_many_stars_takes_no_time(self) -> None:
         """Backtracking would take longer than the universe has been there."""
         assert not wildcards._fits("a" * 5000, "a*" * 2000 + "b")
-
-    def test_finds_the_same_again_in_what_it_found(self) -> None:
-        """So a run folder, whose configuration has the columns, is read as it was written."""
-        header = [*(f"x{each}" for each in range(300)), "age*sex", "who"]
-        found = wildcards.resolved(["x*", "age*sex"], header, roles={"who"})
-        result = [name for some in found for name in spans.spanned(some)]
-        assert result == ["x[0:300]", "age*sex"]
-        assert wildcards.meant(result, header, roles={"who"}) == found

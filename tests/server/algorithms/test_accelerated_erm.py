@@ -1,24 +1,19 @@
 """Accelerated ERM: AC-SA against its definition, runs against a slow loop, every sound combination, hostile users."""
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.scenes import HOSTILE, PRIVACY, PROBLEM, Fault, Quadratic
+from contracts.scenes import HOSTILE, PRIVACY, PROBLEM, Quadratic
 from cover import by_default
 from one_epoch_reference import drive
 from problems import changed
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import Answers, Status
+from quoron_client.protocol.questions import Answers
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.robust.combinations import UnsoundCombination
-from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS, acsa
-from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM, AcceleratedERMState
 
 pytestmark = pytest.mark.usefixtures("verified_once")
 NAME = "accelerated-erm"
@@ -228,26 +223,6 @@ def test_a_run_is_the_algorithm_box_line_by_line(options):
 
 
 @combinations
-def test_cost_schedule_and_cohorts_are_as_planned_and_phases_share_nobody(options):
-    plan, engine = planned(options), Quadratic()
-    drive(INFO.make(plan), engine, SeededNoise(4))
-    sizes = [phase.cohort_size for phase in plan.parameters.phases for _ in range(phase.rounds)]
-    assert [len(cohort) for cohort in engine.asked] == sizes
-    assert all(len(set(cohort)) == len(cohort) for cohort in engine.asked)
-    assert (plan.cost.rounds, plan.cost.messages) == (len(engine.asked), sum(sizes))
-    assert plan.cost.gradient_evaluations == sum(sizes) * PROBLEM.items_per_user
-    asked, whose = iter(engine.asked), []
-    for phase in plan.parameters.phases:
-        whose.append(set(np.concatenate([next(asked) for _ in range(phase.rounds)])))
-    assert sum(map(len, whose)) == len(set().union(*whose))
-    if plan.parameters.sampling == "without-replacement":  # fresh every round, and not a function of public numbers
-        assert len({tuple(cohort) for cohort in engine.asked}) == len(engine.asked)
-        again = Quadratic()
-        drive(INFO.make(plan), again, SeededNoise(5))
-        assert not np.array_equal(again.asked[0], engine.asked[0])
-
-
-@combinations
 def test_nothing_users_send_changes_the_course_of_any_combination(options):
     plan, honest = planned(options), Quadratic()
     algorithm = INFO.maker(plan)
@@ -267,17 +242,6 @@ def followed(algorithm, fault, honest):
     assert np.linalg.norm(model) <= PROBLEM.radius * (1 + 1e-12)
     if fault is HOSTILE[0]:  # a few users among hundreds are neither felt nor followed
         assert np.linalg.norm(model - 0.3) < 0.6
-
-
-@combinations
-def test_a_run_resumed_from_any_stored_state_gives_the_same_bits(options):
-    plan, engine, noise = planned(options), Quadratic(), SeededNoise(4)
-    states = drive(INFO.make(plan), engine, noise)
-    for stored in states[::3]:
-        algorithm, state = INFO.make(plan), serial.decode(stored, serial.encode(stored))
-        while (question := algorithm.request(state, noise)) is not None:
-            state = algorithm.update(state, engine.ask(question), noise).state
-        np.testing.assert_array_equal(algorithm.model(state), algorithm.model(states[-1]))
 
 
 def test_a_failed_step_is_skipped_and_leaves_the_stage_one_step_less():
@@ -340,31 +304,6 @@ def test_a_missed_threshold_ends_the_phase_for_good_and_the_next_one_begins_anew
     assert entries == [2, 1] + [0] * (first - 2) + [2] * (8 - first)  # after the miss nothing is even tested
 
 
-def test_outliers_are_left_out_and_seen_in_the_diagnostics():
-    plan = planned({"phases": 1})
-    algorithm, noise = INFO.make(plan), SeededNoise(4)
-    far = Quadratic(Fault("a few far away", 40.0, slice(0, 3)))
-    state = algorithm.init()
-    update = algorithm.update(state, far.ask(algorithm.request(state, noise)), noise)
-    assert update.diagnostics["removed"] == 3
-    clean, dirty = (drive(algorithm, engine, noise)[-1].ag for engine in (Quadratic(), far))
-    assert np.linalg.norm(clean - dirty) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"test": "above-threshold", "cohort": 300}, "no longer uniform"),
-        ({"test": "above-threshold", "aggregate": "random"}, "weighted mean only"),
-        ({"aggregate": "random", "kappa": 1}, "kappa=2 only"),
-        ({"test": "above-threshold", "cohort": 300, "aggregate": "random", "schedule": "public"}, "weighted mean only"),
-    ],
-)
-def test_combinations_without_a_proof_cannot_be_planned(options, reason):
-    with pytest.raises(UnsoundCombination, match=reason):
-        planned(options)
-
-
 # -- losses whose slope jumps ------------------------------------------------------------------------------------------
 
 ROUGH = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, users=20_000)
@@ -381,31 +320,3 @@ def test_a_rough_loss_is_smoothed_by_its_users_and_the_step_uses_the_stand_ins_s
     coarse = planned({"phases": 1, "rounds": 12, "smoothing": 1.9}, ROUGH)
     assert coarse.predicted_excess_risk > stand_in.bias(lipschitz=1.0, dimension=3)
     assert coarse.predicted_excess_risk >= plan.predicted_excess_risk
-
-
-def test_a_smooth_loss_is_not_smoothed():
-    plan = planned({})
-    assert plan.parameters.smoothing is None
-    assert INFO.make(plan).request(INFO.make(plan).init(), SeededNoise(4)).task.smoothing is None
-
-
-def test_states_hold_nothing_but_functions_of_releases():
-    """With equal releases every field of the state is equal, whatever the answers were."""
-    plan = planned({"cohort": 250})
-
-    class Silent(AcceleratedERM):
-        def _test(self, state, score, phase, noise):
-            return False, ()
-
-    states = [
-        drive(Silent(plan), engine, SeededNoise(4))
-        for engine in (
-            Quadratic(),
-            Quadratic(Fault("all", 7.0, slice(None))),
-            Quadratic(Fault("gone", 0.0, slice(None), Status.MISSING)),
-        )
-    ]
-    for several in zip(*states, strict=True):
-        for field in fields(AcceleratedERMState):
-            for other in several[1:]:
-                np.testing.assert_array_equal(getattr(several[0], field.name), getattr(other, field.name))

@@ -18,7 +18,6 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.above_threshold import calibrate as calibrate_series
 from quoron_privacy.robust.above_threshold import verify_above_threshold
-from quoron_privacy.robust.combinations import UnsoundCombination
 from quoron_privacy.robust.lottery import ladder_mus
 from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms.accelerated_erm import search
@@ -35,13 +34,6 @@ STRONG = replace(UNKNOWN, users=40_000, ridge=0.1)
 
 def planned(options=(), problem=PROBLEM, privacy=PRIVACY):
     return INFO.plan(problem, privacy, INFO.options(**dict(options)), "calibrated", 7)
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 3, 8, 50, 129])
-def test_rounds_are_spent_exactly(rounds):
-    plan = planned({"rounds": rounds})
-    assert plan.cost.rounds == rounds == sum(phase.rounds for phase in plan.parameters.phases)
-    INFO.verify(plan)
 
 
 @pytest.mark.parametrize(
@@ -159,10 +151,6 @@ class TestVerify:
     """A plan that was tampered with is refused."""
 
     @pytest.mark.parametrize("name", EXAMPLES)
-    def test_what_was_planned_is_accepted(self, name):
-        INFO.verify(example(name))
-
-    @pytest.mark.parametrize("name", EXAMPLES)
     @pytest.mark.parametrize(
         "numbers",
         [
@@ -185,35 +173,6 @@ class TestVerify:
         with pytest.raises((VerificationError, ConfigError, Infeasible)):
             INFO.make(tampered(plan, **numbers))
 
-    @pytest.mark.parametrize("name", EXAMPLES)
-    def test_a_hair_less_noise_is_refused(self, name):
-        plan = example(name)
-        phase = plan.parameters.phases[0]
-        with pytest.raises(VerificationError, match="more noise"):
-            INFO.make(tampered(plan, noise_scale=phase.noise_scale * (1 - 1e-5)))
-        with pytest.raises(VerificationError, match="more noise"):
-            INFO.make(tampered(plan, radius=phase.radius * (1 + 1e-5)))
-
-    def test_an_account_of_other_users_observers_or_releases_is_refused(self):
-        account = example("lottery").parameters.phases[0].accounting
-        for wrong in (
-            replace(account, users=2400),  # a smaller rate than the truth
-            replace(account, users=1201),
-            replace(account, colluders=0),  # every client knows its own membership
-            replace(account, releases=account.releases - 1),
-            replace(account, noise_multiplier=account.noise_multiplier * 0.9),
-        ):
-            with pytest.raises(VerificationError):
-                INFO.make(tampered(example("lottery"), accounting=wrong))
-        series = example("series").parameters.phases[0].accounting
-        for wrong in (
-            replace(series, participations=1),
-            replace(series, score_margin=0.5 * series.score_margin),
-            replace(series, noise_multiplier=series.noise_multiplier * 0.9),
-        ):
-            with pytest.raises(VerificationError):
-                INFO.make(tampered(example("series"), accounting=wrong))
-
     def test_amplification_by_the_test_being_outside_the_sampling_is_refused(self):
         """Conditional amplification as printed: the Gaussian alone is amplified, and tests come for nothing."""
         privacy, problem = Privacy(1.0, 1e-5), replace(PROBLEM, users=20_000)
@@ -232,31 +191,6 @@ class TestVerify:
         plan = replace(example("lottery"), parameters=replace(example("lottery").parameters, sampling=sampling))
         with pytest.raises((VerificationError, ConfigError)):
             INFO.make(plan)
-
-    def test_another_cost_is_refused(self):
-        with pytest.raises(VerificationError, match="cost"):
-            INFO.make(replace(example("lottery"), cost=replace(example("lottery").cost, rounds=5)))
-
-    def test_a_public_schedule_counts_how_often_a_user_takes_part(self):
-        phase = example("public").parameters.phases[0]
-        assert (phase.rounds, phase.accounting.releases, phase.accounting.users) == (9, 3, 600)
-
-
-@pytest.mark.parametrize("options", [{"rounds": 12, "phases": 2}, {"rounds": 14, "cohort": 200, "stages": 2}], ids=str)
-def test_predicted_risk_is_the_measured_one_on_users_of_one_curvature(options):
-    """10 seeds of noise and users: the mean of their risks has a relative deviation of 1/√(10 · 3/2), about 0.26."""
-    problem = changed(
-        PROBLEM, typical_curvature=0.2, gradient_deviation=0.2 * 0.1 * math.sqrt(3) * 2, heterogeneity=1e-9
-    )
-    plan = planned(options, problem)
-    risks, algorithm = [], INFO.make(plan)
-    for seed in range(10):
-        engine = Quadratic()
-        engine.centres = 0.3 + 0.1 * np.random.default_rng(100 + seed).standard_normal((2400, 3))
-        model = drive(algorithm, engine, SeededNoise(seed))[-1].ag
-        risks.append(0.1 * np.sum((model - 0.3) ** 2))
-    guess = plan.guessed_excess_risk
-    assert guess / 2.5 < np.mean(risks) < 2.5 * guess
 
 
 @pytest.mark.parametrize(("users", "cohort", "rounds"), [(2400, 2400, 6), (20_000, 2000, 40), (100_000, 100_000, 20)])
@@ -343,11 +277,6 @@ def test_guaranteed_radii_hold_every_pair_with_heterogeneity_and_never_exceed_th
     assert Scene(mixed, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10) == 2.0
 
 
-def test_bounds_rank_plans_of_unknown_curvature():
-    many, few = (planned({}, replace(UNKNOWN, users=users)).predicted_excess_risk for users in (200_000, 5000))
-    assert many < few
-
-
 class TestClip:
     """`test = "clip"`: nothing is tested, answers are clipped around the last release (accelerated-erm#e3)."""
 
@@ -392,27 +321,6 @@ class TestClip:
             for seed in range(5)
         }
         assert len(sizes) > 1
-
-    @pytest.mark.parametrize(("cohort", "schedule"), [(300, "secret"), (300, "coins"), (1200, "secret")])
-    def test_plans_that_do_not_keep_the_theorem_are_refused(self, cohort, schedule):
-        plan = planned({"test": "clip", "phases": 2, "cohort": cohort, "rounds": 6, "schedule": schedule})
-        INFO.make(plan)
-        phase = plan.parameters.phases[0]
-        account = phase.accounting
-        for change in (
-            {"noise_scale": 0.99 * phase.noise_scale},
-            {"radius": 1.01 * phase.radius},
-            {"accounting": replace(account, round_mu=1.01 * account.round_mu)},
-            {"accounting": replace(account, round_mu=0.99 * account.round_mu)},
-            {"accounting": replace(account, cohort_size=2 * account.cohort_size)},
-            {"accounting": replace(account, coins=not account.coins)},
-            {"stages": (*phase.stages, 1)},
-        ):
-            with pytest.raises(VerificationError):
-                INFO.make(tampered(plan, **change))
-        named = replace(plan, parameters=replace(plan.parameters, test="lottery", aggregate="weighted-mean"))
-        with pytest.raises((VerificationError, UnsoundCombination)):
-            INFO.make(named)
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountMean, Presence, weighted_row, weights_of
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
+from quoron_privacy.means.norm_counts import MeanAndCounts, Presence, weighted_row, weights_of
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.clip import REACH, AdaptiveClip
@@ -89,20 +88,6 @@ def test_secret_samples_and_epochs_take_a_round_with_shares_as_one_without():
         assert adaptive.round_mu == pytest.approx(plain.round_mu, rel=1e-6)
 
 
-@pytest.mark.parametrize(("epochs", "rounds"), [(1, 6), (2, 6), (3, 8)])
-def test_with_several_epochs_shares_cost_nothing_either(epochs, rounds):
-    info = ALGORITHMS["dp-ftrl"]
-    own = {"rounds": rounds, "epochs": epochs, "inverse_step": 5.0, "factorisation": "blt"}
-    fixed, adaptive = (
-        info.plan(PROBLEM, PRIVACY, info.options(**own, **more), "calibrated", 1).parameters
-        for more in ({"clip_norm": 1.0}, {"clip": "adaptive"})
-    )
-    assert adaptive.noise_scale / adaptive.sensitivity == pytest.approx(fixed.noise_scale / fixed.sensitivity, rel=1e-6)
-    made = adaptive.shares(PROBLEM.dimension)
-    assert made.effective_mu <= adaptive.mu * (1 + 1e-12)
-    assert (made.participations, made.separation) == (epochs, -(-rounds // epochs) if epochs > 1 else 1)
-
-
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
 @pytest.mark.parametrize("quantile", [0.5, 0.8])
 def test_the_clip_comes_to_the_users_wherever_they_are(scale, quantile):
@@ -150,14 +135,6 @@ def test_the_clip_stays_within_public_bounds_whatever_was_told(told, adjacency, 
         assert first / REACH <= radius <= first * REACH
 
 
-@pytest.mark.parametrize(("adjacency", "fewest"), [("replace-one", 42), ("zero-out", 30)])
-def test_a_clip_can_be_followed_from_42_users_a_round_at_a_mu_of_a_quarter(adjacency, fewest):
-    """132 where counts took 5 % of μ², and 94 under zero-out."""
-    for users, quiet in ((fewest - 1, False), (fewest, True)):
-        scale = NormCountMean.for_mu(dimension=3, users=users, mu=0.24, adjacency=adjacency, soft=True).scale
-        assert (AdaptiveClip(0.5, adjacency).deviation(scale) <= 0.2) == quiet
-
-
 def test_few_users_are_told_that_the_counts_would_say_nothing():
     info = ALGORITHMS["one-pass-dp-sgd"]
     options = info.options(rounds=20, clip="adaptive")
@@ -172,28 +149,6 @@ def test_few_users_are_told_that_the_counts_would_say_nothing():
 def test_a_quantile_that_the_counts_cannot_find_is_refused(quantile):
     with pytest.raises(ConfigError, match="quantile"):
         planned(quantile=quantile)
-
-
-def test_absent_users_count_nowhere_and_the_divisor_stays():
-    plan = make_plan("one-pass-dp-sgd/adaptive")
-    algorithm, noise = ALGORITHMS["one-pass-dp-sgd"].make(plan), SeededNoise(5)
-    question = algorithm.request(algorithm.init(), noise)
-    assert isinstance(question, Question)
-    sums = question.reduction.of(np.ones((len(question.cohort), 3)), np.zeros(len(question.cohort), bool))
-    np.testing.assert_array_equal(sums.cells, 0)
-    row = weighted_row(sums, plan.parameters.cohort_size, weights_of("replace-one", soft=True), soft=True)
-    np.testing.assert_array_equal(row, 0)
-
-
-@pytest.mark.parametrize("factorisation", ["blt", "banded"])
-def test_the_second_account_refuses_epochs_whose_shares_have_the_noise_of_one_round(factorisation, monkeypatch):
-    info = ALGORITHMS["dp-ftrl"]
-    own = {"rounds": 8, "epochs": 4, "inverse_step": 5.0, "factorisation": factorisation, "clip": "adaptive"}
-    plan = info.plan(PROBLEM, PRIVACY, info.options(**own), "calibrated", 1)
-    info.make(plan)
-    monkeypatch.setattr(PrefixNormCounts, "_louder", property(lambda self: np.ones(self.rounds)))
-    with pytest.raises(VerificationError):
-        info.make(plan)
 
 
 def test_coins_under_replace_one_take_rows_within_one_of_nobody():

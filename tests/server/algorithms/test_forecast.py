@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.scenes import PRIVACY, SMALL, make_plan
+from contracts.scenes import make_plan
 from problems import changed, problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
@@ -19,7 +19,6 @@ from quoron_server.algorithms.averaged_sgd import (
     excess_risks,
     released_excess,
 )
-from quoron_server.algorithms.forecast import Factor, no_better, start_risk, statistical_floor
 
 PROBLEM = problem_of(
     users=1000,
@@ -51,20 +50,6 @@ def test_averaging_factors_follow_the_recursion(factor, rounds, data):
     assert averaging(factor, rounds, suffix) == pytest.approx(
         averaging_by_definition(factor, rounds, suffix), abs=1e-12
     )
-
-
-@given(
-    candidates=st.lists(
-        st.tuples(st.sampled_from([-0.5, 0.0, 0.9, 1.0]), st.integers(1, 12), st.floats(0, 1)), min_size=1
-    )
-)
-@settings(derandomize=True, deadline=None, max_examples=60)
-def test_averaging_factors_of_many_are_those_of_each(candidates):
-    factors, rounds, shares = np.array(candidates).T
-    suffixes = np.maximum(1, np.rint(shares * rounds))
-    each = zip(factors, rounds.astype(int), suffixes.astype(int), strict=True)
-    expected = [averaging_by_definition(*numbers) for numbers in each]
-    np.testing.assert_allclose(np.array(averaging(factors, rounds, suffixes)).T, expected, rtol=1e-12, atol=1e-15)
 
 
 @given(
@@ -107,18 +92,6 @@ def test_isotropic_prediction_is_the_measured_risk_of_a_quadratic():
     assert excess_risk(PROBLEM, phases) == pytest.approx(measured, rel=0.05)
 
 
-def test_more_noise_never_predicts_less_risk():
-    for curvature in ("isotropic", "unknown"):
-        problem = changed(PROBLEM, curvature=curvature)
-        risks = [excess_risk(problem, [PhaseModel(20, 1.0, 20, noise, noise / 10)]) for noise in (0.0, 0.1, 1.0)]
-        assert risks == sorted(risks)
-
-
-def test_the_worst_case_bound_is_above_the_exact_quadratic():
-    phases = [PhaseModel(30, 1.0, 30, 0.1, 0.01)]
-    assert excess_risk(changed(PROBLEM, curvature="unknown"), phases) > excess_risk(PROBLEM, phases)
-
-
 @pytest.mark.parametrize("dimension", [1, 2, 5, 40])
 @pytest.mark.parametrize("domain", [L2Ball(1.0), Box(0.5)])
 def test_projected_noise_adds_to_a_linear_loss_what_is_predicted_at_most(dimension, domain):
@@ -143,10 +116,6 @@ def test_noise_counts_where_a_ridge_is_too_small_to_hold_a_linear_loss_inside():
     assert added[4] == pytest.approx(0.5 * linear.dimension * 0.01 / 2)  # β R = 1 = the start's gradient
 
 
-def test_the_statistical_floor_falls_as_one_over_users():
-    assert statistical_floor(replace(PROBLEM, users=10_000)) == pytest.approx(statistical_floor(PROBLEM) / 10)
-
-
 class TestBounds:
     def test_every_algorithm_is_registered_with_a_factor_and_none_can_be_without(self):
         for info in ALGORITHMS.values():
@@ -156,24 +125,6 @@ class TestBounds:
         del facts["factor"]
         with pytest.raises(TypeError, match="factor"):
             AlgorithmInfo(**facts)
-
-    @pytest.mark.parametrize("name", ["tracking-srgd", "recentred-sgd", "srgd"])
-    def test_a_plan_predicts_its_planners_guess_times_the_factor(self, name):
-        plan, info = make_plan(name), ALGORITHMS[name]
-        guess = plan.guessed_excess_risk
-        assert plan.predicted_excess_risk == pytest.approx(info.factor.of(plan.problem) * guess, rel=1e-12)
-        plain = replace(info, factor=Factor(1.0, 1.0))
-        again = plain.plan(plan.problem, PRIVACY, info.options(**SMALL[name]), "calibrated", 7)
-        assert again.predicted_excess_risk == pytest.approx(guess, rel=1e-12)
-        assert again.parameters == plan.parameters  # no factor sets noise, sizes or rounds
-
-    @pytest.mark.parametrize("name", ["tracking-srgd", "one-pass-dp-sgd"])
-    def test_what_nobody_measured_is_not_told_as_a_bound(self, name):
-        known, unmeasured = make_plan(name), replace(ALGORITHMS[name], factor=Factor(None, None))
-        plan = unmeasured.plan(known.problem, PRIVACY, unmeasured.options(**SMALL[name]), "calibrated", 7)
-        assert plan.predicted_excess_risk is None
-        assert plan.guessed_excess_risk == known.guessed_excess_risk
-        assert replace(plan, predicted_excess_risk=known.predicted_excess_risk) == known
 
     @pytest.mark.parametrize("name", ALGORITHMS)
     def test_a_plan_predicts_a_bound_exactly_where_one_was_measured(self, name):
@@ -200,19 +151,3 @@ class TestBounds:
         registered = {name: (info.factor.unknown, info.factor.known) for name, info in ALGORITHMS.items()}
         measured = {name: factors for name, factors in registered.items() if any(factors)}
         assert {name: [f"{each:g}" if each else "" for each in factors] for name, factors in measured.items()} == told
-
-    @pytest.mark.parametrize("kind", ["isotropic", "unknown"])
-    def test_the_factor_is_that_of_what_is_known_of_the_curvature(self, kind):
-        factor, problem = Factor(known=2.0, unknown=None), changed(PROBLEM, curvature=kind)
-        assert factor.bound(3.0, problem) == (6.0 if kind == "isotropic" else None)
-        assert factor.bound(None, problem) is None
-
-
-def test_a_refusal_tells_one_bound_of_not_training_and_a_risk_only_where_it_means_something():
-    """'More than the start's 0.69, no better than the 0.11 of not training' were two."""
-    most = start_risk(PROBLEM)
-    assert f"an excess risk of {0.9 * most:.2g}, no better than" in no_better(0.9 * most, 0.5 * most, PROBLEM)
-    assert (
-        no_better(9 * most, 0.5 * most, PROBLEM)
-        == f"an excess risk no better than the {0.5 * most:.2g} of not training"
-    )

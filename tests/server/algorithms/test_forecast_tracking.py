@@ -165,17 +165,3 @@ def test_more_noise_never_has_less_predicted_risk(warm, main, recursive):
     here = total(warm=warm, main=main, recursive=recursive)
     assert total(warm=1.1 * warm, main=1.1 * main, recursive=recursive) >= here * (1 - 1e-12)
     assert np.isfinite(here)
-
-
-def test_the_noise_of_many_recursive_rounds_grows_slowly_and_that_of_independent_ones_with_their_number():
-    # One budget for all rounds: cohorts of n / T users, so noise T times larger each.
-    few, many = ({}, {})
-    for variant, recursive in (("recursive", True), ("independent", False)):
-        for found, rounds in ((few, 8), (many, 32)):
-            inverse = np.linalg.inv(strategy("sqrt-toeplitz", rounds))[:, 0] if recursive else np.zeros(0)
-            column = np.linalg.norm(strategy("sqrt-toeplitz", rounds)[:, 0]) if recursive else 1.0
-            small = ASSUMED._replace(distance=1e-3, gradient_spread=1e-3)
-            main = (rounds, 8000 // rounds, 1e-3 * rounds / 8 * column)
-            found[variant] = predict(small, metric=0.1, warmup=(4, 500, 1e-3), main=main, inverse=inverse).noise
-    assert many["recursive"] < 3 * few["recursive"]
-    assert many["independent"] > 3 * few["independent"]

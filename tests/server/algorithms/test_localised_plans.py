@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, excess_risk, step_grid, suffix_grid
-from quoron_server.algorithms.localised.filter_plan import sampler_slack
 from quoron_server.algorithms.localised.plan import best_schedule, shapes, steps_for
 
 PROBLEM = problem_of(
@@ -101,8 +100,3 @@ def test_steps_that_floating_point_cannot_follow_lose_against_every_other():
         assert np.isfinite(risk)
         assert phase.step_size * 2.4 * PROBLEM.smoothness / 2 < 2
         assert wild > 1e6 * risk
-
-
-def test_the_samplers_take_next_to_nothing_of_delta_whatever_epsilon():
-    """A million decisions and the hidden cutoff at ε = 15: exact to 2⁻⁵² a decision and 2⁻⁶⁰, they would take 7e-4."""
-    assert (1 + np.exp(15.0)) * sampler_slack(changed(PROBLEM, users=10**6)) < 1e-15

@@ -10,7 +10,6 @@ from scipy import stats
 
 from contracts.scenes import PROBLEM
 from problems import changed
-from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.one_release import Target
@@ -21,7 +20,6 @@ from quoron_server.algorithms.outlier_iterates.plan import (
     FAILURE,
     expected_score,
     guaranteed_radius,
-    left_of_delta,
     smallest,
     usual_factor,
 )
@@ -36,35 +34,6 @@ def plan_of(problem=ISSUE, privacy=ONE, **options):
     plan = INFO.plan(problem, privacy, INFO.options(**options), "calibrated", 3)
     INFO.verify(plan)
     return plan
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 5, 12])
-def test_rounds_are_exactly_as_asked_and_fill_the_users(rounds):
-    plan = plan_of(rounds=rounds)
-    p = plan.parameters
-    assert plan.cost.rounds == sum(phase.users for phase in p.phases) == rounds
-    assert p.cohort_size == ISSUE.users // rounds
-
-
-def test_options_are_obeyed():
-    plan = plan_of(rounds=6, phases=3, cohort_size=2000, step_size=0.1, radius_factor=2.0, kappa=2, test="laplace")
-    p = plan.parameters
-    assert (len(p.phases), p.cohort_size, p.phases[0].step_size) == (3, 2000, 0.1)
-    assert {phase.release.mean.kappa for phase in p.phases} == {2}
-    narrow = plan_of(rounds=6, phases=3, cohort_size=2000, step_size=0.1, radius_factor=1.0, kappa=2, test="laplace")
-    assert p.phases[0].radius == pytest.approx(2 * narrow.parameters.phases[0].radius)
-
-
-def test_outliers_that_are_declared_make_room_in_the_test_and_count_neighbours_within_one_radius():
-    clean, ready = plan_of(), plan_of(changed(ISSUE, hostile_share=0.05))
-    assert {phase.release.mean.kappa for phase in ready.parameters.phases} == {1}
-    for phase in ready.parameters.phases:
-        chains = ready.parameters.cohort_size
-        lost = 1 - 0.95**phase.users
-        honest = chains - stats.binom.isf(1e-3, chains, lost)  # all pairs of them but 2 % close
-        assert phase.release.lottery.chance(int(0.981 * honest**2)) >= 0.999
-        assert clean.parameters.phases[-1].release.lottery.chance(int(0.9 * clean.parameters.cohort_size**2)) < 1e-3
-    assert ready.predicted_excess_risk > clean.predicted_excess_risk
 
 
 @given(
@@ -104,32 +73,9 @@ def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_wo
         plan_of(cohort_size=80)
 
 
-def test_nobody_is_asked_where_the_prediction_is_no_better_than_not_training():
-    with pytest.raises(Infeasible, match="no better than not training"):
-        plan_of(replace(ISSUE, users=300, items_per_user=1, dimension=300), step_size=8.0)
-
-
-def test_losses_may_be_rough_and_need_not_be_convex():
-    rough = changed(
-        ISSUE,
-        users=300_000,
-        items_per_user=2000,
-        smoothness=None,
-        convex=False,
-        curvature="unknown",
-        typical_curvature=None,
-        domain=L2Ball(1.0),
-    )
-    assert plan_of(rough, Privacy(8.0, 1e-6)).guarantee.assumptions == ()
-
-
 def test_a_tolerance_of_half_of_the_users_is_refused():
     with pytest.raises(ConfigError, match=r"tolerance < 0\.5"):
         plan_of(tolerance=0.5)
-
-
-def test_the_noise_samplers_slack_comes_off_delta_first():
-    assert 0 < left_of_delta(Privacy(8.0, 1e-9), 10_000) < 1e-9
 
 
 @given(

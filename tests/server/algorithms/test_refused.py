@@ -4,10 +4,7 @@ from math import comb, log10
 
 import pytest
 
-from contracts.scenes import PRIVACY, PROBLEM
-from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.refused import REFUSED, deletions, subsets
+from quoron_server.algorithms.refused import deletions, subsets
 
 
 @pytest.mark.parametrize(("users", "digits"), [(100_000, 62.88), (1_000, 32.84)])
@@ -19,11 +16,3 @@ def test_the_search_for_a_stable_set_is_super_polynomial(users, digits):
 def test_counts_are_binomials():
     assert subsets(40, 7) == pytest.approx(log10(comb(40, 7)), rel=1e-12)
     assert subsets(5, 5) == subsets(5, 9) == 0.0
-
-
-def test_refusals_say_the_count_and_are_outside_the_registry():
-    for name, each in REFUSED.items():
-        assert name not in ALGORITHMS
-        refused = each.refuse(PROBLEM, PRIVACY)
-        assert isinstance(refused, Infeasible)
-        assert "2,400 users, 10^" in str(refused)

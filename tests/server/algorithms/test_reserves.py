@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_server.algorithms.slots import first_answered
@@ -83,35 +82,3 @@ def test_a_swap_moves_the_mean_by_two_clip_norms_so_zero_out_would_be_false_with
     gone = clipped_mean(values, first_answered(np.array([False, True, True]), size), norm, size)[0]
     assert here - gone == pytest.approx(2 * norm / size)
     assert here - gone > mean_sensitivity(norm, size, "zero-out")
-
-
-def test_without_reserves_an_absence_moves_the_mean_by_one_clip_norm():
-    values, norm, size = np.array([[5.0], [0.0]]), 1.0, 2
-    here = clipped_mean(values, first_answered(np.array([True, True]), size), norm, size)[0]
-    gone = clipped_mean(values, first_answered(np.array([False, True]), size), norm, size)[0]
-    assert 0 < here - gone <= mean_sensitivity(norm, size, "zero-out")
-
-
-def test_a_common_queue_would_move_every_later_cohort():
-    """What is not offered: an absence lets everybody move up, so all later rounds change, not one."""
-    rng = np.random.default_rng(3)
-    values, rounds, size, norm = rng.choice([-1.0, 1.0], (64, 1)), 16, 4, 1.0
-
-    def means(order):
-        return np.array(
-            [clipped_mean(values[order[t * size :][:size]], np.ones(size, bool), norm, size)[0] for t in range(rounds)]
-        )
-
-    everyone = np.arange(64)
-    shifted = np.append(everyone[1:], 0)
-    assert np.linalg.norm(means(everyone) - means(shifted)) > 1.5 * mean_sensitivity(norm, size)
-
-
-def test_fewer_answers_than_the_divisor_all_count():
-    assert first_answered(np.array([False, True, True]), 5).tolist() == [False, True, True]
-    assert not first_answered(np.zeros(4, bool), 2).any()
-
-
-def test_a_size_below_one_is_refused():
-    with pytest.raises(ConfigError, match="size"):
-        first_answered(np.ones(3, bool), 0)

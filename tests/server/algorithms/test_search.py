@@ -2,16 +2,11 @@
 
 import math
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from problems import problem_of
-from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.search import NEAR, Candidate, best, exactly, ranked, too_few
-from quoron_server.plan import Privacy
 
 risks = st.one_of(st.floats(0.01, 2.0), st.just(math.inf))
 tried = st.lists(st.tuples(risks, st.integers(1, 3)), max_size=12).map(
@@ -65,23 +60,3 @@ def test_how_many_users_would_do_is_a_number_and_the_same_in_words():
     assert refusal.needs == f"n >= {refusal.users:,}, or none"
     never = too_few("some", "n=70 users are too few", lambda users: False, 70, most=10**4, otherwise="a larger epsilon")
     assert (never.users, never.needs) == (None, "a larger epsilon")
-
-
-@pytest.mark.parametrize("name", ["tracking-srgd", "whitened-tracking", "one-round-least-squares", "soft-filtered-sgd"])
-def test_a_refusal_for_few_users_holds_the_number_that_it_tells(name):
-    problem = problem_of(
-        users=60,
-        items_per_user=5,
-        dimension=10,
-        domain=L2Ball(3.0),
-        lipschitz=1.0,
-        smoothness=0.25,
-        start_gradient=0.5,
-        feature_norm=1.0,
-        link_curvature=0.25,
-        sigmoid=True,
-    )
-    with pytest.raises(Infeasible) as refused:
-        ALGORITHMS[name].plan(problem, Privacy(0.1, 1e-6))
-    assert refused.value.users is not None
-    assert f"n >= {refused.value.users:,}" in refused.value.needs

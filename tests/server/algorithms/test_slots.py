@@ -16,8 +16,3 @@ def test_the_order_of_many_is_that_of_few(monkeypatch, users, seed):
     np.testing.assert_array_equal(made, expected)
     assert made.dtype == expected.dtype == np.int64
     assert not made.flags.writeable
-
-
-def test_the_order_of_half_a_million_is_numpys():
-    made = slots.partition.__wrapped__(seed=3, users=1 << 19)
-    np.testing.assert_array_equal(made, np.random.Generator(np.random.Philox(key=3)).permutation(1 << 19))

@@ -14,7 +14,7 @@ from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD, TrackingState, mechanisms
+from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD, TrackingState
 from quoron_server.algorithms.tracking.schedule import Aim
 from server.algorithms.tracking_reference import Users, run, small_plan
 
@@ -61,19 +61,6 @@ def test_a_run_is_the_algorithm_box_line_by_line(case):
         np.testing.assert_allclose([after.spread, after.margin], [expected.spread, expected.margin], atol=1e-8)
     np.testing.assert_allclose(algorithm.model(states[-1]), model, atol=1e-7)
     assert np.linalg.norm(model) > 0.1
-
-
-def test_every_user_is_in_one_cohort_at_most_and_cohorts_do_not_depend_on_answers():
-    plan, cohorts = small_plan(), []
-    for users in (Users(300, 3), Users(300, 3, seed=8, absent=range(100))):
-        algorithm, engine, asked = TrackingSRGD(plan), users, []
-        state, noise = algorithm.init(), SeededNoise(1)
-        while (question := algorithm.request(state, noise)) is not None:
-            asked.append(question.cohort)
-            state = algorithm.update(state, engine.ask(question), noise).state
-        cohorts.append(np.concatenate(asked))
-    np.testing.assert_array_equal(*cohorts)
-    assert len(set(cohorts[0])) == len(cohorts[0]) == plan.parameters.asked == plan.problem.users - 5
 
 
 def test_fifty_classes_are_whitened_by_the_matrix_of_one():
@@ -283,29 +270,3 @@ def test_radii_stay_between_a_millionth_and_three_times_the_first_whatever_every
         assert np.isfinite(aim.centre).all()
         assert 1e-6 * first <= state.spread <= first
         assert np.linalg.norm(state.x) <= 2.0 * (1 + 1e-12)
-
-
-def test_few_answers_are_released_like_many():
-    plan = small_plan()
-    nobody = drive(TrackingSRGD(plan), Users(300, 3, absent=range(300)), SeededNoise(1))
-    assert len(nobody) == plan.parameters.rounds + 1
-    assert all(np.linalg.norm(state.gradient) > 0 for state in nobody[PILOT + 1 :])  # noise, as in any round
-
-
-@pytest.mark.parametrize("variant", BOTH)
-def test_the_ledger_gets_the_pilot_then_a_gradient_a_round_with_the_noise_in_use(variant):
-    plan = small_plan(variant=variant)
-    algorithm, users, noise = TrackingSRGD(plan), Users(300, 3), SeededNoise(1)
-    made, state = mechanisms(plan.parameters, 3, 3), algorithm.init()
-    for t in range(plan.parameters.rounds):
-        update = algorithm.update(state, users.ask(algorithm.request(state, noise)), noise)
-        names = [release.mechanism for release in update.releases]
-        main = variant == "recursive" and t >= PILOT + plan.parameters.warmup_rounds
-        gradient = "prefix-norm-counts-sqrt-toeplitz" if main else "norm-counts"
-        pilot = "moment-mean" if t % 2 else "log-length"
-        assert names == [pilot if t < PILOT else gradient]
-        if t >= PILOT:
-            scale = made.main.scale if t >= PILOT + plan.parameters.warmup_rounds else made.warmup.scale
-            assert update.releases[0].parameters["scale"] == scale * update.public["radius"]
-        assert set(update.public) <= {"phase", "radius", "spread", "unevenness"}
-        state = update.state

@@ -1,6 +1,5 @@
 """Plans and runs of two servers, neither of which sees an answer: docs/privacy/two-servers.md."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from quoron_server.algorithms.registered import derived
 from quoron_server.algorithms.two_servers import method
 from quoron_server.algorithms.two_servers import plan as planning
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_helper
-from quoron_server.algorithms.two_servers.plan import outsiders_mu, server_mu
+from quoron_server.algorithms.two_servers.plan import server_mu
 from quoron_server.plan import Plan, Privacy
 from quoron_server.runs import charge_of
 from quoron_server.wording import sentence
@@ -61,15 +60,6 @@ def test_a_tiny_epsilon_whose_rows_are_few_steps_long_has_a_plan_that_keeps_both
         for epsilon in (0.05, 0.0213):
             plan = ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-9, exposure="two-servers"))
             ALGORITHMS[name].verify(plan)
-
-
-@pytest.mark.parametrize("name", [name for name, info in ALGORITHMS.items() if info.promises.one_server is not None])
-def test_every_other_method_is_refused_with_its_reason(name: str) -> None:
-    with pytest.raises(ConfigError, match="Expected an algorithm of exposure two-servers") as refused:
-        planned(name)
-    assert ALGORITHMS[name].promises.one_server in str(refused.value)
-    assert "nobody has proved" not in str(refused.value)
-    assert "two-servers" not in ALGORITHMS[name].exposures
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
@@ -205,19 +195,6 @@ def test_a_plan_keeps_its_promise_by_both_accounts(where: Any, name: str, monkey
         ALGORITHMS["dp-ftrl"].verify(plan)
 
 
-@pytest.mark.parametrize("name", SCENES)
-def test_what_is_said_to_outsiders_is_checked(name: str) -> None:
-    plan = make_plan(name)
-    assert "against whoever sees nothing but what is released" in sentence(plan.guarantee)
-    assert plan.guarantee.servers is not None
-    assert outsiders_mu(plan.parameters.sheet(plan.problem)) == pytest.approx(
-        server_mu(plan.parameters.sheet(plan.problem)) / math.sqrt(2), rel=1e-5
-    )
-    said = replace(plan.guarantee.servers, together_epsilon=plan.guarantee.servers.together_epsilon * 0.99)
-    with pytest.raises(VerificationError):
-        ALGORITHMS[plan.algorithm].verify(replace(plan, guarantee=replace(plan.guarantee, servers=said)))
-
-
 def test_server_epsilon_costs_outsiders_nothing_and_a_server_the_root_of_two() -> None:
     """Both numbers stand in the sentence, and the larger one is what is charged."""
     privacy = Privacy(1.0, 1e-6, exposure="two-servers", server_epsilon=4.0)
@@ -278,20 +255,3 @@ def test_a_promise_of_secret_cohorts_is_no_promise_of_two_servers() -> None:
     both = replace(twin, guarantee=replace(twin.guarantee, assumptions=derived(twin)))
     with pytest.raises(VerificationError, match="cohorts that are public"):
         info.verify(both)
-
-
-def test_the_sentence_says_against_whom_and_what_is_not_covered() -> None:
-    said = sentence(make_plan("tracking-srgd/two-servers").guarantee)
-    for words in ("each of two servers by itself", "by efficient means", "not against both servers together",
-                  "that a user takes part", "can move a sum at will", "docs/privacy/two-servers.md"):  # fmt: skip
-        assert words in said
-
-
-def test_broadcast_has_no_rows_in_whole_steps_and_reads_no_sheet() -> None:
-    plan = planned("tracking-srgd", PRIVACY, rounds=13)
-    question = (
-        ALGORITHMS["tracking-srgd"].make(plan).request(ALGORITHMS["tracking-srgd"].make(plan).init(), SeededNoise(1))
-    )
-    assert not hasattr(question.reduction, "sheet")  # type: ignore[union-attr]
-    assert plan.guarantee.servers is None
-    assert math.isfinite(plan.guarantee.epsilon)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, make_plan
+from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SeededNoise
@@ -122,7 +122,3 @@ def test_rounds_of_fewer_users_than_groups_are_refused() -> None:
     options = info.options(rounds=13)
     with pytest.raises(Infeasible, match="fewer than its 9 groups"):
         info.plan(problem, replace(TWO, groups=9), options, "calibrated", 7)
-
-
-def test_the_scene_of_contracts_has_three_groups() -> None:
-    assert make_plan("dp-ftrl/three-groups").sheet.groups == 3
