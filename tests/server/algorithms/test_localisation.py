@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import PROBLEM, Quadratic, make, make_plan
-from quoron_client.protocol.questions import Answers
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.algorithms.localised.method import HALTED, LocalisedSGD
+from quoron_server.algorithms.localised.method import HALTED, LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import PlainMean
 
 
@@ -63,6 +64,51 @@ def test_replacing_one_user_moves_no_release_of_phased_sgd_by_more_than_its_sens
         if np.any(one != two):  # the moved user's phase; what follows is post-processing
             assert np.linalg.norm(one - two) <= phase.sensitivity
             break
+
+
+class Choosy:
+    """Linear losses of slope ±1 on a line: up for the first half of the schedule, down for the rest.
+
+    The user of round `own` pulls up or down. With `looks` the others stay away once the iterate is above the level.
+    """
+
+    def __init__(self, own, sign, *, looks, level=0.4995):
+        self.own, self.sign, self.looks, self.level = own, sign, looks, level
+
+    def ask(self, question):
+        at = question.task.points[0, 0]
+        if question.round == self.own:
+            return Answers(np.array([[self.sign]]), np.array([Status.ANSWERED], np.uint8))
+        absent = at > self.level if self.looks else question.round % 5 == 0
+        pull = -1.0 if question.round < self.own else 1.0
+        status = Status.MISSING if absent else Status.ANSWERED
+        return Answers(np.array([[0.0 if absent else pull]]), np.array([status], np.uint8))
+
+
+def moved_by_one_user(*, looks):
+    """(how far one user of a thousand moves the last iterate of a phase, by how much at most it should)."""
+    step, rounds, own = 1e-3, 1000, 499
+    shift = 2 * PROBLEM.lipschitz * step * (1 + 1e-6)
+    plan = unnoised("phased-sgd")
+    phase = Phase(rounds, step, 1, shift, 0.0)
+    problem = replace(plan.problem, users=rounds, dimension=1, domain=L2Ball(1.0))
+    plan = replace(plan, problem=problem, parameters=replace(plan.parameters, cohort_size=1, phases=(phase,)))
+    ends = [
+        drive(LocalisedSGD(plan, PlainMean(1, PROBLEM.lipschitz)), Choosy(own, sign, looks=looks))[-1].released
+        for sign in (-PROBLEM.lipschitz, PROBLEM.lipschitz)
+    ]
+    return abs(float(ends[0][0] - ends[1][0])), shift
+
+
+def test_absences_that_are_the_same_in_both_worlds_keep_contraction():
+    moved, bound = moved_by_one_user(looks=False)
+    assert 0.9 * bound < moved <= bound
+
+
+def test_absences_that_look_at_the_iterate_break_contraction():
+    """What the promise assumes away: others who answer below a level only, and one user who decides which side."""
+    moved, bound = moved_by_one_user(looks=True)
+    assert moved > 0.5 > 200 * bound
 
 
 @pytest.mark.parametrize("name", ["filtered-sgd", "soft-filtered-sgd"])
