@@ -30,6 +30,7 @@ from golden.constants import PROBLEMS as CONSTANTS
 from golden.constants import constants
 from golden.plain import plain
 from golden.releases import RELEASES, releases
+from golden.verdicts import SLOW, options, verdicts
 from quoron.cli.app import invoke
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
@@ -262,6 +263,8 @@ RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tupl
     "plans": (tuple(PLANNED), plans),
     "constants": (tuple(CONSTANTS), constants),
     "guarantees": (VARIANTS, guarantees),
+    "verdicts": (tuple(name for name in VARIANTS if name not in SLOW), verdicts),
+    "options": (tuple(ALGORITHMS), options),
     "runs": (VARIANTS, runs),
     "models": (tuple(ALGORITHMS), models),
     "releases": (tuple(RELEASES), releases),

@@ -231,7 +231,7 @@ def require_contraction(plan: Plan) -> None:
             raise VerificationError(f"Expected positive steps and 1 <= suffix <= rounds in every phase, got {phase}.")
     if p.cohort_size < 1:
         raise VerificationError(f"Expected cohort_size >= 1, got {p.cohort_size}.")
-    steep = max(phase.step_size for phase in p.phases) * beta
+    steep = max((phase.step_size for phase in p.phases), default=0.0) * beta
     if not steep <= 2:
         raise VerificationError(f"Expected step_size * smoothness <= 2 in every phase, got {steep}.")
     asked = sum(phase.rounds for phase in p.phases) * p.cohort_size
