@@ -65,9 +65,9 @@ def changes(value: Any, kind: Any = None) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, bool):
         yield f"={not value}", not value
     elif isinstance(value, int):
-        yield from ((f"{step:+}", value + step) for step in (-1, 1))
+        yield from ((f"{step:+}", value + step) for step in (-1, 1, -value))
     elif isinstance(value, float):
-        yield from ((f"*{1 + step}", value * (1 + step)) for step in (-NEAR, NEAR))
+        yield from ((f"*{times}", value * times) for times in (1 - NEAR, 1 + NEAR, -1))
     elif isinstance(value, str) and get_origin(kind) is Literal:
         yield from ((f"={word}", word) for word in get_args(kind) if word != value)
 

@@ -36,50 +36,6 @@ def planned(options=(), problem=PROBLEM, privacy=PRIVACY):
     return INFO.plan(problem, privacy, INFO.options(**dict(options)), "calibrated", 7)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"phases": 3},
-        {"stages": 3, "rounds": 20},
-        {"cohort": 500},
-        {"kappa": 2},
-        {"regularisation": 0.02},
-        {"radius": 1.1},
-    ],
-    ids=str,
-)
-def test_options_are_followed(options):
-    plan = planned(options)
-    for phase in plan.parameters.phases:
-        wanted = {
-            "phases": len(plan.parameters.phases),
-            "stages": len(phase.stages),
-            "cohort": phase.cohort_size,
-            "kappa": phase.accounting.mean.kappa,
-            "regularisation": plan.parameters.phases[0].regularisation,
-            "radius": phase.radius,
-        }
-        for name, value in options.items():
-            assert name == "rounds" or wanted[name] == value
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rounds": 0}, "rounds >= 1"),
-        ({"cohort": 3}, "cohort >= 4"),
-        ({"regularisation": -1.0}, "regularisation > 0"),
-        ({"radius": 0.0}, "radius > 0"),
-        ({"strong_convexity": 0.1}, "strongly_convex=true"),
-        ({"strongly_convex": True}, "strong_convexity or a ridge"),
-        ({"smoothing": 0.1}, "no algorithm.options.smoothing for a loss that is smooth"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        planned(options)
-
-
 def test_too_few_users_are_refused_with_a_number_that_suffices():
     few, strict = replace(PROBLEM, users=200), Privacy(0.5, 1e-6)
     with pytest.raises(Infeasible, match=r"200 users are too few .* needs n >= ") as refusal:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence, weighted_row, weights_of
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -49,14 +49,6 @@ BROKEN = {
         adaptive=replace(p.adaptive, adjacency="zero-out" if p.adaptive.adjacency == "replace-one" else "replace-one"),
     ),
 }
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("how", list(BROKEN))
-def test_a_broken_plan_is_refused_before_it_runs(name, how):
-    plan = make_plan(name)
-    with pytest.raises(VerificationError):
-        ALGORITHMS[plan.algorithm].make(replace(plan, parameters=BROKEN[how](plan.parameters)))
 
 
 @given(
@@ -143,12 +135,6 @@ def test_few_users_are_told_that_the_counts_would_say_nothing():
         info.plan(few, privacy, options, "calibrated", 1)
     enough = int(str(error.value).split("n >= ")[1].split(",  ")[0].split(" ")[0].rstrip(",.").replace(",", ""))
     info.plan(replace(few, users=enough + 20), privacy, options, "calibrated", 1)
-
-
-@pytest.mark.parametrize("quantile", [0.3, 0.99])
-def test_a_quantile_that_the_counts_cannot_find_is_refused(quantile):
-    with pytest.raises(ConfigError, match="quantile"):
-        planned(quantile=quantile)
 
 
 def test_coins_under_replace_one_take_rows_within_one_of_nobody():

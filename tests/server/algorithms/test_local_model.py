@@ -16,7 +16,6 @@ from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.local_model.forecast import response
@@ -151,9 +150,6 @@ class TestBudget:
                 delta = local.vector_delta(radius=task.radius, scale=scale, dimension=3, epsilon=PRIVACY.epsilon)
                 assert 0.99 * PRIVACY.delta < delta <= PRIVACY.delta
 
-    def test_disjoint_users_leave_less_noise_than_split_budgets(self):
-        assert PLANS["range"]().parameters.noise_scale < PLANS["split"]().parameters.noise_scale
-
 
 BROKEN = {
     "a quarter of the noise": ("tracking", {"noise_scale": lambda p: p.noise_scale / 4}),
@@ -218,16 +214,6 @@ class TestAcceleratedSteps:
         assert a == pytest.approx(bias + weights @ errors)
         _, _, quiet = response(1, beta, h)
         assert quiet.tolist() == [path[0]] == [1.0]
-
-
-class TestFeasibility:
-    def test_an_odd_number_of_rounds_holds_no_pairs(self):
-        with pytest.raises(Infeasible, match="no pairs"):
-            planned(MANY_ITEMS, estimator="range", rounds=5)
-
-    def test_split_budgets_belong_to_the_range(self):
-        with pytest.raises(ConfigError, match="estimator 'range' with reports='split'"):
-            planned(reports="split")
 
 
 def test_the_noise_source_of_the_run_changes_no_bit(tmp_path):

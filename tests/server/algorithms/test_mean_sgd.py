@@ -180,19 +180,6 @@ BROKEN = {
 }
 
 
-class TestChoosingTheEstimator:
-    def test_the_last_release_pays_as_a_centre_where_users_hold_many_items(self):
-        recentred = planned(MANY_ITEMS, rounds=8, rate=1.0).guessed_excess_risk
-        assert recentred < planned(MANY_ITEMS, estimator="auto", rounds=8, rate=1.0).guessed_excess_risk
-
-
-class TestSmoothing:
-    def test_a_smooth_loss_takes_none(self):
-        assert planned(rounds=4).parameters.smoothing == 0
-        with pytest.raises(ConfigError, match="for a loss that is smooth"):
-            planned(smoothing=0.1)
-
-
 def variances_step_by_step(problem, smoothness, rounds, step, sampling, unit, spread, first):
     """Predicted variances of the releases of one candidate, round by round."""
     h = problem.beliefs.isotropic or 0.0

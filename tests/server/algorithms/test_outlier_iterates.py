@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make, make_plan
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.robust.combinations import UnsoundCombination
 from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_iterates.method import HALTED
@@ -194,17 +192,3 @@ def tampered(plan):
         "another cost": replace(plan, cost=replace(plan.cost, rounds=plan.cost.rounds - 1)),
         "averages of users not asked": phase(averaged=first.users + 1),
     }
-
-
-@pytest.mark.parametrize("what", list(tampered(make_plan("outlier-iterates"))))
-def test_a_tampered_plan_is_refused(what):
-    plan = make_plan("outlier-iterates")
-    INFO.verify(plan)
-    with pytest.raises(VerificationError):
-        INFO.make(tampered(plan)[what])
-
-
-@pytest.mark.parametrize("options", [{"aggregate": "random", "kappa": 1}])
-def test_combinations_without_a_proof_cannot_be_planned(options):
-    with pytest.raises(UnsoundCombination, match="kappa=2 only"):
-        INFO.plan(PROBLEM, PRIVACY, INFO.options(**options), "calibrated", 7)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from contracts.scenes import PROBLEM
 from problems import changed
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.one_release import Target
 from quoron_server.algorithms import ALGORITHMS
@@ -71,11 +71,6 @@ def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_wo
     assert plan_of(replace(ISSUE, users=refused.value.users), rounds=100).problem.users >= 8_200
     with pytest.raises(Infeasible, match=r"cohort_size >= 82 \(C_min"):
         plan_of(cohort_size=80)
-
-
-def test_a_tolerance_of_half_of_the_users_is_refused():
-    with pytest.raises(ConfigError, match=r"tolerance < 0\.5"):
-        plan_of(tolerance=0.5)
 
 
 @given(

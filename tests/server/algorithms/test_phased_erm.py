@@ -14,7 +14,7 @@ from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERM, PhasedERMParameters, momentum
@@ -224,26 +224,6 @@ def test_the_accelerated_solver_is_refused_outside_simulation():
     with pytest.raises(ConfigError, match="one absent client voids"):
         accelerated.require_deployable(trust_clients=True)
     assert INFO.gaussian(accelerated) is None
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rounds": 0}, "rounds=0"),
-        ({"step_size": 100.0}, "step_size=100"),
-        ({"regularisation": -1.0}, "regularisation=-1"),
-        ({"solver": "newton"}, "solver='newton'"),
-        ({"solver": "agd", "step_size": 0.1}, "no step_size"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_by_name(options, message):
-    with pytest.raises(ConfigError, match=message):
-        INFO.plan(PROBLEM, PRIVACY, INFO.options(**options), "calibrated", 7)
-
-
-def test_losses_that_are_not_convex_and_smooth_are_refused():
-    with pytest.raises(Infeasible, match="convex"):
-        INFO.plan(replace(PROBLEM, smoothness=None), PRIVACY, INFO.options(), "calibrated", 7)
 
 
 def tampered(name):

@@ -8,7 +8,7 @@ import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.groups import noise_factor
@@ -106,15 +106,6 @@ def test_a_median_of_hostile_sums_is_a_number_on_every_machine() -> None:
     sums = BothServers(Quadratic(), plan, b"5").ask(question)
     wild = np.full_like(sums.total, 2**63 - 2**40)
     assert np.isfinite(algorithm.model(algorithm.update(state, replace(sums, total=wild), noise).state)).all()
-
-
-def test_groups_without_two_servers_and_even_numbers_of_groups_are_refused() -> None:
-    for wrong in (replace(TWO, groups=1),):
-        for groups in (2, 0, 11):
-            with pytest.raises(ConfigError, match="groups"):
-                replace(wrong, groups=groups)
-    with pytest.raises(ConfigError, match="groups"):
-        replace(PRIVACY, groups=3)
 
 
 def test_rounds_of_fewer_users_than_groups_are_refused() -> None:

@@ -11,7 +11,6 @@ from quoron_client import ItemBatch, answer, average_loss
 from quoron_client.losses import Softmax
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import method
@@ -136,12 +135,6 @@ def test_classes_that_are_far_from_even_are_stepped_among_as_before(monkeypatch)
     assert not state.alike
     monkeypatch.setattr(method, "EVEN", 0.0)
     assert ended(batch, plan_of(batch, 6, items=1)).alike
-
-
-def test_more_classes_than_curvatures_are_kept_for_are_refused_by_name():
-    batch = ItemBatch(np.zeros((10**6, 1)), np.zeros(10**6), np.arange(10**6 + 1))
-    with pytest.raises(Infeasible, match="1,001 predictions"):
-        plan_of(batch, classes=1_001)
 
 
 class TestContrasts:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from scipy import optimize
 
 from problems import problem_of
@@ -12,7 +11,6 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers
 from quoron_client.protocol.smoothing import Moreau
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy
@@ -77,11 +75,3 @@ def test_an_envelope_of_at_most_one_leaves_the_gradient_at_the_start_as_it_is():
     for width in (0.05, 1.0):
         smooth = answer(loss, batch, replace(start, smoothing=Moreau(width))).values
         np.testing.assert_array_equal(smooth, answer(loss, batch, start).values)
-
-
-@pytest.mark.parametrize(
-    ("loss", "smoothing"), [("hinge", 1.5), ("hinge", 0.0), ("smoothed_hinge", 0.5), ("logistic", 0.5)]
-)
-def test_a_smoothing_that_is_not_for_the_loss_is_refused(loss, smoothing):
-    with pytest.raises(ConfigError, match=r"options\.smoothing"):
-        plan_of(table(signs=True), make_loss(loss), smoothing=smoothing)

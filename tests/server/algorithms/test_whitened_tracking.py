@@ -10,7 +10,6 @@ from problems import problem_of
 from quoron_client import ItemBatch, answer, average_loss, make_loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.estimates import (
@@ -185,10 +184,6 @@ def test_labels_that_fill_little_of_their_declared_range_are_voted_on_by_how_far
 
 
 class TestPlans:
-    def test_an_attendance_out_of_range_is_refused_by_name(self):
-        with pytest.raises(ConfigError, match="attendance"):
-            plan_of(table(), attendance=0.0)
-
     def test_more_than_a_few_declared_hostile_users_make_it_clip_more(self):
         plan = plan_of(table())
         few, more = (replace(plan.problem.beliefs, hostile_share=share) for share in (0.02, 0.03))

@@ -18,6 +18,8 @@ def require_clip(
     clip_norm: float, sensitivity: float, divisor: int, adaptive: AdaptiveClip | None, adjacency: Adjacency
 ) -> None:
     """One round's clip, fixed divisor, sensitivity and shares agree: VerificationError if not."""
+    if divisor < 1:
+        raise VerificationError(f"Expected a clip over at least one user, got {divisor}.")
     needed = moved.rows(1.0 if adaptive else clip_norm, divisor, adjacency)
     if not sensitivity >= needed * (1 - 1e-12):
         raise VerificationError(f"Expected sensitivity >= {needed} of a clip over {divisor} users, got {sensitivity}.")
