@@ -28,6 +28,7 @@ import quoron
 from contracts import doors, scenes
 from golden.constants import PROBLEMS as CONSTANTS
 from golden.constants import constants
+from golden.mechanisms import MECHANISMS, mechanisms
 from golden.plain import plain
 from golden.releases import RELEASES, releases
 from golden.verdicts import SLOW, options, verdicts
@@ -263,6 +264,7 @@ RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tupl
     "plans": (tuple(PLANNED), plans),
     "constants": (tuple(CONSTANTS), constants),
     "guarantees": (VARIANTS, guarantees),
+    "mechanisms": (tuple(MECHANISMS), mechanisms),
     "verdicts": (tuple(name for name in VARIANTS if name not in SLOW), verdicts),
     "options": (tuple(ALGORITHMS), options),
     "runs": (VARIANTS, runs),

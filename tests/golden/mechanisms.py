@@ -1,0 +1,319 @@
+"""What the parts of `quoron_privacy` say of themselves: accounts, prices, counts, learnt means, tests and filters."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from golden.plain import plain
+from quoron_privacy import local
+from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, stages, subsampling
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.counts import bought, estimates, facts, held_out, quorum, table_health, votes, windows
+from quoron_privacy.counts.spread import Spread, thirds
+from quoron_privacy.means import learnt_interval, learnt_radii, private_range, rotation, truncated_mean
+from quoron_privacy.means.learnt_mean import LearntMean, enough_users
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.release import Adjacency, sum_bits
+from quoron_privacy.robust import above_threshold, coordinate_median, laplace_test, lottery, robust_mean
+from quoron_privacy.robust import subsampled_lottery as sampled
+from quoron_privacy.robust.filter import concentration, cutoff, decisions, outlier_filter, score_bounds, soft_filter
+from quoron_privacy.selection.price import Selection
+from quoron_privacy.selection.trials import Trials
+
+EPSILONS = (0.1, 1.0, 4.0)
+ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
+LATTICES = "gaussian", "sampled, there or not", "approximate", "gaussian and choices"
+SEARCHES = (Trials.poisson(5.0), Trials.negative_binomial(10.0), Trials.fixed(3), Trials.uniform(4))
+
+
+def _drawn() -> Any:
+    return np.random.Generator(np.random.Philox(key=11))
+
+
+def _pairs() -> Mapping[str, Pair]:
+    gaussian, sampled_ = Pair.gaussian(0.7), Pair.sampled(0.05, 0.9, 20, "replace-one")
+    return {
+        "gaussian": gaussian,
+        "sampled, replaced": sampled_,
+        "sampled, there or not": Pair.sampled(0.3, 0.5, 4, "zero-out"),
+        "items": Pair.items(0.2, 5, 3, 2.0, "replace-one"),
+        "a choice": Pair.response(0.5),
+        "approximate": Pair.approximate(0.5, 1e-7),
+        "gaussian and sampled": gaussian.and_(sampled_),
+        "gaussian and choices": gaussian.and_(Pair.response(0.2)).and_(Pair.response(0.1)),
+    }
+
+
+def _account(pair: Pair) -> Any:
+    return {
+        "delta": [(pair.delta(epsilon), pair.least_delta(epsilon)) for epsilon in EPSILONS],
+        "epsilon": [pair.epsilon(delta) for delta in (1e-3, 1e-6)],
+        "mu": pair.mu,
+    }
+
+
+def _lattice(pair: Pair) -> Any:
+    above, below = exports.lattice(pair), exports.lattice(pair, direction="optimistic")
+    return [len(above.laws), *(made.delta(epsilon) for made in (above, below) for epsilon in EPSILONS)]
+
+
+def _lifetime() -> Any:
+    limit = lifetime.Limit("everyone", 9.0, 1e-4, gaussian_share=0.5)
+    account, charges = limit.account(), []
+    for run in range(4):
+        mu = (None, 0.3, 0.4, 0.2)[run]
+        charge = lifetime.Charge(f"run {run}", "everyone", 0.7, 1e-6, mu, variation=0.0 if mu is None else 1e-12)
+        charges.append(charge)
+        account = account.after(charge)
+    spent = [lifetime.compose(charges, delta) for delta in (None, 1e-6, 1e-4)]
+    left = (
+        account.largest_epsilon(1e-6),
+        account.largest_epsilon(0.0, "zero-out"),
+        account.largest_delta,
+        account.largest_mu(1e-12),
+        account.largest_lost,
+    )
+    numbers = [float(number) if isinstance(number, Fraction) else number for number in left]
+    return [spent, numbers, account.words(), account.left_words()]
+
+
+def _searches() -> Any:
+    bases = (Pair.gaussian(0.4),), (Pair.gaussian(0.3), Pair.sampled(0.1, 0.5, 5, "replace-one"))
+    selections = [Selection(trials, pairs) for trials in SEARCHES for pairs in bases]
+    return [[each.epsilon(1e-6), each.trial_epsilon(1e-6), each.delta(2.0)] for each in selections]
+
+
+def _votes() -> Any:
+    made = []
+    for kind in ("laplace", "gaussian"):
+        for adjacency in ADJACENCIES:
+            more = {"adjacency": adjacency, "noise": kind}
+            known = votes.KnownBins(6, 3, 4.0, **more, at=1e-6)
+            hidden = votes.HiddenBins(3, 4.0, 40, **more, at=1e-6)
+            made.append([known.epsilon, known.delta, hidden.epsilon, hidden.delta, hidden.kept_from(0.99)])
+    return made
+
+
+def _spread(running: bool) -> Any:
+    spread = Spread.for_mu(users=5_000, groups=3, cells=8, mu=0.5, running=running)
+    draw = _drawn()
+    weights = np.sort(draw.integers(0, 400, (3, 8)), axis=None).reshape(3, 8) / 5_000.0
+    return [
+        [spread.scale, spread.effective_mu, spread.sensitivity],
+        [estimates.quantile_of(np.cumsum(row), share, spread) for row in weights for share in (0.1, 0.5, 0.9)],
+        estimates.count_of(0.3, users=5_000, scale=spread.scale),
+        estimates.mean_of(weights[0, :3], scale=spread.scale),
+        [estimates.needed("cells", groups=3, cells=8, unit=4.0, share=share) for share in (0.02, 0.5)],
+    ]
+
+
+def _places() -> Any:
+    return _drawn().integers(0, 60, (3, 2 * windows.ZERO + 1)).astype(float)
+
+
+def _interval() -> Any:
+    edges = learnt_interval.bins_around(1.0, 1000.0, 200.0)
+    draw = _drawn()
+    values = np.concatenate([draw.normal(3.0, 1.0, 2_000), draw.normal(400.0, 5.0, 40)])
+    shares = np.histogram(values, edges)[0] / len(values)
+    deviations = np.full(len(shares), 1e-3)
+    found = learnt_interval.interval_of(shares, deviations, edges, 1.0, 1.0)
+    narrow = learnt_interval.narrow_of(shares, edges, found, len(values), 1.0)
+    nodes = learnt_interval.nodes_of(found, 1000.0)
+    rows = learnt_interval.rows_of(values[:, None], found, narrow, nodes)
+    means = rows.mean(axis=0)
+    return [found, narrow, nodes, means, learnt_interval.combined(means, found, narrow, 1.0)]
+
+
+def _learnt() -> Any:
+    made = []
+    for dimension, far, spread in ((1, 0.0, None), (1, 900.0, 2.0), (4, 3.0, None), (4, 200.0, 5.0), (30, 50.0, None)):
+        draw = _drawn()
+        rows = draw.normal(far, 1.0, (4_000, dimension))
+        rows[:40] += 300.0
+        mean = LearntMean(4_000, dimension, 1e4, 1.5, spread)
+        noise = SeededNoise(5)
+        made.append(mean.release(rows, np.ones(4_000, bool), noise.stream("noise"), noise.stream("pairs")))
+    return [*made, [enough_users(d, mu, far=far) for d in (1, 8) for mu in (0.2, 2.0) for far in (False, True)]]
+
+
+def _filters() -> Any:
+    found = [
+        outlier_filter.calibrate(4.0, 1e-6, 3_000, 0.01, 60_000, adjacency=kind) for kind in ("replace-one", "zero-out")
+    ]
+    soft = soft_filter.calibrate(4.0, 1e-6, 1_500, 0.01, 60_000)
+    least = [outlier_filter.smallest_cohort(e, 1e-6, 0.01) for e in EPSILONS[1:]]
+    laws = [cutoff.cutoff_law(20, 0.2), cutoff.end_mass(20, 0.2)]
+    return [*found, soft, least, [soft_filter.smallest_cohort(e, 1e-6, 0.01) for e in EPSILONS[1:]], laws]
+
+
+def _decided(norm: str) -> Any:
+    rows = _drawn().normal(size=(700, 5))
+    rows[:9] += 40.0
+    view = score_bounds.observe(rows, norm)  # type: ignore[arg-type]
+    scores = concentration.cohort_scores(rows, np.ones(700, bool), 1.5, norm=norm)  # type: ignore[arg-type]
+    kept = scores > np.median(scores)
+    return [
+        concentration.score_summary(scores),
+        score_bounds.lower_bounds(rows, view, 1.5),
+        score_bounds.upper_bounds(view, 1.5),
+        decisions.filtered_mean(rows, kept),
+        soft_filter.suspicions(scores, cohort_size=700, slope=20.0, cutoff=0.6),
+        [concentration.score_error(size, 5) for size in (100, 10_000)],
+    ]
+
+
+def _tests() -> Any:
+    one, other = (lottery.calibrate(2.0, 1e-6, 2_000, kind=kind) for kind in ("weighted", "random"))
+    laplace = laplace_test.calibrate(2.0, 1e-6, 4_000)
+    series = above_threshold.calibrate(2.0, 1e-6, 2_000, releases=8)
+    few = sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10)
+    return [
+        [shot.noise_multiplier for shot in (one, other, laplace, series, few)],
+        [one.lottery.chance(share * 4_000_000 // 100) for share in (60, 90, 97, 99, 100)],
+        [laplace.test.chance(share * 16_000_000 // 100) for share in (60, 90, 97, 99, 100)],
+        [lottery.verify_one_shot(one, 2.0, 1e-6), lottery.verify_one_shot(other, 2.0, 1e-6)],
+        [laplace_test.verify_laplace_test(laplace, 2.0, 1e-6), laplace_test.smallest_cohort(2.0, 1e-6)],
+        [above_threshold.verify_above_threshold(series, 2.0, 1e-6), series.threshold],
+        [sampled.verify_subsampled(few, 2.0, 1e-6), sampled.subsampled_delta(few, 1.0)],
+        lottery.estimate(2.0, 1e-6, 2_000),
+    ]
+
+
+def _prefix() -> Any:
+    sizes: dict[str, Any] = {"rounds": 24, "sensitivity": 1.0, "mu": 0.5, "dimension": 3}
+    made = [PrefixNoise.for_mu(**sizes, factorisation=kind) for kind in ("blt", "sqrt-toeplitz", "tree", "independent")]
+    return [[noise.scale, noise.column_norm, noise.max_std, noise.rms_std] for noise in made]
+
+
+def _robust() -> Any:
+    sizes: dict[str, Any] = {"users": 9_000, "dimension": 4, "bound": 50.0, "spread": 1.0, "outliers": 0.01}
+    return robust_mean.calibrate(**sizes, epsilon=2.0, delta=1e-6)
+
+
+def _drawn_noise() -> Any:
+    stream = SeededNoise(9).stream("golden")
+    return [
+        stream.gaussian_steps(500),
+        [stream.laplace_steps(scale, 200) for scale in (0.7, 40.0, 1e6)],
+        stream.bernoulli(0.3, 100).astype(int),
+        stream.poisson_subset(1_000, 0.1),
+        stream.permutation(50),
+    ]
+
+
+MECHANISMS: Mapping[str, Callable[[], Any]] = {
+    "gdp": lambda: [
+        [gdp.delta_for(mu, e) for mu in (0.1, 1.0, 6.0) for e in EPSILONS],
+        [gdp.epsilon_for(mu, d) for mu in (0.1, 1.0, 6.0) for d in (1e-9, 1e-3)],
+        [gdp.mu_for(e, 1e-6) for e in EPSILONS],
+        [gdp.pure_mu(e) for e in EPSILONS],
+        [gdp.randomised_response_delta(1.0, 0.2, 7, mu) for mu in (0.0, 0.4)],
+    ],
+    "sampling": lambda: [
+        [subsampling.wor_epsilon(rate, 10, 0.8, 1e-6) for rate in (0.01, 0.5, 1.0)],
+        [subsampling.wor_round_mu(rate, 10, 1.0, 1e-6) for rate in (0.01, 0.5, 1.0)],
+        [subsampling.poisson_epsilon(0.1, 10, 0.8, 1e-6, kind) for kind in ADJACENCIES],
+        [item_sampling.ranking_mu(0.2, 5, 3, 2.0, kind) for kind in ADJACENCIES],
+        [item_sampling.ranking_multiplier(0.2, 5, 3, 0.7, kind) for kind in ADJACENCIES],
+        [stages.binomial(40, rate) for rate in (0.02, 0.6)],
+    ],
+    **{f"pair, {name}": (lambda pair=pair: _account(pair)) for name, pair in _pairs().items()},
+    **{f"lattice, {name}": (lambda name=name: _lattice(_pairs()[name])) for name in LATTICES},
+    "a lifetime": _lifetime,
+    "searches": _searches,
+    "votes": _votes,
+    "running counts": lambda: _spread(True),
+    "counts": lambda: _spread(False),
+    "weights of users": lambda: thirds(np.array([3, 0, 7, 1]), np.array([0.2, 0.9, 0.5, 1.0])),
+    "windows": lambda: [
+        made := windows.of_places(_places(), np.full(3, 2_000.0), 9.0),
+        windows.ranges(made),
+    ],
+    "facts": lambda: [
+        [facts.users_for_items(epsilon=e) for e in EPSILONS],
+        [facts.holders_of_category(epsilon=e, delta=1e-6, most_votes=many) for e in EPSILONS for many in (1, 4)],
+    ],
+    "purchases": lambda: [
+        [
+            bought.share_for(users=n, columns=5, names=2, epsilon=e, delta=1e-6)
+            for n in (2_000, 90_000)
+            for e in EPSILONS[1:]
+        ],
+        made := bought.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
+        [made.errors(columns=columns, names=names) for columns in (1, 5) for names in (0, 2)],
+        [made.threshold, made.charged, made.mu],
+    ],
+    "people held out": lambda: [
+        [
+            held_out.HeldOut.calibrate(users=400, classes=classes, epsilon=1.0, delta=1e-6, cap=cap)
+            for classes in (0, 2, 7)
+            for cap in (1, 9)
+        ],
+        [held_out.HeldMeans.calibrate(users=400, figures=figures, epsilon=1.0, delta=1e-6) for figures in (1, 6)],
+        [held_out.cells_for(signal) for signal in (1.0, 30.0, 900.0)],
+        [held_out.waves(8, 0.5).sum(axis=0), held_out.parts_told(4), held_out.items_told(), held_out.of_items(9)],
+    ],
+    "quorums": lambda: [
+        made := quorum.calibrate(0.5, 0.4, (900, 900, 800), participations=2, rest=quorum.rest(2.0, 1e-6, 0.4)),
+        quorum.chances(made, (900, 900, 800)),
+        quorum.exact(0.5, (900, 800), participations=1, rest=(2.0, 1e-6)),
+        [quorum.rest(e, 1e-6, 0.05 * e) for e in EPSILONS],
+        [quorum.spent_on(0.5, e, None) for e in EPSILONS],
+    ],
+    "table health": lambda: [
+        [table_health.share_for(users=n, columns=6, labels=2, mu=0.5) for n in (500, 90_000)],
+        made := table_health.TableHealth.for_mu(users=3_000, columns=6, labels=2, mu=0.2, share=0.05),
+        [made.errors, made.visible, made.threshold(0.1) if callable(made.threshold) else made.threshold],
+        [table_health.looked_at(n) for n in (100, 10**7)],
+    ],
+    "an interval": _interval,
+    "learnt means": _learnt,
+    "lengths": lambda: [
+        [learnt_radii.shells_of(2.0, 1e4, d) for d in (1, 30)],
+        [learnt_radii.reach(3.0, 10.0, 0.2, d) for d in (1, 30)],
+        learnt_radii.edges_of(2.0, 1e4),
+        learnt_radii.stands_out(np.array([0.1, 1.0, 50.0]), np.array([1e-3, 1e-3, 1e-2]), 12),
+        learnt_radii.turned(np.array([0.5, 3.0, 900.0]), 2.0, 50.0),
+        learnt_radii.joined(0.2, 0.7),
+    ],
+    "private ranges": lambda: [
+        [private_range.bounded_range_mu(e) for e in EPSILONS],
+        [private_range.range_epsilon(users=n, bins=64, choices=128, failure=1e-3) for n in (2_000, 90_000)],
+        private_range.round_mu(epsilon=0.1, choices=8, gaussian_mu=0.5),
+        [
+            truncated_mean.calibrate(kind, users=9_000, dimension=4, bound=50.0, spread=1.0, mu=1.0)
+            for kind in ("none", "gaussian", "range")
+        ],
+        rotation.coordinate_bound(2.0, dimension=12, rows=900, failure=1e-3),
+    ],
+    "local reports": lambda: [
+        [local.group_size(epsilon=e, bins=16, failure=1e-3) for e in EPSILONS],
+        [local.vector_delta(radius=1.0, scale=3.0, dimension=5, epsilon=e) for e in EPSILONS],
+        [local.second_message_mu(range_epsilon=0.3, epsilon=e, delta=1e-6) for e in EPSILONS[1:]],
+        [local.bits_epsilon(flips) for flips in (1, 10**6, 10**9)],
+    ],
+    "prefix sums": _prefix,
+    "filters": _filters,
+    "scores in l2": lambda: _decided("l2"),
+    "scores in linf": lambda: _decided("linf"),
+    "tests of outliers": _tests,
+    "a robust mean": _robust,
+    "medians": lambda: [
+        made := coordinate_median.calibrate(4.0, 1e-6, 2_000, 0.01, 1.0),
+        coordinate_median.verify(made, 4.0, 1e-6),
+        coordinate_median.debiased_mean(_drawn().normal(size=(60, 3)), 9, 0.5),
+    ],
+    "samplers": _drawn_noise,
+    "bits of sums": lambda: [sum_bits(*sizes) for sizes in ((1, 1), (60, 1), (300, 300), (10**6, 10**9))],
+}
+
+
+def mechanisms(_: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """All numbers of a part."""
+    yield name, json.loads(json.dumps(plain(MECHANISMS[name]())))
