@@ -1,6 +1,5 @@
 """Second moments of more users than are held at once: the same bits, however often and from wherever they are seen."""
 
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -16,9 +15,8 @@ from quoron.sharding.shard import Settings, opened
 from quoron.simulation import again
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Question
 from quoron_client.protocol.whitened import MomentAndGradient
-from quoron_privacy.means import free_presence
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy
@@ -114,21 +112,3 @@ def test_a_run_on_blocks_is_the_run_on_rows_bit_for_bit(request: Any) -> None:
     request.getfixturevalue("held_in_blocks")
     assert np.array_equal(model(InlineEngine(people())), held)
     assert np.linalg.norm(held) > 0
-
-
-def test_a_run_holds_one_block_at_a_time(held_in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks: list[weakref.ref[Any]] = []
-    most, honest = [], InlineEngine.rows
-
-    def watched(self: InlineEngine, question: Question) -> Answers:
-        most.append(sum(block() is not None for block in blocks))
-        answers = honest(self, question)
-        if isinstance(question.task, MomentAndGradient):
-            blocks.append(weakref.ref(answers.values))
-        return answers
-
-    monkeypatch.setattr(InlineEngine, "rows", watched)
-    monkeypatch.setattr(free_presence, "BLOCK", 60)
-    model(InlineEngine(people()))
-    assert len(blocks) > 5 * USERS / 7
-    assert max(most) <= 2

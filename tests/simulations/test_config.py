@@ -9,38 +9,19 @@ from hypothesis import strategies as st
 from quoron import config as configs
 from quoron import toml_text
 from quoron.cli.app import invoke
-from quoron.config import Config, TableSection
+from quoron.config import Config
 from quoron.presets import presets
-from quoron.sources import resolve
 from quoron_privacy.errors import ConfigError
 
 TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'
 
 WRONG = [
     ("population.usres=3", "Unknown key population.usres; did you mean population.users?"),
-    ("algoritm.name='x'", "Unknown key algoritm; did you mean algorithm?"),
-    ("population.users='many'", "Expected population.users to be an integer, got population.users='many'."),
-    ("population.users=0", "Expected population.users >= 1, got population.users=0."),
-    ("population.users=true", "Expected population.users to be an integer, got population.users=True."),
-    ("population.users=2.5", "Expected population.users to be an integer, got population.users=2.5."),
-    ("population=3", "Expected population to be a table, got population=3."),
-    ("population.kind=tabel", "one of 'synthetic', 'table', 'flights', 'cube', got population.kind='tabel'."),
     ("population={kind='table', user='who'}", "Missing key population.path ("),
     (TABLE % "numeric={a=[3, 1]}", "with low < high for numeric column 'a'"),
     ("privacy.epsilon=0", "Expected privacy.epsilon > 0, got privacy.epsilon=0."),
-    ("privacy.epsilon=-1.5", "Expected privacy.epsilon > 0, got privacy.epsilon=-1.5."),
-    ("privacy.epsilon=inf", "Expected privacy.epsilon to be finite, got privacy.epsilon=inf."),
     ("privacy.epsilon=nan", "Expected privacy.epsilon"),
-    ("privacy.delta=1.0", "Expected privacy.delta < 1, got privacy.delta=1.0."),
-    ("privacy.delta=0.0", "Expected privacy.delta > 0, got privacy.delta=0.0."),
-    ("loss.name=logit", "Expected loss.name to be 'auto', 'logistic',"),
     ("problem.user_smoothness=itme", "to be 'item', 'isotropic' or a number > 0, got problem.user_smoothness='itme'."),
-    ("problem.user_smoothness=-1", "to be 'item', 'isotropic' or a number > 0, got problem.user_smoothness=-1."),
-    ("algorithm.options=3", "Expected algorithm.options to be a table, got algorithm.options=3."),
-    ("budget.rounds=0", "Expected budget.rounds >= 1, got budget.rounds=0."),
-    ("run.seed=-1", "Expected run.seed >= 0, got run.seed=-1."),
-    ("run.simulation_seed=-1", "Expected run.simulation_seed >= 0, got run.simulation_seed=-1."),
-    ("epsilon", "Expected key=value, such as privacy.epsilon=2, got 'epsilon'."),
     ("algorithm.options={rounds=3", "Expected a dotted key, '=' and a TOML value"),
     ("=3", "Expected key=value, such as privacy.epsilon=2, got '=3'."),
 ]
@@ -54,35 +35,10 @@ def test_a_wrong_key_or_value_is_named_with_its_fix(setting: str, message: str) 
     assert "pydantic" not in str(caught.value)
 
 
-def test_everything_wrong_is_told_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
-        configs.parse("[privacy]\nepsilon = -1\ndelta = 2.0\n")
-    assert "privacy.epsilon" in str(caught.value)
-    assert "privacy.delta" in str(caught.value)
-
-
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "noise.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="UTF-8"):
         configs.read(tmp_path / "noise.toml")
-
-
-def test_a_table_path_is_relative_to_its_configuration_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text('[population]\nkind = "table"\npath = "rows.csv"\nuser = "who"\nlabel = "late"\n')
-    population = resolve(path)[0].population
-    assert isinstance(population, TableSection)
-    assert population.path == str(tmp_path / "rows.csv")
-
-
-def test_settings_lie_over_the_file_and_take_bare_words() -> None:
-    config = configs.parse(
-        "[privacy]\nepsilon = 1.0\n",
-        settings=["privacy.epsilon=3", "algorithm.name=sgd", "algorithm.options.rounds=5"],
-    )
-    assert config.privacy.epsilon == 3.0
-    assert config.algorithm.name == "sgd"
-    assert config.algorithm.options == {"rounds": 5}
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
@@ -125,9 +81,7 @@ def test_every_tree_survives_being_written_and_read(tree: dict[str, dict[str, ob
 
 DEEP = {
     "lists": "a = " + "[" * 5000 + "]" * 5000,
-    "lists that can be read": "a = " + "[" * 150 + "]" * 150,
     "inline tables": "a = " + "{x = " * 5000 + "1" + "}" * 5000,
-    "dotted keys": ".".join(["a"] * 5000) + " = 1",
     "a table's name": "[" + ".".join(["a"] * 3000) + "]\nx = 1",
 }
 

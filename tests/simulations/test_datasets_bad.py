@@ -30,13 +30,6 @@ class TestBadFiles:
     def items(self, folder: Path):
         return from_dataset(folder, RULES, user="who", loss=Logistic(), test_fraction=0.0).items(np.arange(10))
 
-    def test_a_truncated_file_is_named(self, tmp_path):
-        in_order(rows(60), tmp_path / "d")
-        path = tmp_path / "d" / "part-001.parquet"
-        path.write_bytes(path.read_bytes()[:-200])
-        with pytest.raises(DataError, match=r"'part-001.parquet' to be a whole Parquet file"):
-            self.items(tmp_path / "d")
-
     @pytest.mark.parametrize("column", ["a", "b", "sick"])
     def test_a_damaged_page_is_named_by_file_row_group_and_column(self, column, tmp_path):
         in_order(rows(400), tmp_path / "d")

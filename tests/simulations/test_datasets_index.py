@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from quoron.cli.app import invoke
-from quoron.datasets import _indexing
 from quoron.datasets.index import opened, renewed
 from quoron_privacy.errors import DataError
 from row_files import described, in_buckets, in_order, little, rows
@@ -34,28 +33,6 @@ class TestTheIndex:
         kept = [path for path in made.folder.iterdir() if path.is_file()]
         assert all(b"u000" not in path.read_bytes() for path in kept)
         assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
-
-    @pytest.mark.parametrize("calls", [1, 3, 5])
-    def test_goes_on_where_it_was_interrupted(self, calls, tmp_path, monkeypatch):
-        in_buckets(rows(300), tmp_path / "d")
-        done = _indexing._runs
-        read: list[int] = []
-
-        def dying(files, user, piece):
-            if len(read) == calls:
-                raise KeyboardInterrupt
-            read.append(piece.number)
-            return done(files, user, piece)
-
-        monkeypatch.setattr(_indexing, "_runs", dying)
-        with pytest.raises(KeyboardInterrupt):
-            opened(tmp_path / "d", "who")
-        monkeypatch.setattr(_indexing, "_runs", lambda *given: (read.append(given[2].number), done(*given))[1])
-        made = opened(tmp_path / "d", "who")
-        assert sorted(read) == list(range(len(made.pieces)))
-        monkeypatch.setattr(_indexing, "_runs", done)
-        in_buckets(rows(300), tmp_path / "whole")
-        np.testing.assert_array_equal(made.held(), opened(tmp_path / "whole", "who").held())
 
     def test_survives_a_kill(self, tmp_path):
         in_buckets(rows(300), tmp_path / "d")

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from quoron.cli.app import invoke
-from quoron.declare import VARIATION, declare
+from quoron.declare import declare
 from quoron.sections import Keep, Privacy
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -119,35 +119,6 @@ def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, m
     assert len(drawn) == len(set(drawn)) >= len(names) + 4
 
 
-class TestLedger:
-    @pytest.fixture
-    def ledger(self, tmp_path: Path) -> Path:
-        path = tmp_path / "people.sqlite"
-        with Database(f"sqlite:///{path}") as opened:
-            PopulationLedger(opened).limit("patients", epsilon=10.0, delta=1e-5)
-        return path
-
-    def charges(self, ledger: Path) -> list:
-        with Database(f"sqlite:///{ledger}") as opened:
-            return PopulationLedger(opened).charges("patients")
-
-    def test_everything_is_charged_once_and_again_when_released_again(self, ledger: Path) -> None:
-        asked = {"items": True, "user": "who", "group": "patients", "ledger": str(ledger)}
-        declare(frame(), **said(categorical=["ward"], epsilon=2.0, delta=1e-6, **asked))
-        only = declare(frame(), **said(epsilon=3.0, **asked))
-        first, second = self.charges(ledger)
-        assert (first.epsilon, first.delta, first.mu) == (2.0, 1e-6, None)
-        assert (second.epsilon, second.delta, second.mu, second.variation) == (3.0, 0.0, only.mu, VARIATION)
-        assert first.run != second.run
-
-    def test_what_the_limit_leaves_no_room_for_is_not_released(self, ledger: Path) -> None:
-        with pytest.raises(BudgetExceeded, match="patients"):
-            declare(
-                frame(), items=True, user="who", privacy=Privacy(10.5), keep=Keep(group="patients", ledger=str(ledger))
-            )
-        assert self.charges(ledger) == []
-
-
 def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = rows_of(tmp_path / "visits.csv")
     options = ["--epsilon", "8", "--numeric", "delay,height", "--categorical", "ward", "--categorical", "code"]
@@ -182,8 +153,6 @@ def accepted(value: object) -> None:
         ({}, "Expected items, columns that are numeric, dates or categorical"),
         ({"numeric": ["delay"], "categorical": ["delay"]}, "each once"),
         ({"items": True, "epsilon": 0.0}, "Expected epsilon in"),
-        ({"categorical": ["ward"], "delta": 1.0}, "Expected delta in"),
-        ({"items": True, "most_below": 1.0}, "Expected a share of users"),
     ],
 )
 def test_bad_requests_are_refused_by_name(asked: dict, words: str) -> None:

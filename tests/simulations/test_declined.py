@@ -118,18 +118,3 @@ def test_what_is_said_would_do_does() -> None:
     assert specify(configs.parse(TABLE), run="trial", users=int(users.replace(",", "")), seconds=60.0)
     more = TABLE.replace("epsilon = 1.0", f"epsilon = {1.02 * float(times)}")
     assert specify(configs.parse(more), run="trial", users=USERS, seconds=60.0)
-
-
-def test_of_a_table_that_nobody_declared_what_buying_leaves_is_counted() -> None:
-    """The same table with less for declarations is planned, as it is where all is declared."""
-    draw = np.random.Generator(np.random.Philox(2))
-    names = [f"x{column}" for column in range(200)]
-    table = pd.DataFrame(draw.normal(size=(1_100, 200)), columns=names).assign(ill=True, who=range(1_100))
-
-    def planned(*settings: str) -> str:
-        given = ["privacy.delta=1e-4", *settings]
-        return quoron.plan_training(table, user="who", label="ill", epsilon=1.0, settings=given).plan.algorithm
-
-    assert planned("train.buying=0.3") == "whitened-tracking"
-    with pytest.raises(Infeasible, match=WORDS):
-        planned("train.buying=0.9")

@@ -1,8 +1,6 @@
 """Files of text, however they are written, at every door: the same users, items and predictions."""
 
 import gzip
-import io
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +10,6 @@ import pytest
 
 import quoron
 from quoron import config as configs
-from quoron.cli.app import invoke
-from quoron.declare import declare
-from quoron.model import Model
-from quoron.sections import Privacy
-from quoron.simulation.run import fingerprint
-from quoron.simulation.scene import encoding_of, loss_of
 from quoron.training.table import hold
 from quoron_privacy.errors import ConfigError, DataError
 
@@ -69,38 +61,6 @@ def written(name: str, folder: Path) -> tuple[Path, configs.Config]:
     write, more = WAYS[name]
     write(frame(), folder / name)
     return folder / name, configs.parse(CONFIG.format(path=name, more=more))
-
-
-@pytest.mark.parametrize("name", WAYS)
-class TestOfAnyWay:
-    def test_items_are_the_same(self, name: str, tmp_path: Path) -> None:
-        _, config = written(name, tmp_path)
-        _, plain = written("plain.csv", tmp_path)
-        found, wanted = hold(config, tmp_path), hold(plain, tmp_path)
-        assert found.declared.users == wanted.declared.users == 100
-        for each in ("features", "labels", "offsets"):
-            np.testing.assert_array_equal(getattr(found.items(), each), getattr(wanted.items(), each))
-        assert len(fingerprint(config, tmp_path)) == 64
-
-    def test_predictions_and_declarations_are_the_same_at_the_command_line(
-        self, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        path, config = written(name, tmp_path)
-        section, loss = config.population, loss_of(config.loss)
-        assert isinstance(section, configs.TableSection)
-        model = Model(np.array([1.0, -2.0, 0.5, 0.1]), encoding_of(section, loss), loss, None)
-        model.save(tmp_path / "model.json")
-        options = [each for key, value in section.dialect.declared().items() for each in (f"--{key}", value)]
-        assert invoke(["predict", str(tmp_path / "model.json"), str(path), "--scores", *options]) == 0
-        said = pd.read_csv(io.StringIO(capsys.readouterr().out))
-        np.testing.assert_array_equal(said["sick"], model.predict(frame()))
-        asked = {"user": "who", "privacy": Privacy(20.0, 1e-6, simulation_seed=1), "categorical": ["ward"]}
-        declared = declare(quoron.opened(path, **section.dialect.declared()), **asked)
-        plain = declare(frame(), **asked)
-        assert declared.declared == plain.declared
-        told = tomllib.loads(declared.toml())["population"]
-        assert told["path"] == str(path)
-        assert section.dialect.declared().items() <= told.items()
 
 
 class TestADialect:

@@ -3,14 +3,10 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from quoron.populations import Outliers, PublicKnowledge, Synthetic
-from quoron.populations.table import Numeric, from_table
 from quoron.simulation.inline import InlineEngine
-from quoron_client import average_gradient
-from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
@@ -206,16 +202,3 @@ def test_sums_made_with_the_gradients_are_those_of_the_rows(kind, centre):
                 np.testing.assert_array_equal(found.total, expected.total)
                 np.testing.assert_array_equal(found.cells, expected.cells)
                 assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
-
-
-def test_items_that_break_their_bounds_are_brought_within_them_once_for_a_table():
-    rows = pd.DataFrame({"who": np.repeat(np.arange(40), 3), "x": np.linspace(-1, 1, 120), "y": np.arange(120) % 2})
-    table = from_table(rows, user="who", label="y", features=(Numeric("x", -1, 1),), test_fraction=0.0)
-    long = replace(table, training=replace(table.training, features=3 * table.training.features))
-    point = np.full((1, table.dimension), 0.3)
-    question = gradients(np.arange(40), point)
-    copied = bounded(long.items(np.arange(40)), long.loss)
-    expected = average_gradient(long.loss, copied, question.task)
-    np.testing.assert_array_equal(InlineEngine(long).ask(question).values, expected)
-    assert table.held is table.held
-    assert np.shares_memory(table.held.features, table.training.features)

@@ -11,8 +11,6 @@ import sklearn
 from joblib.externals.loky import get_reusable_executor
 from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 from quoron.sklearn import (
@@ -72,14 +70,6 @@ def test_every_check_of_scikit_learn_passes(kind: Any) -> None:
     unusual = {each["check_name"] for each in found if each["status"] != "passed"}
     assert len(found) > 45
     assert unusual <= {*other, "check_array_api_input"}  # skipped, but where SCIPY_ARRAY_API is set
-
-
-def test_groups_are_routed_unless_somebody_says_otherwise(routing: None) -> None:
-    piped = make_pipeline(FunctionTransformer(), classifier()).fit(X, Y, groups=USERS)
-    assert piped[-1].plan_.problem.users == 40
-    assert classifier().get_metadata_routing().fit.requests == {"groups": True, "sample_weight": None}
-    asked = classifier().set_fit_request(groups="whose")
-    assert make_pipeline(asked).fit(X, Y, whose=USERS)[-1].plan_.problem.users == 40
 
 
 def test_fits_in_parallel_are_all_charged_to_one_ledger(ledger: Path) -> None:

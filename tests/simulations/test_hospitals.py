@@ -9,7 +9,6 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.sections import Keep
 from quoron.training.hospitals import write_hospitals
-from quoron_privacy.errors import ConfigError
 
 
 def test_a_hospital_is_the_same_whatever_others_there_are(tmp_path: Path) -> None:
@@ -38,13 +37,3 @@ def test_the_command_writes_a_run_that_learns_something(
     assert result.summary.silos["silos"] == 3
     assert result.summary.excess_risk is not None
     assert result.summary.excess_risk < 0.1 * float(result.summary.excess_risk_initial or 0.0)
-
-
-def test_wrong_numbers_and_files_that_are_there_are_refused(tmp_path: Path) -> None:
-    write_hospitals(tmp_path, hospitals=1, patients=2)
-    with pytest.raises(ConfigError, match="Choose another folder"):
-        write_hospitals(tmp_path, hospitals=1, patients=2)
-    for wrong in ({"hospitals": 0}, {"patients": 0}, {"seed": -1}):
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            write_hospitals(tmp_path / "no", **wrong)
-    assert invoke(["example", "scorecard", "--hospitals", "4"]) == 2

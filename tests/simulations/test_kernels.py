@@ -85,13 +85,6 @@ class TestBesideAPlan:
         found = python.with_name("python.started")
         return found.read_text().splitlines() if found.exists() else []
 
-    def test_first_use_has_the_other_processes_done_at_the_end(self, python: Path) -> None:
-        with first_use.rounds_compiled_meanwhile():
-            pass
-        assert sorted(self.started(python)) == [
-            f"-m quoron.simulation.first_use {part}" for part in sorted(first_use.PARTS)
-        ]
-
     def test_they_end_with_a_plan_that_fails(self, python: Path) -> None:
         python.write_text("#!/bin/sh\nexec tail -f /dev/null\n")  # for ever
         with pytest.raises(ValueError, match="no such plan"), first_use.rounds_compiled_meanwhile():

@@ -8,22 +8,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import quoron
 from quoron import config as configs
-from quoron.datasets.population import from_dataset
 from quoron.declare import declare
-from quoron.populations import DateNumber, DatePart, Hashed, Numeric, from_table
 from quoron.sections import Privacy
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.table_columns import read
-from quoron.training.table import hold
-from quoron_client.data import fused
-from quoron_client.data.declared import check_types
 from quoron_client.data.encoding import Encoding
-from quoron_client.losses import Logistic
 from quoron_privacy.errors import ConfigError, DataError
-from said import said
 
 USERS = 400
 COLUMNS: dict[str, Any] = {
@@ -99,21 +91,6 @@ def rules(given: configs.Config) -> Encoding:
 
 
 class TestAConfiguration:
-    def test_means_the_features_of_its_words(self, place: Path) -> None:
-        frame().to_csv(place / "v.csv", index=False)
-        given = config("v.csv", place)
-        assert rules(given).features == (
-            *(Numeric("age", 0, 100), Numeric("x1", 0, 1), Numeric("x2", 0, 1), Hashed("code", 8)),
-            *(
-                DatePart("admitted", "weekday"),
-                DatePart("admitted", "hour"),
-                DateNumber("admitted", "year", 2020, 2025),
-            ),
-            *(DateNumber("admitted", "days", 0, 2191, "2020-01-01"), DatePart("born", "month")),
-        )
-        assert configs.parse(given.as_toml()) == given
-        assert with_columns(given, place) == given
-
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
@@ -122,20 +99,12 @@ class TestAConfiguration:
                 "",
                 r"the range or the values of every column that is a feature, got none of age, x",
             ),
-            ("age = [0, 100],", "age = [0, 100], size = [0, 1],", "ranges of columns that are numeric, got 'size'"),
             ("age = [0, 100],", "age = [100, 0],", "low < high for numeric column 'age'"),
-            ("age = [0, 100],", "age = [0],", r"population\.numeric\.age to have 2 entries"),
-            ('numeric = ["age", "x*"]', "", r"ranges of columns that are numeric, got 'age'"),
             ("code = 8", "code = 1", r"population\.hashed\.code >= 2"),
-            ("code = 8", "code = 8, age = 9", "every feature once, got 'age' twice"),
             ('["weekday", "hour"]', '["weekday", "minute"]', r"population\.dates\.admitted\.parts.* 'hour'"),
-            ('["weekday", "hour"]', '["hour", "hour"]', r"population\.dates\.admitted to have parts, each once"),
-            ('born = ["month"]', "born = []", r"population\.dates\.born to have parts, each once, or year, or days"),
             ("year = [2020, 2025]", "year = [2025, 2020]", "range low < high of the year of date 'admitted'"),
-            ("days = [2020-01-01, 2025-12-31]", "days = ['2020', '2025']", "a day such as '2007-01-31'"),
             ('dates.born = ["month"]', "dates.born = { parts = ['month'], zone = 'Mars' }", "a time zone such as"),
             ('"x_id*"', '"q*"', r"columns that 'q\*' excludes, got none in the table"),
-            ('"x_id*"', '"age"', "exclude that nobody declares, got 'age'"),
         ],
     )
     def test_that_cannot_be_meant_is_refused_with_its_key(self, old: str, new: str, message: str, place: Path) -> None:
@@ -144,65 +113,6 @@ class TestAConfiguration:
         assert old in text
         with pytest.raises(ConfigError, match=message):
             rules(with_columns(configs.parse(text.replace(old, new)), place)).check_meant("who")
-
-
-@pytest.mark.parametrize("kind", [pa.bool_(), pa.string(), pa.int8()])
-def test_true_and_false_are_numbers_categories_and_classes_of_any_type(kind: pa.DataType, place: Path) -> None:
-    given = configs.parse("""
-        [population]
-        kind = "table"
-        path = "v.csv"
-        user = "who"
-        label = "sick"
-        classes = [false, true]
-        numeric = { a = [0, 1] }
-        categorical = { b = [true, false], c = ["yes"] }
-    """)
-    found = rules(given)
-    assert Encoding.from_json(found.as_json()) == found
-    flags = pa.array([True, False, None]).cast(kind)
-    table = pa.table({"a": flags, "b": flags, "c": ["yes", "no", None], "sick": flags})
-    check_types(found, dict(zip(table.column_names, table.schema.types, strict=True)))
-    encoded = fused.encoded(found, table)
-    assert encoded.labels.tolist() == [1, -1, 0]
-    assert np.sign(encoded.features).tolist() == [[1, 1, 0, 1, 1], [-1, 0, 1, 0, 1], [0] * 5]
-
-
-class TestEveryDoor:
-    def test_has_the_same_items(self, place: Path) -> None:
-        """Of a file of text, of one of types, of a folder, a DataFrame and Arrow: bit for bit."""
-        table = frame()
-        table.to_csv(place / "v.csv", index=False)
-        table.to_parquet(place / "v.parquet")
-        (place / "folder").mkdir()
-        table.iloc[:300].to_parquet(place / "folder" / "a.parquet")
-        table.iloc[300:].to_parquet(place / "folder" / "b.parquet")
-        found = {}
-        for path in ("v.csv", "v.parquet"):
-            found[path] = hold(config(path, place), place).items()
-        given = config("v.csv", place)
-        for name, other in (
-            ("frame", table),
-            ("object", table.astype({"admitted": object})),
-            ("arrow", pa.table(table)),
-        ):
-            found[name] = hold(given, place, other).items()
-        more: dict[str, Any] = {"user": "who", "loss": Logistic(), "test_fraction": 0.0, "items_per_user": 2}
-        found["folder"] = from_dataset(place / "folder", rules(given), **more).items(np.arange(USERS))
-        expected = found["v.parquet"]
-        assert expected.features.shape[1] == 3 + 8 + 7 + 24 + 2 + 12 + 1
-        for name, items in found.items():
-            assert np.array_equal(np.asarray(items.features), np.asarray(expected.features)), name
-            assert np.array_equal(np.asarray(items.labels), np.asarray(expected.labels)), name
-
-    def test_of_simulations_and_of_populations(self, place: Path) -> None:
-        done = quoron.simulate(frame(), **said(**COLUMNS, epsilon=8.0, delta=1e-5, algorithm="one-pass-dp-sgd"))
-        assert isinstance(done.config.population, configs.TableSection)
-        assert done.config.population.exclude == ()
-        crowd = from_table(
-            frame(), user="who", label="sick", features=(DatePart("admitted", "hour"), Hashed("code", 4))
-        )
-        assert crowd.dimension == 24 + 4 + 1
 
 
 class TestWhatNobodyDeclared:

@@ -18,7 +18,7 @@ from quoron.local import order as orders
 from quoron.local.faults import Faults, Kill, Slow
 from quoron.local.folder import Folder
 from quoron.local.launch import Local
-from quoron.local.order import MOST, Order, processes_for, reached
+from quoron.local.order import MOST, Order, reached
 from quoron.local.relay import Relay
 from quoron.network import Network
 from quoron.populations import Synthetic
@@ -29,8 +29,7 @@ from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import ConfigError, RunError, Unreachable
-from quoron_server.books.ledger import Ledger
+from quoron_privacy.errors import ConfigError, RunError
 from small_run import TOML
 
 
@@ -46,29 +45,10 @@ class TestOrders:
         assert order().words == "7 clients, 3 processes, up to 3 in each"
         assert order(processes=7).words == "7 clients, one process each"
 
-    def test_what_is_written_is_what_is_read(self) -> None:
-        given = order(corruption=(0, 2, 0, 0, 0, 0, 0), kills=("3@2",), slow="10%:2s", network="rtt=80ms")
-        assert Order.from_json(given.as_json()) == given
-
     @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": MOST + 1}, {"processes": 8}, {"kills": ("8@1",)}])
     def test_what_cannot_be_is_refused(self, wrong: dict[str, object]) -> None:
         with pytest.raises(ConfigError, match="Expected"):
             order(**wrong)
-
-    @pytest.mark.parametrize("clients", [1, 20, 200, 2000])
-    def test_too_little_memory_is_refused_with_what_would_do(self, clients: int) -> None:
-        """But not to a run that was let in when it began."""
-        with pytest.raises(ConfigError, match="MiB of free memory for") as refused:
-            processes_for(clients, 400 << 20)
-        enough = int(str(refused.value).split()[1].replace(",", "")) << 20
-        assert processes_for(clients, enough) == 1
-        assert processes_for(clients, 400 << 20, resumed=True) == 1
-        with pytest.raises(ConfigError, match="--workers 1") as refused:
-            processes_for(clients, enough - (4 << 20))
-        if clients > 1:
-            fewer = int(str(refused.value).split("--clients ")[1].split(",")[0])
-            assert 0 < fewer < clients
-            assert processes_for(fewer, enough - (4 << 20)) >= 1
 
     @pytest.mark.parametrize(
         ("listen", "where"),
@@ -213,33 +193,6 @@ class Stage:
         monkeypatch.setattr(engine, "time", self)
         monkeypatch.setattr(engine, "specification", lambda _: self)
         engine._carry_out(self, None, ())  # type: ignore[arg-type]
-
-
-class TestACoordinatorThatIsAway:
-    DEAD, AWAITS, END = Unreachable("Cannot reach it."), {"kind": "awaits"}, {"kind": "ended", "how": "complete"}
-
-    def test_is_gone_after_so_many_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stage = Stage("submitted", self.AWAITS, 500.0, self.DEAD)
-        with pytest.raises(RunError, match=r"away for 120 s\. Cannot reach it"):
-            stage.carry_out(monkeypatch)
-        assert 619 < stage.now < 622
-
-
-def test_a_ledger_that_takes_over_another_is_the_other(tmp_path: Path) -> None:
-    done = quoron.simulate(parse(TOML), keep=Keep(tmp_path / "one"))
-    prepared = runs.prepare(done.config, tmp_path)
-    other = RunFolder(tmp_path / "two")
-    other.path.mkdir()
-    assert not runs.begin(prepared, other)
-    with Ledger.open(tmp_path / "one" / "ledger.sqlite") as ledger:
-        taken = runs.taken_over(prepared, other, ledger)
-        with Ledger.open(other.ledger) as mine:
-            assert mine.events() == ledger.events()
-            assert mine.releases() == ledger.releases()
-            assert mine.spent() == ledger.spent()
-    np.testing.assert_array_equal(taken.model, done.model)
-    assert runs.begin(prepared, other), "it is complete, for whoever resumes it"
-    assert other.rounds() == RunFolder(tmp_path / "one").rounds()
 
 
 def test_only_the_engine_service_has_clients_and_faults() -> None:

@@ -1,28 +1,23 @@
 """A federation on this machine: its folder, and the processes that hold it."""
 
 import asyncio
-import fcntl
 import json
 import os
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 
 from quoron.local import folder as folders
-from quoron.local import keeper, kept, launch, programs
-from quoron.local.folder import HOSTS, MARK, ORDER, PASSING, RUNNING, Folder, passing, sweep
+from quoron.local import keeper, launch, programs
+from quoron.local.folder import MARK, PASSING, RUNNING, Folder, sweep
 from quoron.local.launch import Local
 from quoron.local.order import Order
 from quoron_privacy.errors import DataError, RunError
-from quoron_server.service.certificates import load_certificate
 
 ORDERED = Order(clients=7, processes=3, listen="127.0.0.1:1", control="127.0.0.1:2")
 
@@ -51,19 +46,6 @@ class TestFolder:
                 path.suffix != ".key" and path.name not in ("key.pem", "token")
             ) or path.stat().st_mode & 0o077 == 0, path
 
-    def test_the_coordinators_certificate_is_for_where_it_listens_too(self, tmp_path: Path) -> None:
-        folder = Folder(tmp_path / "f")
-        folder.make(1)
-        mine = folder.coordinator / "certificate.pem"
-        before, key = mine.read_bytes(), (folder.coordinator / "key.pem").read_bytes()
-        folder.reached_at("127.0.0.1", "localhost")
-        assert mine.read_bytes() == before
-        folder.reached_at("::1", "example.org")
-        folder.make(1)
-        names = load_certificate(mine).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        assert {str(each.value) for each in names} == {*HOSTS, "::1", "example.org"}
-        assert (folder.coordinator / "key.pem").read_bytes() == key
-
     def test_a_folder_is_held_by_one(self, tmp_path: Path) -> None:
         folder = Folder(tmp_path)
         assert not folder.runs
@@ -73,20 +55,6 @@ class TestFolder:
             with folder.held() as second:
                 assert second is None
         assert not folder.runs
-
-    def test_whoever_looks_keeps_nobody_from_a_folder(self, tmp_path: Path) -> None:
-        folder, looked = Folder(tmp_path), threading.Event()
-        with folder.held():
-            pass
-        with open(tmp_path / ".lock", "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)  # as `runs` does for a moment
-            assert not folder.runs, "two who look at once do not see each other"
-            end = threading.Timer(0.1, lambda: (looked.set(), fcntl.flock(file, fcntl.LOCK_UN)))
-            end.start()
-            with folder.held() as lock:
-                assert looked.is_set()
-                assert lock is not None
-            end.join()
 
     def test_a_number_of_a_federation_that_was_killed_is_nobodys_to_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,14 +80,6 @@ class TestFolder:
             assert launch.stop(folder)
         assert sent == [123456]
 
-    def test_one_that_starts_says_what_it_was_asked_for(self, tmp_path: Path) -> None:
-        folder = Folder(tmp_path)
-        assert not kept.status(folder.path)["running"]
-        with folder.held():
-            folder.write(ORDER, ORDERED.as_json())
-            told = kept.status(folder.path)
-        assert (told["here"], told["clients"], told["listen"], told["processes"]) == (0, 7, "127.0.0.1:1", 0)
-
     def test_what_is_kept_is_not_waited_for_though_nobody_is_told(self, tmp_path: Path) -> None:
         local = Local(Folder(tmp_path), ORDERED)
         with suppress(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
@@ -140,24 +100,6 @@ class TestSweeping:
             pass
         os.utime(path, (0, 0))
         return path
-
-    def test_removes_old_ones_that_nobody_holds(self, tmp_path: Path) -> None:
-        old, bare = self.old(tmp_path / f"{PASSING}one"), tmp_path / f"{PASSING}bare"
-        bare.mkdir()
-        (bare / MARK).touch()
-        os.utime(bare, (0, 0))
-        sweep(tmp_path)
-        assert not old.exists()
-        assert not bare.exists()
-
-    def test_removes_what_a_run_makes_for_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        made = passing()
-        sweep(tmp_path)
-        assert made.exists()
-        os.utime(made, (0, 0))
-        sweep(tmp_path)
-        assert not made.exists()
 
     def test_leaves_what_somebody_keeps_under_such_a_name(self, tmp_path: Path) -> None:
         stopped, bare = self.old(tmp_path / f"{PASSING}mine", marked=False), tmp_path / f"{PASSING}bare"

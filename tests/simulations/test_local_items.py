@@ -8,21 +8,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from federation.crowd import DIMENSION, items
-from quoron.config import TableSection, parse
+from quoron.config import parse
 from quoron.local import kept, people, rehearsal
 from quoron.local.folder import ITEMS, ORDER, RUN, Folder
 from quoron.local.items import load_items
 from quoron.local.order import Order
-from quoron.local.people import cut, give, give_tables, settle, silos_in
+from quoron.local.people import give, give_tables, settle, silos_in
 from quoron.local.programs import MADE
 from quoron.operate.submission import declared
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
-from quoron_client.federation.own_table import own_items
-from quoron_client.federation.terms import read_terms
 from quoron_privacy.errors import ConfigError
 from quoron_server.silos import Silos
-from quoron_server.specification import describe, make_plan
 from small_run import TOML
 
 TABLE = f"""
@@ -67,25 +64,6 @@ def table(tmp_path: Path) -> Path:
 
 
 class TestItems:
-    def test_a_split_table_holds_each_users_items_to_the_bit(self, table: Path, tmp_path: Path) -> None:
-        prepared, folder = runs.prepare(parse(TABLE), table), Folder(tmp_path / "f")
-        population = prepared.scene.population
-        for number in range(1, population.users + 1):
-            folder.client(number).mkdir(parents=True)
-        give(folder, prepared, table)
-        made = 0
-        for number in range(1, population.users + 1):
-            place = folder.client(number)
-            wanted = population.held.of(np.array([number - 1]))
-            if (place / MADE).exists():
-                made, found = made + 1, load_items(place / MADE)
-            else:
-                terms = read_terms("r", _description(prepared))
-                found = own_items(place / ITEMS, terms).batch
-                assert "who" not in pq.read_schema(place / ITEMS).names
-            assert _same(found, wanted)
-        assert made == 1, "whose rows cannot be used"
-
     def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
         prepared, folder = (
             runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path),
@@ -97,26 +75,6 @@ class TestItems:
         for number in (1, 7, 30):
             wanted = prepared.scene.population.items(np.array([number - 1]))
             assert _same(load_items(folder.client(number) / MADE), wanted)
-
-    def test_so_many_clients_are_the_first_users_by_name(self, table: Path) -> None:
-        config, frame = cut(parse(TABLE), table, None, 6)
-        assert isinstance(config.population, TableSection)
-        assert frame is not None
-        assert sorted(set(frame["who"].to_pylist())) == [f"person-{user:05d}" for user in range(8)]
-        assert runs.prepare(config, table, frame=frame).scene.population.users == 6
-        with pytest.raises(ConfigError, match="got 12"):
-            cut(parse(TABLE), table, None, 12)
-        assert cut(parse(TOML), table, None, 9)[0].population.users == 9
-
-    def test_tables_for_real_say_how_they_are_submitted(self, table: Path, tmp_path: Path) -> None:
-        for source, name in ((TABLE, "table"), (TOML, "made")):
-            folder = Folder(tmp_path / name)
-            for number in range(1, 9):
-                folder.client(number).mkdir(parents=True)
-            give_tables(folder, parse(source), table, 8)
-            told = parse((folder.path / RUN).read_text())
-            assert declared(told, 8).items_per_user == (4 if source is TABLE else 5)
-            assert pq.read_metadata(folder.client(8) / ITEMS).num_rows == (4 if source is TABLE else 5)
 
     @pytest.mark.parametrize("source", [TABLE, TOML])
     def test_started_again_everybody_keeps_their_items_and_only_new_clients_get_some(
@@ -137,15 +95,6 @@ class TestItems:
         fresh = _empty(tmp_path / "fresh", 9)
         give_tables(fresh, parse(source), table, 9)
         assert (fresh.client(9) / ITEMS).read_bytes() == (folder.client(9) / ITEMS).read_bytes()
-
-    @pytest.mark.parametrize("other", [TABLE, TOML])
-    def test_a_folder_is_of_one_source(self, other: str, table: Path, tmp_path: Path) -> None:
-        folder, first = _empty(tmp_path / "f", 3), parse(TOML, settings=("population.users=40",))
-        give_tables(folder, first, table, 3)
-        before = [path.read_bytes() for path in _items(folder)]
-        with pytest.raises(ConfigError, match="Leave the source away"):
-            give_tables(folder, parse(other), table, 3)
-        assert [path.read_bytes() for path in _items(folder)] == before
 
     @pytest.mark.parametrize("source", [TABLE, TOML])
     def test_too_many_clients_settle_on_nothing(self, source: str, table: Path, tmp_path: Path) -> None:
@@ -228,15 +177,6 @@ class TestItems:
             give_tables(folder, None, table, users + 1)
         with pytest.raises(ConfigError, match="Leave the source away"):
             give_tables(folder, parse(source), table, users)
-
-
-def _description(prepared: runs.Prepared) -> str:
-    import json
-
-    from quoron.local.engine import specification
-
-    wanted = specification(prepared).model_copy(update={"run": "r"})
-    return json.dumps(describe(wanted, make_plan(wanted)))
 
 
 def _same(one: ItemBatch, other: ItemBatch) -> bool:

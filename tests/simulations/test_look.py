@@ -18,10 +18,8 @@ from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.training import lifetime
-from quoron.training.result import no_better
 from quoron.training.table import hold
 from quoron_client.data.misfits import Tally
-from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.noise.sources import SecureNoise
@@ -59,19 +57,6 @@ def train(people: Any, out: Path, **more: Any) -> Any:
 def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
     found = people.age.map(lambda age: f"{age:.1f}")
     return people.assign(age=found.where(people.who >= USERS // 2, found.str.replace(".", ",")))
-
-
-def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
-    trained = train(people, tmp_path / "run")
-    with lifetime.opened(ledger) as kept:
-        (charge,) = kept.charges("everyone")
-    assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
-    assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
-    assert "table-health.md#h1" in trained.summary.statement
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        number, entry = own.releases()[0]
-    assert (number, entry.mechanism) == (-2, "table-health")
-    assert trained.plan["guarantee"]["health"]["share"] == 0.05
 
 
 @pytest.mark.parametrize(
@@ -281,21 +266,3 @@ def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(p
     (line, *_) = trained.health.lines
     assert abs(line.share - 0.25) < 6 * line.error < 0.25
     assert trained.plan["guarantee"]["health"]["adjacency"] == "zero-out"
-
-
-def test_that_nobody_is_better_off_with_the_model_is_said_by_the_vote_alone(people, ledger, tmp_path):
-    """Of what the method releases anyway. The noise of a good model's vote would have to be ten deviations long."""
-    trained = train(people, tmp_path / "run", algorithm="whitened-tracking", settings=[], epsilon=4.0)
-    assert not any("better off" in each for each in trained.summary.warnings)
-    error = 0.02
-
-    def said_of(change: float, *, accepted: bool = True) -> tuple[str, ...]:
-        return no_better([{"public": {}}, {"public": {"vote": change, "error": error, "accepted": accepted}}])
-
-    assert said_of(-3.1 * error) == ()
-    (said,) = said_of(-2.9 * error)
-    assert said.startswith("users are no better off with the model than with none, as far as the noise lets see: their")
-    assert "(± 0.0" in said
-    (said,) = said_of(2 * error, accepted=False)
-    assert "lets see, so it is zero: their mean loss" in said
-    assert no_better([]) == ()

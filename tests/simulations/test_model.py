@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import quoron
 from quoron.cli.app import invoke
 from quoron.model import Model
 from quoron_client.data.encoding import Encoding, read_label
@@ -45,12 +44,6 @@ def test_scores_are_coefficients_times_raw_columns(ages, weights):
     np.testing.assert_allclose(made.decision_function(rows), in_raw_units(made, rows), rtol=0, atol=2e-5)
 
 
-def test_a_regressions_predictions_are_coefficients_times_raw_columns_in_the_labels_units():
-    made = model(read_label("cost", label_range=(0, 4000)), make_loss("least_squares"))
-    np.testing.assert_allclose(made.predict(ROWS), in_raw_units(made, ROWS), rtol=1e-5)
-    assert 0 < made.predict(ROWS).mean() < 8000
-
-
 def test_a_margin_has_no_probabilities():
     with pytest.raises(UsageError, match="decision_function"):
         model(read_label("ill"), make_loss("smoothed_hinge")).predict_proba(ROWS)
@@ -69,24 +62,6 @@ def test_rows_that_cannot_be_used_are_refused_with_their_number():
         model(read_label("ill")).predict(rows)
     filled = model(read_label("ill"), missing="middle")
     assert filled.decision_function(rows)[1] == filled.decision_function(rows.assign(age=50.0))[1]
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        model(read_label("ill")),
-        model(read_label("cost > 15"), unit_rows=True),
-        model(read_label("r2", positive="Y"), missing="middle"),
-        model(read_label("cost", label_range=(0, 9)), make_loss("huber", threshold=0.5)),
-        model(read_label("state", classes=("a", "b")), features=(Numeric("age", 0, 9, (3.0, 5.0)),)),
-    ],
-)
-def test_a_saved_model_comes_back_the_same(made, tmp_path):
-    made.save(tmp_path / "model.json")
-    again = quoron.load(tmp_path / "model.json")
-    np.testing.assert_array_equal(again.weights, made.weights)
-    assert (again.encoding, again.loss, again.promise) == (made.encoding, made.loss, made.promise)
-    assert again.as_text() == made.as_text()
 
 
 def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):

@@ -3,7 +3,6 @@
 import json
 import tracemalloc
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -179,7 +178,7 @@ def test_a_small_file_takes_little_memory(name, tmp_path):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("levels", range(100, 1100, 50))
+@pytest.mark.parametrize("levels", [100, 500, 1000])
 def test_lists_of_any_depth_are_refused_by_name(levels, tmp_path):
     (tmp_path / "model.json").write_bytes(raw('"weights": [', '"weights": [' + deep(levels) + ", "))
     with pytest.raises(DataError, match=r"model\.json"):
@@ -226,18 +225,6 @@ def test_names_that_no_model_can_hold_are_refused_before_a_charge(control, tmp_p
     assert not (tmp_path / "lifetime.sqlite").exists()
     codes, names = row_kinds.codes(tables.read(table), "ward")
     assert [names[int(each)] for each in codes if each == each] == ["north", "north"]
-
-
-@pytest.mark.parametrize("promise", [PROMISE, None])
-def test_a_loaded_models_guarantee_is_told_as_stated_by_its_author(promise, tmp_path, capsys):
-    made = replace(model(), promise=promise)
-    made.save(tmp_path / "model.json")
-    (tmp_path / "t.csv").write_text("age,ward\n30,north\n")
-    assert invoke(["predict", str(tmp_path / "model.json"), str(tmp_path / "t.csv")]) == 0
-    said = capsys.readouterr()
-    stated = "guarantee, as stated by its author: protects every user" if promise else "author states no guarantee"
-    assert stated in said.err
-    assert said.out.startswith('"cost"\n')
 
 
 def test_whatever_stands_in_whichever_place_is_a_model_or_refused_by_name(tmp_path):

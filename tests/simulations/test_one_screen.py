@@ -1,7 +1,6 @@
 """What `quoron train` prints fits one screen, the rest stands behind `--details`; all doors count the same users."""
 
 import io
-import json
 import re
 import warnings
 from dataclasses import replace
@@ -53,54 +52,6 @@ def screen(words: list[str], monkeypatch: pytest.MonkeyPatch, width: int) -> lis
     return [each[at : at + width] for each in plain.splitlines() for at in range(0, max(len(each), 1), width)]
 
 
-@pytest.mark.parametrize(("many", "width"), [(2, 80), (30, 100)])
-def test_a_dry_run_and_the_end_of_a_run_fit_one_screen(
-    place: Path, monkeypatch: pytest.MonkeyPatch, many: int, width: int
-) -> None:
-    words = ["train", "people.csv", *WORDS, *columns(many), "--quiet"]
-    before, after = (screen([*words, *more], monkeypatch, width) for more in (["--dry-run"], []))
-    for lines in (before, after):
-        assert len(lines) <= 24
-        assert not re.search(r"\d\.\d{12}", "\n".join(lines))
-    said = " ".join(" ".join(before).split())
-    for needed in ("Promise: (2, 1e-06)-differential privacy", "pays for training", "rounds", "predicted excess risk"):
-        assert needed in said
-    assert "Dry run: nothing is charged" in said
-    assert "Label 'ill' is read as true/false, 0/1 or -1/1: else declare it, or buy it." in said
-    assert "Next: the same without --dry-run" in said
-    assert "model.json" in "".join(after)
-
-
-def test_it_says_what_a_budget_costs_and_where_nothing_is_predicted(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["train", "people.csv", *WORDS, *columns(2), "--dry-run", "--set"]
-    for said, told in [
-        ("budget.answers_per_user=2", "with budget.answers_per_user=13 whitened-tracking would be taken and leave"),
-        ("budget.rounds=1", "one-round-least-squares, 1 round:"),
-        ("loss.name=hinge", "not measured; without training at most 1"),
-    ]:
-        lines = screen([*words, said], monkeypatch, 80)
-        assert len(lines) <= 24
-        assert told in " ".join(" ".join(lines).split())
-
-
-def test_details_and_json_say_everything(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["train", "people.csv", *WORDS, *columns(2), "--dry-run"]
-    said = " ".join(" ".join(screen([*words, "--details"], monkeypatch, 100)).split())
-    for needed in ("Infeasible here:", "gradient scales", "docs/privacy/"):
-        assert needed in said
-    assert not re.search(r"\d\.\d{12}", said)
-    assert "more than the start's" in said
-    assert not re.search(r"e\+\d", said)  # 10¹² of a risk below ln 2 is no number that anybody can use
-    assert invoke([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {"statement", "considered", "parameters", "problem", "choice"} <= set(told)
-    assert told["problem"]["users"] == USERS
-
-
 SAID: dict[str, Any] = {
     "user": "who",
     "label": "ill",
@@ -108,58 +59,6 @@ SAID: dict[str, Any] = {
     "privacy": Privacy(2.0, 1e-6, health=0),
     "method": Method("one-pass-dp-sgd", {"rounds": 4}),
 }
-
-
-@pytest.mark.parametrize("source", ["people.csv", "folder", "frame"])
-def test_columns_that_nobody_spoke_of_are_named_by_every_door(place: Path, source: str) -> None:
-    table: Any = pd.read_parquet(place / "people.parquet") if source == "frame" else source
-    said = SAID
-
-    def told(**more: Any) -> list[list[str]]:
-        every = said | more
-        found = [quoron.plan(table, **every).remarks, quoron.plan_training(table, **every).remarks]
-        return [[each for each in some if each.startswith("Not read")] for some in found]
-
-    line = "Not read, as nothing is said of them: x1, x2, x3 and 26 more. Declare them, buy what they are"
-    for (one,) in told():
-        assert one.startswith(line)
-    for (one,) in told(exclude=["x1*", "x2"]):
-        assert one.startswith("Not read, as nothing is said of them: x3, x4, x5 and 14 more.")
-    assert told(exclude=["x1*", "x2*", "x3", "x4", "x5", "x6", "x7", "x8", "x9"]) == [[], []]
-    assert told(numeric={"x*": (0, 100)}) == [[], []]
-    trained = quoron.train(table, **said, keep=Keep("trained"))
-    assert any(each.startswith(line) for each in trained.summary.warnings)
-
-
-@pytest.mark.parametrize("source", ["people.csv", "people.parquet", "folder", "frame"])
-def test_every_door_counts_the_same_users(place: Path, source: str) -> None:
-    table: Any = pd.read_parquet(place / "people.parquet") if source == "frame" else source
-    said = SAID
-    simulated = quoron.simulate(table, **said | {"privacy": Privacy(2.0, 1e-6)}, keep=Keep("simulated")).summary
-    counted = {
-        "plan": quoron.plan(table, **said).plan.problem.users,
-        "plan_training": quoron.plan_training(table, **said).plan.problem.users,
-        "train": quoron.train(table, **said, keep=Keep("trained")).summary.users,
-        "simulate, with those held out": simulated.users_asked + simulated.users_held_out,
-    }
-    assert counted == dict.fromkeys(counted, USERS)
-    assert simulated.users_held_out == USERS // 5
-    assert f"{USERS // 5:,} more are held out" in dict(simulated.rows())["users asked"]
-
-
-def test_what_would_do_is_asked_of_everybody(place: Path) -> None:
-    said: dict[str, Any] = {
-        "user": "who",
-        "label": "ill",
-        "numeric": {"x0": (0, 100)},
-        "method": Method("recentred-sgd"),
-    }
-    curve = quoron.ask("people.csv", epsilons=True, epsilon=2.0, **said).curve
-    assert curve is not None
-    here = next(point for point in curve if point.epsilon == 2.0)
-    assert here.risk == pytest.approx(
-        quoron.plan("people.csv", epsilon=2.0, **said).plan.predicted_excess_risk, rel=1e-9
-    )
 
 
 def test_doubts_come_first_and_are_never_cut_and_no_warning_is_hidden(place: Path) -> None:
@@ -173,24 +72,6 @@ def test_doubts_come_first_and_are_never_cut_and_no_warning_is_hidden(place: Pat
         assert line.startswith(f"Warning: {each[:20]}")
         assert len(line) <= 80
     assert shown[18:] == ["What ends in ... is whole in report.html."]
-
-
-def test_columns_lost_to_decimal_commas_and_a_worthless_model_are_said_first(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    people = pd.read_csv("people.csv")[["who", "x0", "x1", "x2", "x3", "x4", "x5", "x6", "ill"]]
-    for name in ("x1", "x2", "x3", "x4"):
-        people[name] = people[name].map(lambda value: f"{value:.2f}".replace(".", ","))
-    people.to_csv("commas.csv", index=False)
-    said = ["--numeric", "x0=0:100,x1=0:100,x2=0:100,x3=0:100,x4=0:100,x5=0:100", "--out", "run", "--quiet"]
-    lines = screen(["train", "commas.csv", *WORDS, *said], monkeypatch, 80)
-    text = " ".join(" ".join(lines).split())
-    summary = json.loads(Path("run/summary.json").read_text())
-    assert summary["doubts"] == summary["warnings"][: len(summary["doubts"])]
-    assert any("have no row that can be used" in each for each in summary["doubts"])
-    for doubt in summary["doubts"]:
-        assert doubt in text
-    assert text.index("Warning: Not read, as nothing is said of them: x6") > text.index(summary["doubts"][-1])
 
 
 def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(

@@ -8,15 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import quoron
 from quoron import config as configs
 from quoron.operate.submission import specify
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.sources import described
-from quoron_client.data.features import Numeric
 from quoron_privacy.errors import ConfigError
-from said import said
 
 USERS, WIDE = 400, 150
 NAMES = tuple(f"x{each}" for each in range(WIDE))
@@ -77,46 +74,6 @@ def test_columns_are_those_of_the_header_and_no_row_is_read(kind: str, place: Pa
     assert isinstance(found, configs.TableSection)
     assert found.numeric == {f"x[0:{WIDE}]": (0.0, 1.0), "age": (0.0, 100.0)}
     assert with_columns(configs.parse(with_columns(given, place).as_toml()), place).population == found
-
-
-def test_training_stands_on_the_columns_that_were_found(place: Path) -> None:
-    """The same plan as by name; what its folder says has no pattern, so that nothing is looked up again."""
-    columns: dict[str, Any] = {"user": "who", "label": "x_sick"}
-    found = {"x*": (0, 1), "age": (0, 100)}
-    trained = quoron.train(frame(), **said(**QUICK, **columns, numeric=found, settings=SETTINGS, out=place / "a"))
-    assert trained.model.encoding.names == (*NAMES, "age", "intercept")
-    assert "x*" not in (place / "a" / "config.toml").read_text()
-    named = {**dict.fromkeys(NAMES, (0, 1)), "age": (0, 100)}
-    again = quoron.plan(frame(), **said(**QUICK, **columns, numeric=named, settings=SETTINGS))
-    assert trained.model.encoding.features == (*(Numeric(name, 0, 1) for name in NAMES), Numeric("age", 0, 100))
-    other = quoron.plan(frame(), **said(**QUICK, **columns, numeric={"*": (0, 1)}, settings=SETTINGS))
-    assert other.plan == again.plan
-
-
-def test_simulations_and_their_folders_too(place: Path) -> None:
-    done = quoron.simulate(
-        frame(),
-        **said(**QUICK, user="who", label="x_sick", numeric={"x*": (0, 1)}, settings=SETTINGS, out=place / "run"),
-    )
-    assert isinstance(done.config.population, configs.TableSection)
-    assert [*done.config.population.numeric] == [f"x[0:{WIDE}]"]
-    assert quoron.resume(place / "run").directory == done.directory  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("numeric", "message"),
-    [
-        ('"x*" = [0, 1], "*7" = [0, 2]', r"every column to be declared once, got 'x7' as 'x\*' and as '\*7'"),
-        ('"y*" = [0, 1]', r"columns that 'y\*' stands for, got none among the 153 of the table"),
-        ('"who*" = [0, 1]', "got none among"),
-    ],
-)
-def test_what_could_be_meant_otherwise_is_refused_before_the_charge(numeric: str, message: str, place: Path) -> None:
-    frame().to_csv(place / "x.csv", index=False)
-    (place / "x.toml").write_text(toml("x.csv", numeric))
-    with pytest.raises(ConfigError, match=message):
-        quoron.train(place / "x.toml")
-    assert not (place / "ledger.sqlite").exists()
 
 
 def test_a_federation_without_a_header_is_refused_with_the_fix(place: Path) -> None:

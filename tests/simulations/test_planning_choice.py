@@ -95,52 +95,15 @@ def best_local(trust: bool, *infos: Registered) -> tuple[Plan, str]:
     return automatic(candidates, registry(*infos), small(), trust_server=trust, allowed=Allowance())
 
 
-def test_what_is_told_are_bounds_and_what_is_compared_are_guesses() -> None:
-    own = pretended("tracking-srgd", 1.3e-6, factor=30.0)
-    planned = chosen(own, MANY)  # 1.3 times the least guess, 39 times the least bound
-    assert planned.plan.algorithm == "tracking-srgd"
-    assert planned.plan.predicted_excess_risk == pytest.approx(39e-6)
-    assert planned.choice is not None
-    assert "at most 3.9e-05 in nine of ten tables like those measured" in planned.choice
-    assert planned.plan.guessed_excess_risk == pytest.approx(1.3e-6)
-
-
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)
 MANY = pretended("many", 1e-6, rounds=724, passes="many")
 FILTER = pretended("filter", 5e-6, exposure="model", removes_outliers=True)
 PLAIN = pretended("plain", 4e-6)
 
 
-def test_the_recommended_method_is_chosen_and_says_what_it_asks_shows_and_predicts() -> None:
-    planned = chosen(RECOMMENDED, MANY, FILTER, PLAIN)
-    assert planned.plan.algorithm == "tracking-srgd"
-    assert planned.choice == (
-        "tracking-srgd: asks every user at most once, keeps every broadcast private, and predicts an excess risk of "
-        "at most 1.3e-06 in nine of ten tables like those measured, 1.3 times the best considered (many, 724 rounds)."
-    )
-    assert planned.as_json()["choice"] == planned.choice
-
-
 @pytest.mark.parametrize(("risk", "expected"), [(2e-6, "tracking-srgd"), (2.001e-6, "many")])
 def test_asking_once_may_cost_twice_the_risk_of_many_passes_and_no_more(risk: float, expected: str) -> None:
     assert chosen(pretended("tracking-srgd", risk), MANY).plan.algorithm == expected
-
-
-def test_many_passes_are_chosen_where_one_predicts_far_more_and_the_sentence_has_both_figures() -> None:
-    planned = chosen(pretended("tracking-srgd", 4e-6), MANY, PLAIN)
-    assert planned.plan.algorithm == "many"
-    assert planned.choice == (
-        "many: one pass cannot do as well here: by its model tracking-srgd leaves an excess risk of 4e-06, 4.0 times "
-        "this one's, and up to 2 times would do; asks every user about 5 times, keeps every broadcast private, and "
-        "predicts an excess risk of at most 1e-06 in nine of ten tables like those measured, the least considered."
-    )
-
-
-def test_what_is_not_predicted_is_chosen_last() -> None:
-    assert chosen(pretended("tracking-srgd", None), PLAIN).plan.algorithm == "plain"
-    alone = chosen(pretended("tracking-srgd", None))
-    assert alone.choice is not None
-    assert alone.choice.endswith("predicts nothing.")
 
 
 def test_of_many_declared_outliers_everybody_is_asked_once_whatever_others_predict() -> None:
@@ -185,18 +148,6 @@ def test_many_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:
     assert "who may bias it: no algorithm that removes outliers is feasible (soft-filter needs n >= 9,000)" in str(
         planned.choice
     )
-
-
-def test_an_untrusted_coordinator_gets_exposure_local_whatever_the_others_predict() -> None:
-    local = pretended("own-noise", 1e-3, exposure="local")
-    plan, why = best_local(False, RECOMMENDED, MANY, pretended("other", 2e-3, exposure="local"), local)
-    assert plan.algorithm == "own-noise"
-    assert why == (
-        "own-noise: the coordinator is not trusted with answers, which leaves exposures two-servers and local; asks "
-        "every user at most once, keeps every answer private, and predicts an excess risk of at most 0.001 in nine of "
-        "ten tables like those measured, the least considered."
-    )
-    assert best_local(True, RECOMMENDED, MANY, local)[0].algorithm == "tracking-srgd"
 
 
 def test_an_untrusted_coordinator_without_an_algorithm_for_it_is_refused_with_the_key() -> None:

@@ -1,14 +1,11 @@
 """A coordinator that is not trusted with answers gets none, whoever chooses the algorithm."""
 
-from pathlib import Path
-
 import pytest
 
 import quoron
 from quoron import config as configs
-from quoron.cli.app import invoke
 from quoron.operate.submission import specify
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.silos import Silos, in_silos
 from quoron_server.specification import make_plan
@@ -18,21 +15,6 @@ pytestmark = pytest.mark.usefixtures("planned_once")
 
 UNTRUSTED = ("privacy.trust_server=false",)
 LOCAL = {name for name, info in ALGORITHMS.items() if {"local", "two-servers"} & {*info.exposures}}
-
-
-def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice() -> None:
-    config = configs.parse(TOML, settings=["algorithm.name=auto", *UNTRUSTED])
-    if not LOCAL:
-        with pytest.raises(
-            Infeasible, match="asks for exposure two-servers or local, and no algorithm here has either"
-        ):
-            quoron.plan(config)
-        return
-    planned = quoron.plan(config)
-    assert {each.algorithm for each in planned.candidates if each.plan} <= LOCAL
-    assert {each.plan.guarantee.exposure for each in planned.candidates if each.plan} <= {"local", "two-servers"}
-    assert planned.choice is not None
-    assert "the coordinator is not trusted with answers" in planned.choice
 
 
 def test_naming_an_algorithm_that_shows_answers_to_an_untrusted_coordinator_is_refused() -> None:
@@ -78,26 +60,3 @@ def test_silos_of_several_persons_are_refused_with_two_servers() -> None:
     plan = make_plan(specify(configs.parse(FEDERATED), run="summer", users=20_000, seconds=60.0)[0])
     with pytest.raises(ConfigError, match="masks the row of one user"):
         in_silos(plan, Silos.declared(100, 20_000))
-
-
-def test_the_coordinator_is_trusted_unless_the_configuration_says_otherwise() -> None:
-    assert configs.parse(TOML).privacy.trust_server
-
-
-@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
-def test_an_algorithm_with_plans_for_either_adjacency_promises_the_one_that_is_wished_for(adjacency: str) -> None:
-    wished = [
-        "algorithm.name=winsorised-erm", "algorithm.options={}", "privacy.epsilon=8.0", "privacy.delta=1e-3",
-        "population.users=2400", f"privacy.adjacency={adjacency}",
-    ]  # fmt: skip
-    assert quoron.plan(configs.parse(TOML, settings=wished)).plan.guarantee.adjacency == adjacency
-
-
-def test_clients_of_this_machine_are_asked_by_one_coordinator(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ["population.users=400", 'privacy.exposure="two-servers"', "algorithm.name=one-round-least-squares"]
-    chosen = [word for each in settings for word in ("--set", each)]
-    run = ["simulate", "quickstart", *chosen, "--out", str(tmp_path / "run"), "--engine", "service"]
-    assert invoke(run) == 2
-    assert "the second server is another operator's" in " ".join(capsys.readouterr().err.split())

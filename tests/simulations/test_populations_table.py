@@ -2,21 +2,18 @@
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from quoron.populations import Categorical, Corruption, Numeric, Outliers, from_table
+from quoron.populations import Categorical, Numeric, Outliers, from_table
 from quoron.populations.metrics import auc
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.ends import free_ball
 from quoron_privacy.errors import ConfigError, DataError
 
 
@@ -46,14 +43,6 @@ def clinic(frame=None, **changes):
 
 
 class TestEncoding:
-    def test_edges_make_one_column_an_interval(self):
-        table = pa.table({"age": [0, 17, 18, 64, 65, 200]})
-        feature = Numeric("age", 0, 100, edges=(18, 65))
-        found = encode(table, (feature,), intercept=False)
-        np.testing.assert_array_equal(np.argmax(found, axis=1), [0, 0, 1, 1, 2, 2])
-        np.testing.assert_allclose(found.sum(axis=1), 1)
-        assert feature.names == ("age in [-inf, 18)", "age in [18, 65)", "age in [65, inf)")
-
     @pytest.mark.parametrize("unit_rows", [False, True])
     @pytest.mark.parametrize("norm", [1.0, 0.3])
     def test_rows_are_within_the_feature_norm_so_enforcement_changes_nothing(self, unit_rows, norm):
@@ -73,15 +62,6 @@ class TestEncoding:
 
 
 class TestUsers:
-    def test_users_are_split_whole_by_a_public_seed(self):
-        frame = visits().assign(age=lambda f: f.who.str[1:].astype(float))  # age names the user
-        split = [clinic(frame, seed=seed) for seed in (1, 1, 2)]
-        ages = [{float(round(v, 4)) for v in s.training.features[:, 0]} for s in split]
-        held = [{float(round(v, 4)) for v in s.held_out.features[:, 0]} for s in split]
-        assert (split[0].users, split[0].held_out.users) == (48, 12)
-        assert ages[0].isdisjoint(held[0])
-        assert ages[0] == ages[1] != ages[2]
-
     @settings(derandomize=True, deadline=None, max_examples=25)
     @given(users=st.lists(st.integers(0, 47), min_size=1, max_size=10))
     def test_items_do_not_depend_on_who_else_is_asked(self, users):
@@ -92,17 +72,6 @@ class TestUsers:
             alone = crowd.items(np.array([user]))
             np.testing.assert_array_equal(together.features[rows], alone.features)
             np.testing.assert_array_equal(together.labels[rows], alone.labels)
-
-    def test_shifted_users_hold_flipped_labels_and_leave_the_optimum_to_the_honest(self):
-        honest, mixed = clinic(), clinic(outliers=Outliers(0.3, "shifted"))
-        everyone = np.arange(honest.users)
-        shifted = mixed.corruption(everyone) == Corruption.SHIFTED
-        sign = np.repeat(np.where(shifted, -1.0, 1.0), np.diff(honest.training.offsets))
-        assert shifted.any()
-        np.testing.assert_array_equal(mixed.items(everyone).labels, honest.items(everyone).labels * sign)
-        gradient = mixed._honest.expansion(mixed.optimum)[1]
-        assert np.linalg.norm(gradient) < 1e-8
-        assert mixed._honest.items.users == np.sum(~shifted)
 
 
 class TestOptimum:
@@ -144,28 +113,6 @@ class TestOptimum:
         other = np.array([0.3, -0.1, 0.5, 0.0])
         assert crowd.excess_risk(other) == pytest.approx(risk(other) - risk(crowd.optimum), rel=1e-9)
 
-    def test_is_over_the_best_of_all_models_whatever_the_domain(self):
-        narrow, wide = clinic(domain=L2Ball(0.1)), clinic(domain=L2Ball(1e4))
-        for model in (np.zeros(narrow.dimension), narrow.optimum, wide.optimum):
-            assert narrow.excess_risk(model) == pytest.approx(wide.excess_risk(model), rel=1e-9, abs=1e-12)
-        beside = narrow.beside(narrow.optimum)
-        assert beside.held_back == narrow.excess_risk(narrow.optimum) > 0
-        assert any(f"costs an excess risk of {beside.held_back:.2g}" in each for each in beside.remarks)
-        assert wide.beside(wide.optimum).held_back == 0.0
-        assert not any("boundary" in each for each in wide.beside(wide.optimum).remarks)
-
-    @pytest.mark.parametrize("domain", [L2Ball(1.0), free_ball(1.0)])
-    def test_of_classes_that_are_told_apart_is_over_what_ever_longer_models_approach(self, domain):
-        """Of 40 users the risk of the best is 0, or that of the half that a rare value does not tell apart."""
-        number = np.arange(40)
-        apart = pd.DataFrame({"who": number, "x": number / 40.0, "rare": number < 20, "y": number >= 20})
-        odd = apart.assign(y=np.where(number < 20, number % 2 == 0, True))
-        for frame, name, rest in ((apart, Numeric("x", 0, 1), 0.0), (odd, Numeric("rare", 0, 1), 0.5 * np.log(2))):
-            crowd = from_table(frame, user="who", label="y", features=(name,), test_fraction=0.0, domain=domain)
-            assert crowd.excess_risk(np.zeros(2)) == pytest.approx(np.log(2) - rest, abs=1e-9)
-            assert any("told apart without error" in each for each in crowd.beside(np.zeros(2)).remarks)
-        assert not any("told apart" in each for each in clinic().beside(np.zeros(4)).remarks)
-
 
 class TestMetrics:
     @settings(derandomize=True, deadline=None, max_examples=50)
@@ -185,14 +132,6 @@ def broken(column, value, rows=(3, 9)):
 
 
 class TestErrors:
-    @pytest.mark.parametrize(("column", "value"), [("age", np.nan), ("age", "old"), ("sick", np.inf), ("sick", 7)])
-    def test_values_that_cannot_be_used_are_none(self, column, value):
-        frame = visits().astype({column: object})
-        frame.loc[[3, 9], column] = value
-        found, without = clinic(frame), clinic(visits().drop(index=[3, 9]))
-        np.testing.assert_array_equal(found.training.features, without.training.features)
-        np.testing.assert_array_equal(found.training.labels, without.training.labels)
-
     def test_a_declared_user_without_items_is_refused(self):
         who = pd.Categorical(visits().who, categories=[*sorted(visits().who.unique()), "ghost", "spectre"])
         with pytest.raises(DataError, match="got declared users without any"):
@@ -209,18 +148,3 @@ class TestErrors:
         with pytest.raises(DataError) as caught:
             clinic(frame)
         assert "secret" not in str(caught.value)
-
-
-def test_the_optimum_is_that_of_the_features_that_clients_keep() -> None:
-    rng = np.random.default_rng(6)
-    frame = pd.DataFrame(
-        {"who": np.arange(60) % 20, "y": rng.random(60) > 0.5, "a": rng.random(60), "b": rng.random(60)}
-    )
-    features = (Numeric("a", 0.0, 1.0), Numeric("b", 0.0, 1.0))
-    values = {"user": "who", "label": "y", "features": features, "intercept": False, "domain": Box(1.0)}
-    population = from_table(frame, **values, loss=Logistic(active_features=1))
-    rows = population.items(np.arange(population.users)).features
-    assert (np.count_nonzero(rows, axis=1) <= 1).all()
-    assert population.excess_risk(population.optimum) == population.beside(population.optimum).held_back
-    whole = from_table(frame, **values, loss=Logistic())
-    assert not np.allclose(population.optimum, whole.optimum)

@@ -34,20 +34,6 @@ def test_a_table_that_does_not_ship_is_named_with_those_that_do() -> None:
         setup(config, Path.cwd())
 
 
-@pytest.mark.parametrize("name", ["one-pass", "one-pass-heterogeneous", "flights-one-pass"])
-def test_one_pass_presets_get_the_recommended_method_and_ask_nobody_twice(name: str) -> None:
-    plan = planned_alone(name).plan
-    assert plan.algorithm == "tracking-srgd"
-    assert plan.cost.messages <= plan.problem.users
-    assert (plan.guarantee.exposure, plan.guarantee.proved) == ("broadcast", True)
-
-
-def test_users_with_many_items_are_worth_a_centre_that_tracks() -> None:
-    plan = planned_alone("central-recentred-sgd").plan
-    assert (plan.algorithm, plan.parameters.estimator) == ("recentred-sgd", "tracking")
-    assert (plan.guarantee.exposure, plan.guarantee.proved) == ("broadcast", True)
-
-
 def test_who_trusts_nobody_gets_one_private_report_of_each_user() -> None:
     planned = planned_alone("local-model")
     assert planned.plan.algorithm == "local-model"

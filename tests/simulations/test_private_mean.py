@@ -37,53 +37,6 @@ def test_the_examples_of_the_pages_run(each):
     assert doctest.testmod(each, extraglobs={"np": np}).failed == 0
 
 
-@every
-def test_the_value_is_within_its_noise_of_the_mean(method):
-    mean = found(method=method, epsilon=4.0)
-    # Five coordinates, seven standard deviations: false alarm below 1e-10.
-    assert np.abs(mean.value - TRUTH).max() < 7 * mean.noise_scale
-    assert mean.method == method
-
-
-@every
-def test_the_same_seed_gives_the_same_bits_and_none_gives_others(method):
-    assert np.array_equal(found(method=method).value, found(method=method).value)
-    assert not np.array_equal(found(method=method).value, found(method=method, simulation_seed=2).value)
-    assert not np.array_equal(
-        found(method=method, simulation_seed=None).value, found(method=method, simulation_seed=None).value
-    )
-
-
-@every
-def test_the_guarantee_is_the_one_that_was_asked_for(method):
-    guarantee = found(method=method, epsilon=2.0, delta=1e-5).guarantee
-    assert (guarantee.epsilon, guarantee.delta, guarantee.adjacency) == (2.0, 1e-5, "replace-one")
-    assert guarantee.exposure == ("local" if method == "local" else "broadcast")
-    assert guarantee.theorem.startswith("docs/privacy/")
-
-
-def test_auto_learns_where_users_are_enough_and_else_takes_the_least_noise():
-    few = USERS[:90]
-    scales = {method: found(few, method=method, spread=9.0).noise_scale for method in ("clip", "two-stage")}
-    assert found(few, method="auto", spread=9.0).noise_scale == min(scales.values())
-    assert found(method="auto").method == found(method="auto", spread=None).method == "learnt"
-    assert found(method="auto", outliers=0.01).method == "robust"
-
-
-def test_what_is_learnt_is_nearer_than_any_declared_spread_makes_it_and_is_told():
-    """Fixed seeds; in the mean over them the others' noise is four times as large and more."""
-    learnt = found(spread=None, bound=1e6)
-    lengths = np.linalg.norm(USERS - TRUTH, axis=1)
-    assert np.median(lengths) < learnt.radius < 3 * lengths.max()
-    assert np.linalg.norm(learnt.centre - TRUTH) < 0.1
-    assert found(method="two-stage").centre is None
-    errors = {
-        method: np.mean([np.linalg.norm(found(method=method, simulation_seed=seed).value - TRUTH) for seed in range(6)])
-        for method in METHODS[:4]
-    }
-    assert 2 * errors["learnt"] < min(errors[method] for method in METHODS[1:4])
-
-
 def test_too_few_users_to_learn_from_are_told_how_many_it_takes():
     with pytest.raises(Infeasible, match=r"50 users are too few to learn a radius; needs users >= \d+"):
         found(USERS[:50], method="learnt")
@@ -119,15 +72,9 @@ def test_users_that_are_none_or_do_not_fit_are_refused(users):
     ("change", "message"),
     [
         ({"method": "magic"}, "Expected method in auto, learnt, clip"),
-        ({"bound": 0.0}, "Expected bound in"),
-        ({"spread": -1.0}, "Expected spread in"),
         ({"method": "range", "spread": None}, "Expected spread with method='range'"),
-        ({"epsilon": 100.0}, "Expected epsilon in"),
-        ({"delta": 0.0}, "Expected delta in"),
-        ({"outliers": 0.5}, "Expected outliers in"),
         ({"outliers": 0.01, "method": "clip"}, "Expected no outliers with method='clip'"),
         ({"outliers": 0.01, "spread": None}, "Expected spread with outliers=0.01"),
-        ({"method": "robust", "spread": None}, "Expected spread with method='robust'"),
     ],
 )
 def test_wrong_requests_name_the_thing(change, message):
@@ -166,20 +113,11 @@ def test_a_silent_robust_mean_is_an_error_that_says_what_it_cost():
         found(users, outliers=0.01)
 
 
-def test_too_few_users_for_the_outliers_declared_are_told():
-    with pytest.raises(Infeasible, match="n >= "):
-        found(USERS[:50], outliers=0.01)
-
-
 class TestWhatUsersMayBe:
     def test_a_frame_of_numbers_counts_by_its_values(self):
         frame = pd.DataFrame(USERS, columns=list("abcde"))
         assert np.array_equal(found(frame).value, found(USERS).value)
         assert np.array_equal(found(frame.astype({"a": "float32"})).value, found(frame.astype({"a": "float32"})).value)
-
-    def test_a_frame_for_each_user_counts_by_its_mean(self):
-        frames = [pd.DataFrame(USERS[i : i + 3]) for i in range(0, 900, 3)]
-        assert np.array_equal(found(frames).value, found([frame.to_numpy() for frame in frames]).value)
 
     @pytest.mark.parametrize("other", ["word", pd.Timestamp("2020-01-01"), 1j, None])
     def test_columns_of_anything_else_are_refused_by_name(self, other):

@@ -11,14 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import quoron
 from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.doors.asking import accuracy_of, risk_of
 from quoron.planning.plans import choose
-from quoron.planning.questions import enough, epsilon_curve, least
-from quoron.reports import curve as curve_plot
+from quoron.planning.questions import enough, least
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.forecast import start_risk
@@ -47,12 +45,6 @@ def test_so_many_users_would_do_and_a_tenth_fewer_would_not(found) -> None:
     assert predicted(found.users, NAMED.privacy.epsilon) <= TARGET
     assert predicted(round(0.9 * found.users), NAMED.privacy.epsilon) > TARGET
     assert found.users_algorithm == "one-pass-dp-sgd"
-
-
-def test_such_an_epsilon_would_do_and_a_tenth_less_would_not(found) -> None:
-    assert predicted(SCENE.problem.users, found.epsilon) <= TARGET
-    assert predicted(SCENE.problem.users, 0.9 * found.epsilon) > TARGET
-    assert found.share == pytest.approx(0.02)
 
 
 def test_where_nothing_would_do_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +92,6 @@ def test_the_accuracy_of_a_risk_falls_from_the_best_models_to_worse_than_the_sta
             risk_of(SCENE.population, wrong)
 
 
-def test_accuracy_is_not_spoken_of_where_labels_are_numbers() -> None:
-    linear = configs.parse("[population]\nfamily = 'least_squares'\nusers = 3000", "x")
-    with pytest.raises(ConfigError, match="Ask for a risk instead"):
-        quoron.ask(linear, accuracy=0.5)
-    with pytest.raises(ConfigError, match="got both"):
-        quoron.ask(linear, accuracy=0.5, risk=1.0)
-
-
 def test_the_command_line_answers_people_and_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,10 +125,3 @@ def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
     assert "error: Infeasible" in printed.err
     assert invoke(["plan", "few.toml", "--for-risk", "5%", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
-
-
-def test_nothing_feasible_is_no_picture() -> None:
-    curve = epsilon_curve(NAMED, SCENE.problem, (1.0,))
-    points = [replace(point, predicted_excess_risk=None, guessed_excess_risk=None) for point in curve]
-    with pytest.raises(ConfigError, match="feasible to draw"):
-        curve_plot.epsilon_svg(points)

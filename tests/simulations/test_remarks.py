@@ -7,7 +7,7 @@ import pytest
 from quoron.populations import Categorical, Numeric, from_table
 from quoron_client.data.encoding import Classes, Range
 from quoron_client.losses import LeastSquares
-from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.domains import L2Ball
 
 USERS, ROWS = 40, 400
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))
@@ -72,22 +72,3 @@ class TestRemarks:
         found = remarks(frame)
         assert len(found) == 2
         assert "10 % of the users have no row that can be used" in found[0]
-
-    @pytest.mark.parametrize("domain", [L2Ball(0.2), Box(0.1)])
-    def test_of_a_model_on_the_boundary_say_whether_the_domain_or_the_noise_is_to_blame(self, domain):
-        edge = domain.project(np.full(4, 100.0))
-        assert "Raise domain.radius" in said_of(*remarks(domain=domain, model=edge))
-        wide = type(domain)(50.0)
-        assert "noise has carried it there" in said_of(*remarks(domain=wide, model=wide.project(np.full(4, 100.0))))
-
-
-class TestFigures:
-    def test_stand_beside_the_start_the_usual_answer_and_the_optimum_without_bound(self):
-        crowd = from_table(visits(), user="who", label="sick", features=FEATURES, domain=L2Ball(0.1), items_per_user=5)
-        beside = crowd.beside(np.zeros(4))
-        positive = crowd.held_out.labels > 0
-        usual = np.mean(crowd.training.labels > 0) > 0.5
-        assert beside.baseline["accuracy"] == np.mean(positive == usual)
-        assert beside.start["log_loss"] == pytest.approx(np.log(2))
-        bounded, free = crowd.test_metrics(crowd.optimum), beside.unbounded
-        assert free["log_loss"] < bounded["log_loss"] < np.log(2)

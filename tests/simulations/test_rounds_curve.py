@@ -1,14 +1,11 @@
 """Rounds as the budget: exactly T of them for every algorithm, the curve's two marks, and its pictures."""
 
 import json
-import math
 import xml.etree.ElementTree as ElementTree
-from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,10 +14,7 @@ import quoron
 from quoron import sources
 from quoron.cli.app import invoke
 from quoron.planning.plans import Planned, RoundsCurve, choose
-from quoron.sections import Keep
-from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
-from quoron.sklearn import PrivateLogisticRegression
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.search import within_rounds
@@ -66,36 +60,6 @@ def planned(*settings: str, compare: bool = False) -> Planned:
     return choose(config, setup(config, Path.cwd()).problem, compare=compare, algorithms=alone)
 
 
-def taking_rounds() -> list[str]:
-    return [name for name, info in ALGORITHMS.items() if "rounds" in {item.name for item in fields(info.options)}]
-
-
-def test_every_algorithm_can_be_given_its_rounds() -> None:
-    assert taking_rounds() == list(ALGORITHMS)
-
-
-@pytest.mark.parametrize("rounds", [10, pytest.param(30, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [name for name in taking_rounds() if name != "one-round-least-squares"])
-def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
-    chosen = [*MANY[1:], "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]
-    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
-        chosen.append("privacy.adjacency=zero-out")
-    if name == "median-sgd":
-        chosen += ["domain.kind=box", "loss.ridge=0.3"]
-    config, _ = sources.resolve("quickstart", chosen)
-    prepared = runs.prepare(config, Path.cwd())
-    plan = prepared.planned.plan
-    assert plan.cost.rounds == rounds
-    if plan.guarantee.exposure != "none":
-        ALGORITHMS[name].verify(plan)
-
-
-def test_rounds_given_as_an_option_and_in_the_budget_are_one_number() -> None:
-    assert planned("budget.rounds=5", "algorithm.options={ rounds = 5 }").plan.cost.rounds == 5
-    with pytest.raises(ConfigError, match=r"budget\.rounds=9 and algorithm\.options\.rounds=5"):
-        planned("budget.rounds=9", "algorithm.options={ rounds = 5 }")
-
-
 positive = st.floats(1e-9, 1e3, allow_nan=False)
 
 
@@ -108,19 +72,6 @@ def test_the_best_is_the_least_and_enough_the_fewest_within_5_percent(risks: dic
     assert all(risk > 1.05 * min(risks.values()) for rounds, risk in risks.items() if rounds < curve.enough)
 
 
-@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "accelerated-srgd", "phased-sgd"])
-def test_the_curve_holds_the_plan_and_what_each_number_of_rounds_would_predict(name: str) -> None:
-    chosen = planned(f"algorithm.name={name}", compare=True)
-    curve = chosen.curve
-    assert curve is not None
-    points = dict(curve.points)
-    assert points[chosen.plan.cost.rounds] == chosen.plan.predicted_excess_risk
-    assert list(points) == sorted(points)
-    for rounds in (4, 16):
-        again = planned(f"algorithm.name={name}", f"budget.rounds={rounds}").plan
-        assert points[rounds] == again.predicted_excess_risk
-
-
 def test_the_picture_is_svg_is_written_whole_and_repeats(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "tiny.toml", "--plot", "curve.svg", "--json"]) == 0
     json.loads(capsys.readouterr().out)
@@ -129,15 +80,6 @@ def test_the_picture_is_svg_is_written_whole_and_repeats(place: Path, capsys: py
     assert {path.name for path in place.iterdir()} == {"tiny.toml", "curve.svg"}
     assert invoke(["plan", "tiny.toml", "--plot", "again.svg"]) == 0
     assert (place / "again.svg").read_bytes() == drawn
-
-
-@pytest.mark.parametrize("target", ["curve.png", "nowhere/curve.svg"])
-def test_a_wrong_place_for_the_picture_is_refused_before_planning(
-    target: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert invoke(["plan", "tiny.toml", "--plot", target]) == 2
-    assert f"got {target}" in capsys.readouterr().err
-    assert {path.name for path in place.iterdir()} == {"tiny.toml"}
 
 
 @given(
@@ -171,34 +113,6 @@ def test_a_larger_limit_on_rounds_never_leaves_more_and_what_is_infeasible_names
     assert found == sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize("name", [name for name in taking_rounds() if not ALGORITHMS[name].choosing.named_only])
-def test_every_algorithm_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more(name: str) -> None:
-    chosen = [*MANY, f"algorithm.name={name}"]
-    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
-        chosen.append("privacy.adjacency=zero-out")
-    if name == "median-sgd":
-        chosen += ["domain.kind=box", "loss.ridge=0.3"]
-    last = math.inf
-    for most in (2, 3, 4, 11):
-        config, _ = sources.resolve("quickstart", [*chosen, f"budget.max_rounds={most}"])
-        try:
-            plan = runs.prepare(config, Path.cwd()).planned.plan
-        except Infeasible as error:
-            fewest = int(error.needs.removeprefix("budget.max_rounds >= "))
-            assert fewest > most
-            assert last == math.inf
-            assert planned_rounds(chosen, fewest) == fewest
-        else:
-            assert plan.cost.rounds <= most
-            assert (plan.guessed_excess_risk or 0.0) <= last
-            last = plan.guessed_excess_risk or math.inf
-
-
-def planned_rounds(chosen: list[str], most: int) -> int:
-    config, _ = sources.resolve("quickstart", [*chosen, f"budget.max_rounds={most}"])
-    return runs.prepare(config, Path.cwd()).planned.plan.cost.rounds
-
-
 def test_automatic_choice_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more() -> None:
     bounds = []
     for most in (2, 4, 6, 13, 24):
@@ -216,14 +130,3 @@ def test_a_limit_on_rounds_beside_exactly_so_many_is_refused() -> None:
         planned("budget.rounds=9", "budget.max_rounds=24")
     with pytest.raises(BudgetExceeded, match=r"Expected max_rounds <= 4 \(budget.max_rounds\), got 5"):
         planned("budget.max_rounds=4", "algorithm.options={ rounds = 5 }")
-
-
-def test_a_limit_on_rounds_is_kept_by_a_run_and_by_an_estimator() -> None:
-    run = quoron.simulate("tiny.toml", keep=Keep("run"), settings=["budget.max_rounds=5"])
-    assert run.summary.rounds <= 5
-    draw = np.random.default_rng(3)
-    rows = draw.uniform(size=(4000, 2))
-    model = PrivateLogisticRegression(
-        max_rounds=5, epsilon=8.0, bounds=(0, 1), classes=[0, 1], ledger="ledger.sqlite", unit="row"
-    )
-    assert model.fit(rows, (rows[:, 0] > 0.5).astype(int)).n_rounds_ <= 5

@@ -176,11 +176,6 @@ def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
     assert len(charged(life)) == 2
 
 
-def test_a_user_whom_a_categorical_column_declares_counts_without_a_row(people, ledger, tmp_path):
-    who = pd.Categorical(people.who, categories=range(301))
-    assert train(people.assign(who=who), tmp_path / "run").summary.users == 301
-
-
 def test_an_interrupted_run_on_a_data_frame_says_how_it_goes_on(people, ledger, tmp_path, monkeypatch):
     monkeypatch.setattr(Ledger, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -204,9 +199,6 @@ def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
     [
         ("population.outlier_fraction=0.1", "nobody's answers are made up"),
         ("privacy.quorum=0.5", "everybody answers"),
-        ("privacy.trust_server=false", "this machine holds the table"),
-        ("privacy.exposure=two-servers", "this machine holds the table"),
-        ("run.network='rtt=80ms'", "nothing is sent"),
         ("algorithm.name=sgd", "a proved promise"),
     ],
 )
@@ -220,9 +212,3 @@ def test_what_only_a_simulation_can_have_is_refused_by_name(setting, said, peopl
 def test_categories_that_are_not_declared_are_bought_with_a_share_of_mu_or_refused(people, ledger, tmp_path):
     with pytest.raises(ConfigError, match="Gaussian as a whole beside declarations that are bought"):
         train(people, tmp_path / "run", categorical=["dose"], numeric={"age": (0, 100)})
-
-
-def test_a_simulations_folder_is_not_trained_in(people, ledger, tmp_path):
-    quoron.simulate(people, **said(out=tmp_path / "run", **COLUMNS | QUICK))
-    with pytest.raises(ConfigError, match="simulation"):
-        train(people, tmp_path / "run")

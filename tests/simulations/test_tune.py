@@ -1,6 +1,5 @@
 """`quoron tune` and `quoron.select`: one charge, one private file that is gone, the same trials whoever is killed."""
 
-import json
 import signal
 import stat
 import subprocess
@@ -14,13 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import dying
 import quoron
 from dying import Moment
 from quoron import Effort, Keep, Privacy
-from quoron.cli.app import app, invoke
+from quoron.cli.app import invoke
 from quoron.training import lifetime
 from quoron.training.start import Identity
 from quoron.tuning import private_state, searching, tables
@@ -68,37 +66,6 @@ class Killed(BaseException):
 
 
 class TestASearchOverATable:
-    def test_is_charged_once_for_all_of_it_and_leaves_an_ordinary_model(self, tmp_path: Path) -> None:
-        tuned = quoron.tune(table(), **asked(tmp_path))
-        assert charges(tmp_path) == [(4.0, 1e-5)]
-        assert tuned.model.promise is not None
-        assert (tuned.model.promise.epsilon, tuned.summary.epsilon, tuned.summary.users) == (4.0, 4.0, 1350)
-        assert "docs/privacy/selection.md#se1 over docs/privacy/gaussian.md" in tuned.statement
-        assert "nobody learns how many trials there were" in tuned.statement
-        assert np.array_equal(quoron.load(tmp_path / "run").weights, tuned.weights)
-        assert tuned.choice.price["trial_epsilon"] < 4.0 < tuned.choice.price["trial_epsilon"] * 3
-        again = quoron.resume(tmp_path / "run")
-        assert np.array_equal(again.weights, tuned.weights)
-        assert again.choice.name == tuned.choice.name  # type: ignore[union-attr]
-        assert quoron.report(tmp_path / "run").is_file()
-        assert len(charges(tmp_path)) == 1
-
-    def test_is_priced_before_anything_is_charged_or_looked_at(self, tmp_path: Path) -> None:
-        nonsense = table().assign(a="?", b=None, y="?")
-        plans = [quoron.plan_tuning(each, **asked(tmp_path)) for each in (table(), nonsense)]
-        assert plans[0].as_json() == plans[1].as_json()
-        assert not (tmp_path / "lifetime.sqlite").exists()
-        said = dict(plans[0].rows())
-        assert set(said) >= {"the whole search", "one trial", "in the open", "the clock"}
-        assert said["the clock"].startswith("NOT padded")
-
-    def test_the_noise_of_a_score_of_numbers_is_told_in_the_labels_own_units(self, tmp_path: Path) -> None:
-        """Errors are held at half of a declared range, which may be far wider than the labels are."""
-        asking = asked(tmp_path, label="a", numeric={"b": (-1, 1)}, label_range=(0, 50_000))
-        plan = quoron.plan_tuning(table(), **asking)
-        assert f"({25_000 * plan.noise.scale:,.0f} of the label's units)" in dict(plan.rows())["score"]
-        assert "units" not in dict(quoron.plan_tuning(table(), **asked(tmp_path)).rows())["score"]
-
     def test_takes_no_user_into_training_who_scores(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         training, scoring = [], []
         engine, batches = tables.CuratorEngine, tables.batches
@@ -140,22 +107,12 @@ class TestASearchOverATable:
         assert np.array_equal(found[0].weights, found[1].weights)
         assert not (tmp_path / "b" / "run" / "private").exists()
 
-    def test_leaves_out_by_name_what_cannot_be_planned(self, tmp_path: Path) -> None:
-        found = quoron.plan_tuning(
-            table(), **asked(tmp_path, algorithms=["one-pass-dp-sgd", "filtered-sgd"], privacy=Privacy(1.0, 1e-5))
-        )
-        assert [name for name, _ in found.refused] == ["filtered-sgd loss.ridge=0", "filtered-sgd loss.ridge=1"]
-        assert found.remarks[0].startswith("left out, as nothing can be planned for it: filtered-sgd")
-
     @pytest.mark.parametrize(
         ("more", "said"),
         [
             ({"vary": None}, "two settings or more"),
             ({"vary": {"privacy.delta": [1e-5, 1e-6]}}, "settings of a method or of columns"),
-            ({"vary": {"train.group": ["a", "b"]}}, "settings of a method or of columns"),
             ({"numeric": None}, "features are declared to tune on"),
-            ({"effort": Effort(evaluate=0.0)}, "evaluate"),
-            ({"effort": Effort(trials=0.5)}, "mean number of trials"),
             ({"effort": Effort(law="lucky")}, "Expected law to be one of"),  # type: ignore[arg-type]
         ],
     )
@@ -175,13 +132,6 @@ class TestASearchOverATable:
             quoron.tune(table(), **asked(tmp_path, vary={"loss.ridge": [0.0, 0.5]}))
         with pytest.raises(OtherVersion, match="same table"):
             quoron.tune(table().assign(a=0.5), **asked(tmp_path))
-
-    def test_a_column_that_is_another_under_any_setting_is_another_table(self, tmp_path: Path) -> None:
-        swept = {"vary": {"population.numeric": [{"b": (-9, -8)}, {"b": (-1, 1)}]}}
-        with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
-            quoron.tune(table(), **asked(tmp_path, **swept))
-        with pytest.raises(OtherVersion, match="same table"):
-            quoron.tune(table().assign(b=0.5), **asked(tmp_path, **swept))
 
 
 @contextmanager
@@ -346,18 +296,6 @@ class TestTheCommand:
             *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--trials", "4"),
             *("--vary", "loss.ridge=[0, 1]", "--out", "run"),
         ]
-
-    def test_shows_the_price_first_and_then_the_choice(self, files: list[str], tmp_path: Path) -> None:
-        shown = CliRunner().invoke(app, [*files, "--dry-run"])
-        assert shown.exit_code == 0, shown.output
-        assert "the whole search" in shown.output
-        assert not (tmp_path / "lifetime.sqlite").exists()
-        done = CliRunner().invoke(app, [*files, "--json"])
-        assert done.exit_code == 0, done.output
-        said = json.loads(done.stdout)
-        assert said["choice"]["name"].startswith("one-pass-dp-sgd loss.ridge=")
-        assert invoke(["resume", "run", "--json"]) == 0
-        assert charges(tmp_path) == [(4.0, 1e-5)]
 
     def test_goes_on_after_a_kill(self, files: list[str], tmp_path: Path) -> None:
         with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):

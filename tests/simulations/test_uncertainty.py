@@ -54,12 +54,6 @@ def test_values_of_a_category_beside_a_constant_are_not_determined_and_all_else_
     assert Model.load(tmp_path / "run" / "model.json").uncertainty == model.uncertainty
 
 
-def test_columns_that_noise_hides_have_no_interval(tmp_path):
-    model = trained(tmp_path, numeric={"age": (0, 3000)}).model
-    assert model.uncertainty is None
-    assert "cannot be told from noise" in model.no_interval
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -29,22 +29,6 @@ def people() -> pd.DataFrame:
     return crowd()
 
 
-@pytest.mark.parametrize(
-    ("columns", "features"),
-    [
-        ({"numeric": ["age", "dose"]}, [("age", "number"), ("dose", "number")]),
-        ({"numeric": {"age": (0, 100), "dose": None}}, [("dose", "number")]),
-        ({"categorical": ["ward"]}, [("ward", "category")]),
-        ({"numeric": {"age": (0, 100)}, "buy": {"*": "any"}}, [("dose", "any"), ("ward", "any")]),
-        ({"buy": {"d*": "number"}}, [("dose", "number")]),
-    ],
-)
-def test_what_is_declared_is_not_bought(columns, features, people):
-    tree = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill", **columns}})
-    assert is_wanted(tree)
-    assert [(each.column, each.what) for each in wanted(tree, Path(), tables.opened(people)).features] == features
-
-
 def test_types_that_a_schema_declares_are_bought_nothing_for(people):
     table = pa.Table.from_pandas(people.assign(smokes=people.age > 50), preserve_index=False)
     table = table.append_column("visits", pa.array([[1]] * len(people)))

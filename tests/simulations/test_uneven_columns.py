@@ -4,36 +4,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 import quoron
 from quoron import Method
-from quoron.training.result import (
-    OUTGROWN,
-    outgrown,
-)
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SecureNoise
 
 
 def pilot(*found: float) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = [{"public": {"phase": "pilot", "unevenness": each}} for each in found]
     return [{"public": {}}, *events, {"public": {"phase": "main", "radius": 1.0}}, {}]
-
-
-def test_a_plan_is_taken_back_by_a_run_that_tells_more_than_twice_as_much_or_kept_no_model() -> None:
-    plan = quoron.plan("few-rounds", method=Method("whitened-tracking")).plan
-    predicted = plan.predicted_excess_risk
-    assert predicted is not None
-
-    def told(**public: Any) -> bool:
-        return outgrown(plan, [{"public": public}])
-
-    assert not outgrown(plan, [])
-    assert not told()
-    assert not told(left=0.99 * OUTGROWN * predicted, accepted=True)
-    assert told(left=1.01 * OUTGROWN * predicted, accepted=True)
-    assert told(left=None, accepted=False)
 
 
 def trained(width: float, method: str, users: int = 6_000) -> Any:
@@ -51,15 +29,3 @@ def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges
     for width, expected in ((1.0, False), (1000.0, True)):
         warnings = trained(width, "tracking-srgd").summary.warnings
         assert any("the pilot could not make the columns even" in each for each in warnings) == expected
-
-
-def test_a_forecast_that_the_run_has_overtaken_is_not_told_as_if_it_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))  # so no luck is needed
-    monkeypatch.setattr(StartedNoise, "fresh", classmethod(lambda cls, source: cls(source, "a start")))
-    monkeypatch.setattr("quoron.training.start.secrets.randbits", lambda bits: 1)
-    unseen, seen = (trained(width, "whitened-tracking", 1_000).summary for width in (1e5, 1.0))
-    assert "which the run does not confirm" in dict(unseen.rows())["excess risk, predicted"]
-    assert "that is" not in dict(unseen.rows())
-    assert unseen.foretold() is None
-    assert "does not confirm" not in dict(seen.rows()).get("excess risk, predicted", "")
-    assert seen.foretold() is not None

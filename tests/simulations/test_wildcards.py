@@ -14,50 +14,16 @@ class TestAPattern:
     HEADER = ("who", "x1", "age", "x2", "xx", "late", "x_sick")
 
     @pytest.mark.parametrize(
-        ("pattern", "names"),
-        [
-            ("x*", ("x1", "x2", "xx", "x_sick")),
-            ("*x*", ("x1", "x2", "xx", "x_sick")),
-            ("x*x", ("xx",)),
-            ("*", ("x1", "age", "x2", "xx", "late", "x_sick")),
-            ("*a*e", ("age", "late")),
-            ("x1*", ("x1",)),
-            ("age", ("age",)),
-            ("x[0:9]", ("x[0:9]",)),
-        ],
-    )
-    def test_stands_for_columns_of_the_header_in_its_order(self, pattern: str, names: tuple[str, ...]) -> None:
-        assert wildcards.resolved([pattern], self.HEADER, roles={"who"}) == [names]
-
-    def test_stands_for_no_column_that_has_another_role(self) -> None:
-        assert wildcards.resolved(["x*"], self.HEADER, roles={"who", "x_sick"}) == [("x1", "x2", "xx")]
-
-    @pytest.mark.parametrize(
         ("declared", "message"),
         [
             (["z*"], r"columns that 'z\*' stands for, got none among the 7 of the table. Letters"),
-            (["who*"], r"got none among"),
             (["x*", "*1"], r"declared once, got 'x1' as 'x\*' and as '\*1'. Write patterns"),
-            (["x*", "x*"], r"got 'x1' as"),
-            (["*", "*"], r"every pattern once, got '\*' twice"),
             (["x*[0:2]"], r"got 'x\*\[0:2\]': both in one"),
         ],
     )
     def test_that_is_empty_or_can_be_meant_in_two_ways_is_refused(self, declared: list[str], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             wildcards.resolved(declared, self.HEADER, roles={"who"})
-
-    @pytest.mark.parametrize(
-        ("declared", "found"),
-        [
-            (["x*", "x2"], [("x1", "xx", "x_sick"), ("x2",)]),
-            (["x[0:2]", "x*"], [("x[0:2]",), ("x2", "xx", "x_sick")]),
-            (["*", "x*", "age"], [("late",), ("x1", "x2", "xx", "x_sick"), ("age",)]),
-            (["x1", "x1*"], [("x1",), ()]),
-        ],
-    )
-    def test_leaves_a_column_to_its_own_name_and_the_rest_to_a_star(self, declared, found) -> None:
-        assert wildcards.resolved(declared, self.HEADER, roles={"who"}) == found
 
     def test_leaves_out_what_is_excluded(self) -> None:
         def found(*without: str) -> list[tuple[str, ...]]:

@@ -200,33 +200,6 @@ def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
     assert_named(told)
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        (
-            {"numeric": {"age": (0,)}},
-            r"Expected population.numeric.age to have 2 entries, got population.numeric.age=\[0\]",
-        ),
-        ({"positive": 1.5}, "Expected population.positive to be true or false or an integer or a string in quotes"),
-        ({"classes": {"a", "b"}}, "Expected classes in an order, got a set. Write a list"),
-        ({"user": 3}, "Expected user as a text for plan_training, got user=3"),
-        ({"label": None}, "the columns that say whose a row is and what is predicted, got user='who' and label=None"),
-        ({"epsilon": "2"}, "Expected epsilon as a number for plan_training, got epsilon='2'"),
-        ({"source": [{"who": 1}]}, r"Expected a DataFrame, .*, got a list. Write pandas.DataFrame\(rows\)"),
-        ({"source": FRAME.set_index("who")}, r"Expected user 'who' as a column, got it in .* frame\.reset_index\(\)"),
-        ({"source": "nowhere.csv"}, "Expected a table at '.*nowhere.csv', found no such file"),
-        ({"source": "nothing"}, "Expected a table to be at 'nothing'"),
-        (
-            {"settings": {"privacy": 3}, "epsilon": 2.0},
-            "Expected privacy to be a section with keys of its own, got privacy=3",
-        ),
-    ],
-)
-def test_what_is_wrong_is_said_with_its_value_and_the_fix(said: dict[str, Any], message: str) -> None:
-    with pytest.raises(QuoronError, match=message):
-        quoron.plan_training(**{"source": FRAME, "epsilon": 1.0} | GOOD | said)
-
-
 def rows(users: Any, point: Any) -> Any:
     """Rows of zeros."""
     return np.zeros((len(users), len(point)))
