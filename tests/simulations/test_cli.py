@@ -1,24 +1,34 @@
-"""The command line: what it prints, what it writes, which exit code, and never a traceback for a wrong request."""
+"""The command line and configurations: what is written, which exit code, never a traceback, whom to cite."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import click
+import gen_citations as generator
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from quoron import config as configs
+from quoron import toml_text
+from quoron.citing import bibtex
 from quoron.cli.app import GROUPS, app, invoke
+from quoron.cli.common import citable
+from quoron.config import Config
+from quoron.presets import presets
 from quoron.reports import progress
 from quoron.run_folder import RunFolder
 from quoron_privacy.accounts import exports
+from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.refused import REFUSED
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
-
-pytestmark = pytest.mark.usefixtures("planned_once")
 
 
 @pytest.fixture(autouse=True)
@@ -135,16 +145,6 @@ def test_every_command_stands_under_what_people_come_for() -> None:
     assert list(commands.commands) == named, "a new command joins by its name in quoron.cli.app"
 
 
-@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["tokens"], 2), (["ledger"], 2)])
-def test_without_a_command_there_is_help_and_no_bare_error(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
-) -> None:
-    assert invoke(arguments) == code
-    printed = capsys.readouterr()
-    assert "Usage: quoron" in printed.out + printed.err
-    assert "error:" not in printed.out + printed.err
-
-
 @pytest.mark.programs
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("arguments", [["presets"], ["plan", "small.toml", "--json"], ["train", "--help"]])
@@ -190,3 +190,131 @@ def test_completion_knows_presets_and_run_folders(place: Path) -> None:
     assert completed("quoron train visits.csv --user w") == {"who"}
     assert completed("quoron train visits.csv --numeric age,st") == {"age,stay"}
     assert completed("quoron train nowhere.csv --user w") == set()
+
+
+TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'
+
+WRONG = [
+    ("population.usres=3", "Unknown key population.usres; did you mean population.users?"),
+    ("population={kind='table', user='who'}", "Missing key population.path ("),
+    (TABLE % "numeric={a=[3, 1]}", "with low < high for numeric column 'a'"),
+    ("privacy.epsilon=0", "Expected privacy.epsilon > 0, got privacy.epsilon=0."),
+    ("privacy.epsilon=nan", "Expected privacy.epsilon"),
+    ("problem.user_smoothness=itme", "to be 'item', 'isotropic' or a number > 0, got problem.user_smoothness='itme'."),
+    ("algorithm.options={rounds=3", "Expected a dotted key, '=' and a TOML value"),
+    ("=3", "Expected key=value, such as privacy.epsilon=2, got '=3'."),
+]
+
+
+@pytest.mark.parametrize(("setting", "message"), WRONG, ids=[setting for setting, _ in WRONG])
+def test_a_wrong_key_or_value_is_named_with_its_fix(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.parse("", settings=[setting])
+    assert message in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "noise.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        configs.read(tmp_path / "noise.toml")
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
+def test_a_resolved_configuration_reads_back_as_itself(preset: object) -> None:
+    config = configs.parse(preset.text)  # type: ignore[attr-defined]
+    assert configs.parse(config.as_toml()) == config
+    assert configs.parse(config.as_toml()).digest() == config.digest()
+
+
+def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> None:
+    base = Config()
+    here, there = (
+        configs.parse("", settings=[(TABLE % "seed=1").replace("rows.csv", name)]) for name in ("here", "there")
+    )
+    assert here.digest() == there.digest() != base.digest()
+    assert configs.parse("", settings=["run.out=elsewhere"]).digest() == base.digest()
+    for setting in (
+        "run.seed=1",
+        "run.simulation_seed=1",
+        "privacy.epsilon=2",
+        "population.users=7",
+        "algorithm.options.rounds=3",
+    ):
+        assert configs.parse("", settings=[setting]).digest() != base.digest()
+
+
+plain = st.one_of(
+    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False), st.text(st.characters(codec="utf-8"))
+)
+values = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1), inner, max_size=3)
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.text(min_size=1), values, max_size=3), max_size=3))
+def test_every_tree_survives_being_written_and_read(tree: dict[str, dict[str, object]]) -> None:
+    assert toml_text.parse(toml_text.dumps(tree), "a test") == tree
+
+
+DEEP = {
+    "lists": "a = " + "[" * 5000 + "]" * 5000,
+    "inline tables": "a = " + "{x = " * 5000 + "1" + "}" * 5000,
+    "a table's name": "[" + ".".join(["a"] * 3000) + "]\nx = 1",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_values_nested_too_deep_are_refused_in_a_sentence(name, tmp_path, capsys):
+    (tmp_path / "deep.toml").write_text(DEEP[name])
+    assert invoke(["plan", str(tmp_path / "deep.toml")]) == 2
+    assert "valid TOML, got: tables or lists nested more than 100 deep" in " ".join(capsys.readouterr().err.split())
+    if "\n" not in DEEP[name]:
+        assert invoke(["plan", "quickstart", "--set", DEEP[name].replace(" = ", "=")]) == 2
+        said = capsys.readouterr().err
+        assert "Expected a dotted key" in said
+        assert len(said) < 500
+
+
+NAMES = (*ALGORITHMS, *REFUSED)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert invoke(["cite", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_algorithm_is_cited_by_its_papers_beside_quoron(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    keys = re.findall(r"^@\w+\{([\w:]+),$", printed(capsys, name), re.MULTILINE)
+    meant = ALGORITHMS[name].origin.references if name in ALGORITHMS else (REFUSED[name].source.reference,)
+    assert meant
+    assert keys == ["quoron", *(paper.key for paper in meant)]
+
+
+def test_runs_are_cited_by_what_they_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "runs/one", "--simulation-seed", "1", "--quiet"]) == 0
+    asked = ("--algorithms", "one-pass-dp-sgd,sgd", "--seeds", "1", "--out", "runs/two", "--quiet")
+    assert invoke(["compare", "small.toml", *asked]) == 0
+    capsys.readouterr()
+    assert printed(capsys, "runs/one") == bibtex(["one-pass-dp-sgd"])
+    assert printed(capsys, "runs/two") == bibtex(["one-pass-dp-sgd", "sgd"])
+    assert ("runs/one", "") in citable("ru")
+    assert ("filtered-sgd", ALGORITHMS["filtered-sgd"].summary) in citable("filt")
+
+
+def test_a_list_of_algorithms_says_whose_each_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["algorithms", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {row["relation"] for row in listed.values()} == {"theirs", "repaired", "ours", None}
+    for name, info in ALGORITHMS.items():
+        assert listed[name]["from"] == str(info.origin)
+        assert listed[name]["paper"] == info.paper
+    assert invoke(["algorithms"]) == 0
+    assert "repaired: " in capsys.readouterr().out
+
+
+def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> None:
+    assert generator.CITATION.read_text(encoding="utf-8") == generator.citation()
+    assert generator.PAGE.read_text(encoding="utf-8") == generator.page()

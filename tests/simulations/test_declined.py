@@ -10,7 +10,7 @@ import pytest
 
 import quoron
 from quoron import config as configs
-from quoron.operate.submission import dry_run, specify
+from quoron.operate.submission import specify
 from quoron.sections import Keep
 from quoron.sklearn import PrivateLogisticRegression
 from quoron_privacy.errors import Infeasible
@@ -81,18 +81,9 @@ def simulated(folder: Path) -> Any:
     return quoron.simulate("people.toml", keep=Keep(folder))
 
 
-def made_up(folder: Path) -> Any:
-    return quoron.simulate("quickstart", keep=Keep(folder), settings=["population.users=50"])
-
-
 def submitted(folder: Path) -> Any:
     del folder
     return specify(configs.parse(TABLE), run="trial", users=USERS, seconds=60.0)
-
-
-def looked_at(folder: Path) -> Any:
-    del folder
-    return dry_run(configs.parse(TABLE), USERS)
 
 
 def through_flower(folder: Path) -> Any:
@@ -100,7 +91,7 @@ def through_flower(folder: Path) -> Any:
     return specify(configs.parse(TABLE), run="trial", users=USERS, seconds=60.0, whole=True)
 
 
-DOORS = (declared, undeclared, estimator, simulated, made_up, submitted, looked_at, through_flower)
+DOORS = (declared, undeclared, estimator, simulated, submitted, through_flower)
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)

@@ -39,8 +39,3 @@ def test_the_oracle_is_half_the_noise_where_clipping_costs_nothing_and_at_most_t
     mus = [cells.mu_for(epsilon, cells.DELTA) for epsilon in (50.0, 100.0)]
     at_50, at_100 = cells.oracle(people, 50.0), cells.oracle(people, 100.0)
     assert at_50 / at_100 == pytest.approx((mus[1] / mus[0]) ** 2, rel=0.5)  # noise rules, and falls with μ²
-
-
-def line(asked: str, left: list[float], **more: Any) -> dict[str, Any]:
-    about = {"part": "grid", "shape": "plain", "users": 3_000, "columns": 5, "epsilon": 1.0, "nu": 300.0}
-    return about | {"asked": asked, "left": left, "oracle": 1.0, "auc": [0.7], "best auc": 0.71, "forecast": 8.0} | more

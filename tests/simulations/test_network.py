@@ -1,18 +1,22 @@
-"""A network is read with its units, and projects what an obvious simulation of every client gives."""
+"""A network projects what an obvious simulation of every client gives; what rounds cost, and which fronts."""
 
 import math
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quoron
+from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.network import PRESETS, Counts, Link, Network
+from quoron.network import DEADLINE, PRESETS, Counts, Link, Network
+from quoron.planning.costs import fronts, of_candidates
+from quoron.planning.plans import Planned
 from quoron.populations import Synthetic
 from quoron.sections import Keep
+from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
@@ -20,8 +24,6 @@ from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_server.round_clock import PAUSE
 from small_run import TOML
-
-pytestmark = pytest.mark.usefixtures("planned_once")
 
 
 @pytest.fixture
@@ -124,22 +126,6 @@ def test_the_slowest_of_alike_clients_is_that_of_the_harmonic_number(asked: int,
     assert network.project(Counts(asked, 0, 0)).total == pytest.approx(0.08 + jitter * harmonic, rel=1e-6)
 
 
-@pytest.mark.parametrize("text", [*PRESETS, "phones:0.9+datacentre:0.1", "rtt=0s", "dropout=1%", "spread=100,up=1bps"])
-def test_every_size_of_cohort_and_message_has_a_time_within_its_deadline(text: str) -> None:
-    network = replace(Network.parse(text), ends="early", server=math.inf)
-    before = 0.0
-    for asked in (0, 1, 10, 10**3, 10**5, 10**7):
-        times = network.project(Counts(asked, 200 * asked, 160 * asked))
-        assert before <= times.total * (1 + 1e-9)
-        assert times.total <= network.deadline * (1 + 1e-9)
-        assert min(times.as_json().values()) >= 0.0
-        before = times.total
-    for asked in (1, 10**7):
-        sizes = [network.project(Counts(asked, 8 * d * asked, 8 * d * asked)).total for d in (1, 10, 10**4, 10**7)]
-        assert all(less <= more * (1 + 1e-9) for less, more in pairwise(sizes))
-        assert sizes[-1] <= network.deadline * (1 + 1e-9)
-
-
 def test_work_that_does_not_fit_into_the_rest_costs_whole_rests() -> None:
     times = Network(deadline=5.0).project(Counts(100, 10_000, 10_000, aggregating=0.6))
     assert times.total == pytest.approx((1 + 2 * PAUSE) * 5)
@@ -182,3 +168,54 @@ def test_a_wrong_network_is_refused_with_its_key(small: Path, capsys: pytest.Cap
     assert "Expected the network's rtt to be a time such as 80ms" in capsys.readouterr().err
     assert invoke(["simulate", "small.toml", "--set", "run.network=80ms"]) == 2
     assert not (small / "runs").exists()
+
+
+THREE = ",".join(PRESETS)
+FEW = st.one_of(st.none(), st.sampled_from([0.0, 1.0, 2.0, 3.0]))
+
+
+@given(st.lists(st.tuples(FEW, FEW), max_size=8))
+def test_a_front_is_who_nobody_beats(points: list[tuple[float | None, float | None]]) -> None:
+    found = fronts([{"cost": cost} for cost, _ in points], [risk for _, risk in points])
+    known = [point for point in points if None not in point]
+    for (cost, risk), on in zip(points, found, strict=True):
+        beaten = any(o <= cost and r <= risk and (o, r) != (cost, risk) for o, r in known if None not in (cost, risk))
+        assert bool(on) == (None not in (cost, risk) and not beaten)
+    assert not known or any(found)
+
+
+@pytest.fixture(scope="module")
+def planned() -> Planned:
+    config = configs.parse(TOML, "small", ["algorithm.name='auto'", "algorithm.options={}", f"run.network='{THREE}'"])
+    return quoron.plan(config)
+
+
+def test_a_guess_is_on_no_front(planned: Planned) -> None:
+    assert all(not each.fronts for each in planned.costs if each.risk is None)
+
+
+def test_answers_that_cannot_be_in_time_have_no_seconds(planned: Planned) -> None:
+    (chosen, *_) = [each for each in planned.candidates if each.plan is not None]
+    slow = {"slow": Network.parse("up=10bps,deadline=2s"), "phones": Network.parse("phones")}
+    (priced,) = of_candidates([chosen], slow)
+    assert (priced.seconds["slow"], "slow" in priced.fronts) == (None, False)
+    assert priced.seconds["phones"] > 0
+    with pytest.raises(ConfigError, match="the network's deadline to be above"):
+        planned.over({"slow": slow["slow"]}, everybody=True)
+
+
+def test_rounds_over_secret_cohorts_are_held_whatever_the_network_says() -> None:
+    options = "algorithm.options={rounds=5, rate=0.5}"
+    config = configs.parse(TOML, "small", ["algorithm.name='dp-sgd-wor'", options, "run.network='phones'"])
+    planned = runs.prepare(config, Path(), alternatives=False).planned
+    assert planned.network is not None
+    (own,) = of_candidates(planned.candidates, config.run.networks)
+    assert own.held
+    assert planned.network.seconds["total"] == own.seconds["phones"] == pytest.approx(5 * (1 + PAUSE) * DEADLINE)
+
+
+def test_a_run_takes_one_network_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.toml").write_text(TOML)
+    assert invoke(["simulate", str(tmp_path / "small.toml"), "--network", THREE, "--out", str(tmp_path / "run")]) == 2
+    assert f"Expected one network for a run, got '{THREE}'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

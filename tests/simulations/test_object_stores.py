@@ -1,7 +1,6 @@
 """A folder in an object store, a real S3 server of this machine: the bits of the same folder here, and clear errors."""
 
 import logging
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +40,6 @@ class Store:
     def files(self) -> Any:
         """Its file system."""
         return pyarrow.fs.FileSystem.from_uri(f"{self.url('')}&allow_bucket_creation=true")[0]
-
-    def strict(self, calls: str) -> None:
-        """After so many calls, credentials have to be those of somebody it knows."""
-        plain = {"Content-Type": "text/plain"}
-        asked = urllib.request.Request(f"http://{self.address}/moto-api/reset-auth", calls.encode(), plain)
-        urllib.request.urlopen(asked).close()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,9 @@
-"""A report is one page that loads nothing, says what its run folder holds, and marks what depends on private data."""
+"""What people are shown: pages that load nothing and mark what is private, one screen, progress, whole files."""
 
+import io
+import json
+import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,19 +11,34 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quoron
 from pages import Page, check_loads_nothing
+from quoron import Keep, Method, Privacy
+from quoron import config as configs
+from quoron.cli import one_screen, showing
+from quoron.cli.app import invoke
+from quoron.errors import ConfigError
 from quoron.network import Times
+from quoron.operate.watching import words
 from quoron.reports import page as parts
 from quoron.reports import simulated
 from quoron.reports.pictures import Axis, Line, chart, gauge, ranking
+from quoron.reports.progress import Bar, Display, Lines
 from quoron.reports.summary import Summary
+from quoron.reports.terminal import Terminal
 from quoron.run_folder import RunFolder, flat
+from quoron.simulation import run as runs
+from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression
+from quoron.training import lifetime
+from quoron_client.federation.session import _printable
+from quoron_privacy.errors import RunError, printable
+from quoron_server.rounds import RoundEvent
 from said import said
+from small_run import TOML
 from summaries import EXAMPLE
-
-pytestmark = pytest.mark.usefixtures("planned_once")
 
 SUMMARY = Summary(**EXAMPLE)
 HOSTILE = ('<script>alert("1")</script>', 'it\'s "quoted" & <b>', "\u200fعمر radio", "x" * 400)
@@ -63,11 +82,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
         return quoron.train(frame, **told)
-
-
-def drawn(text: str) -> list[str]:
-    """Labels of the pictures."""
-    return [str(a["aria-label"]) for tag, a, _ in Page(text).elements if tag == "svg" and a.get("role") == "img"]
 
 
 def test_pages_load_nothing_whatever_is_in_them(page: Any, trained: Any) -> None:
@@ -128,9 +142,9 @@ def test_pictures_are_drawn_of_whatever_numbers_there_are() -> None:
     """One point, equal ones, zeros and negative ones on any axis: coordinates are finite and within the picture."""
     cases: list[list[tuple[float, float]]] = [[(1, 0.5)], [(1, 2), (2, 2)], [(0, 0), (1, 0)], [(1, -3), (2, 5)], []]
     cases += [[(1, 1e-300), (2, 1e300)], [(5, 1e12), (6, 1e12 + 1)]]
-    for given in cases:
+    for values in cases:
         for log in (False, True):
-            text = chart("a", [Line("one", given), Line("two", given, "bars")], Axis("x"), Axis("y", log=log))
+            text = chart("a", [Line("one", values), Line("two", values, "bars")], Axis("x"), Axis("y", log=log))
             assert "nan" not in text
             assert "inf" not in text
             for x, y in points(text, "a"):
@@ -148,3 +162,227 @@ def test_proofs_are_links_where_the_package_says_where_its_documentation_is(monk
     assert linked == [
         f"https://docs.example/quoron/{each}" for each in ("privacy/whitened-tracking.html#w1", "comparing.html")
     ]
+
+
+PEOPLE = 600
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "ledger.sqlite"))
+    random = np.random.default_rng(5)
+    who = np.repeat(np.arange(PEOPLE), 3)
+    values = {f"x{each}": random.uniform(0, 100, len(who)) for each in range(30)}
+    people = pd.DataFrame({"who": who, **values, "ill": random.random(len(who)) < values["x0"] / 100})
+    people.to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path
+
+
+def screen(words: list[str], monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
+    """Lines that a terminal of so many columns shows."""
+    shown = io.StringIO()
+    monkeypatch.setattr(showing, "console", lambda: Terminal(width=width, force_terminal=True, file=shown))
+    assert invoke(words) == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    return [each[at : at + width] for each in plain.splitlines() for at in range(0, max(len(each), 1), width)]
+
+
+SAID: dict[str, Any] = {
+    "user": "who",
+    "label": "ill",
+    "numeric": {"x0": (0, 100)},
+    "privacy": Privacy(2.0, 1e-6, health=0),
+    "method": Method("one-pass-dp-sgd", {"rounds": 4}),
+}
+
+
+def test_doubts_come_first_and_are_never_cut_and_no_warning_is_hidden(place: Path) -> None:
+    trained = quoron.train("people.csv", **SAID, keep=Keep("trained"))
+    doubts = tuple(f"doubt {each}: {'it may be worthless ' * 20}" for each in range(9))
+    lesser = tuple(f"lesser remark {each}: {'of no weight ' * 20}" for each in range(9))
+    summary = replace(trained.summary, warnings=(*doubts, *lesser), doubts=doubts)
+    shown = one_screen.warnings(summary, 80)
+    assert shown[:9] == [f"Warning: {each}" for each in doubts]
+    for each, line in zip(lesser, shown[9:18], strict=True):
+        assert line.startswith(f"Warning: {each[:20]}")
+        assert len(line) <= 80
+    assert shown[18:] == ["What ends in ... is whole in report.html."]
+
+
+def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pd.read_csv("people.csv").iloc[:1320]  # of 440 users
+    table.to_csv("few.csv", index=False)
+    said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x*": (0, 100)}, "epsilon": 1.0}
+    sentence = "No better than not training, as far as the bound says: with 440 users for 31 coefficients at ε = 1 "
+    planned = quoron.plan_training("few.csv", **said)
+    assert planned.as_json()["remarks"][0] == planned.doubts[0]
+    assert quoron.plan("few.csv", **said | {"epsilon": 8.0, "numeric": {"x0": (0, 100)}}).doubts == ()
+    words = ["few.csv", "--user", "who", "--label", "ill", "--epsilon", "1", "--numeric", "x*=0:100"]
+    dry = ["train", *words, "--dry-run"]
+    for command in (["simulate", *words], dry):
+        assert " ".join(screen(command, monkeypatch, 80)).startswith("Warning: No better than not training, as far as")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DoubtfulModel)
+        with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
+            quoron.train("few.csv", **said, keep=Keep("stopped"))
+        with pytest.raises(DoubtfulModel, match="No better than not training"):
+            quoron.tune("people.csv", **said, vary={"loss.ridge": [0, 0.1]}, keep=Keep("searched"))
+        rows, ill, who = table.filter(like="x"), table["ill"], table["who"]
+        with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
+            PrivateLogisticRegression(epsilon=1.0, bounds=(0, 100), classes=[False, True]).fit(rows, ill, groups=who)
+    with lifetime.opened(Path("ledger.sqlite")) as kept:
+        assert list(kept.charges("everyone")) == []
+    capsys.readouterr()
+    assert invoke(["train", *words, "--quiet"]) == 0
+    assert f"Warning: {sentence}" in capsys.readouterr().err
+
+
+def test_columns_named_as_identifiers_are_features_only_where_they_are_declared(place: Path) -> None:
+    people = pd.read_csv("people.csv")[["who", "x0", "ill"]]
+    for name in ("id", "visit_id", "patientID", "case id", "covid", "paid"):
+        people[name] = 1.0 * np.arange(len(people))
+    people.to_parquet("ids.parquet")
+    said: dict[str, Any] = {"user": "who", "label": "ill", "epsilon": 6.0}
+
+    def left_out(**more: Any) -> list[str]:
+        remarks = quoron.plan_training("ids.parquet", **said, **more).remarks
+        return [each.split("'")[1] for each in remarks if "its name is an identifier's. To use it declare it" in each]
+
+    assert left_out() == ["id", "visit_id", "patientID", "case id"]
+    assert left_out(numeric={"visit_id": (0, 1800)}, buy={"id": "any", "*": "any"}) == ["patientID", "case id"]
+    people[["who", "visit_id", "ill"]].to_parquet("only.parquet")
+    with pytest.raises(ConfigError, match=r"Expected features, got none. Column 'visit_id' is left out"):
+        quoron.train("only.parquet", **said)
+
+
+PLAN = runs.prepare(configs.parse(TOML), Path()).planned.plan
+
+
+def finished(round_: int) -> RoundEvent:
+    return RoundEvent(
+        round=round_, rounds=20, asked=50, messages=50, gradient_evaluations=250, bytes_down=1, bytes_up=1,
+        total_messages=50, total_gradient_evaluations=250, total_bytes_down=1, total_bytes_up=1,
+        seconds_clients=0.0, seconds_server=0.0, public={"halted": True}, diagnostics={"excess_risk": 0.25},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Display, Lines, Bar])
+def test_no_form_of_progress_writes_to_standard_output(kind: type[Display], capsys: pytest.CaptureFixture[str]) -> None:
+    with kind() as shown:
+        shown.said("waiting for somebody")
+        shown.started(PLAN)
+        for round_ in range(20):
+            shown.round_finished(finished(round_))
+        shown.finished(np.zeros(3))
+    assert capsys.readouterr().out == ""
+
+
+MOVING = "age\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\udc80"
+
+
+def harmless(text: str) -> bool:
+    return all(each.isprintable() or each in "\n\t" for each in text)
+
+
+@given(st.text())
+def test_what_is_printable_is_left_as_it_is_and_the_rest_is_told(text: str) -> None:
+    shown = printable(text)
+    assert harmless(shown)
+    assert shown == text if harmless(text) else shown != text
+
+
+def test_a_header_with_control_characters_reaches_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "visits.csv").write_text(f"patient,{MOVING[:-1]},ill\na,1,yes\n", encoding="utf-8")
+    (tmp_path / "table.toml").write_text(
+        """
+        [population]
+        kind = "table"
+        path = "visits.csv"
+        separator = ","
+        user = "nobody"
+        label = "ill"
+        numeric = { age = [0, 100] }
+
+        [privacy]
+        epsilon = 1.0
+        """,
+        encoding="utf-8",
+    )
+    assert invoke(["train", str(tmp_path / "table.toml"), "--out", str(tmp_path / "run")]) != 0
+    printed = capsys.readouterr()
+    assert "age" in printed.err
+    assert harmless(printed.out + printed.err)
+
+
+def test_a_coordinator_cannot_write_on_an_operators_terminal() -> None:
+    for event in (
+        {"kind": "ended", "how": MOVING, "error": f"{MOVING}\nround 1 of 1: done"},
+        {"kind": "paused", "error": MOVING},
+        {"round": 0, "rounds": 1, "messages": 3, "kind": "round", "public": {MOVING: MOVING}},
+    ):
+        line = words(event)
+        assert harmless(line)
+        assert "\n" not in line
+    assert "\n" not in _printable(f"{MOVING}\n{MOVING}")
+
+
+def test_a_json_file_comes_back_and_any_change_of_it_is_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    values = {"b": [1, 2.5, None, "ü"], "a": {"x": True}}
+    folder.write_json("plan.json", values | {"endless": float("inf")})
+    assert folder.plan() == values | {"endless": None}
+    text = (tmp_path / "plan.json").read_text()
+    laid_out = json.dumps(json.loads(text), indent=4)
+    (tmp_path / "plan.json").write_text(laid_out)
+    assert folder.plan() == values | {"endless": None}  # an editor may lay it out anew
+    for other in (text.replace("2.5", "2.25"), text.replace("sha256", "sha"), text[:-9], "", "[]", "1", "[" * 10**5):
+        (tmp_path / "plan.json").write_text(other)
+        with pytest.raises(RunError, match=r"plan.json as it was written"):
+            folder.plan()
+    (tmp_path / "plan.json").write_bytes(b"\xff")
+    with pytest.raises(RunError, match=r"plan.json as it was written"):
+        folder.plan()
+
+
+def test_a_damaged_model_or_configuration_is_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_model(np.arange(5.0))
+    whole = (tmp_path / "model.npz").read_bytes()
+    for at in range(0, len(whole), 3):
+        (tmp_path / "model.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        try:
+            assert folder.model().tolist() == [0, 1, 2, 3, 4]
+        except RunError:
+            continue
+    (tmp_path / "model.npz").write_bytes(whole[:-30])
+    with pytest.raises(RunError, match=r"model.npz as it was written"):
+        folder.model()
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"text of a configuration in .*config.toml, got UnicodeDecodeError"):
+        folder.config()
+
+
+def test_damaged_rounds_are_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_rounds([{"round": at, "asked": 3} for at in range(5)])
+    whole = (tmp_path / "rounds.parquet").read_bytes()
+    middle = len(whole) // 2
+    for wrong in (whole[:-9], whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :], b"", b"text"):
+        (tmp_path / "rounds.parquet").write_bytes(wrong)
+        with pytest.raises(RunError, match=r"rounds.parquet as it was written"):
+            folder.rounds()
+
+
+def test_no_file_is_written_through_a_link(tmp_path):
+    (tmp_path / "run").mkdir()
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "run" / ".plan.json.new").symlink_to(mine)
+    with pytest.raises(RunError, match=r"Cannot write .*plan.json"):
+        RunFolder(tmp_path / "run").write_json("plan.json", {})
+    assert mine.read_text() == "mine"

@@ -11,10 +11,12 @@ import pytest
 import quoron
 from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
+from quoron.cli.app import invoke
 from quoron.operate.submission import specify
-from quoron.planning.silos import silos_of, warnings
+from quoron.planning.silos import warnings
 from quoron.sections import Keep
 from quoron.simulation.silos import InSilos
+from quoron.training.hospitals import write_hospitals
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
@@ -159,14 +161,6 @@ class TestPlans:
         assert bool(said) is not holds
         assert holds or "silo 1, the largest of 2, holds 1,500 of 2,400 persons" in said[0]
 
-    def test_keys_of_silos_need_silos(self) -> None:
-        for key in ("silo_sums = true", "silos_away = [1]", "silos_hostile = [1]"):
-            config = configs.parse(f"[population]\n{key}")
-            with pytest.raises(ConfigError, match=r"population\.silos"):
-                silos_of(config, 100)
-        with pytest.raises(ConfigError, match="from 1 to 3"):
-            InSilos(Quadratic(), Silos((1, 1, 1)), PROBLEM, away=(4,))
-
 
 TABLE = """
 [population]
@@ -199,3 +193,31 @@ class TestSubmissions:
         text = json.loads(self.submitted("silos = 3")[0].as_text())
         with pytest.raises(ConfigError, match="another number"):
             RunSpecification.parse(json.dumps(text | {"silos": [1, 2]}))
+
+
+def test_a_hospital_is_the_same_whatever_others_there_are(tmp_path: Path) -> None:
+    few, many = write_hospitals(tmp_path / "few", hospitals=2), write_hospitals(tmp_path / "many", hospitals=4)
+    assert [path.name for path in few] == ["hospital-1.parquet", "hospital-2.parquet", "run.toml"]
+    assert few[1].read_bytes() == many[1].read_bytes()
+    assert few[0].read_bytes() != few[1].read_bytes()
+    other = write_hospitals(tmp_path / "other", hospitals=2, seed=1)
+    assert few[0].read_bytes() != other[0].read_bytes()
+
+
+def test_the_command_writes_a_run_that_learns_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["example", "hospitals", "--out", "trial"]) == 0
+    said = capsys.readouterr()
+    assert "no patient of these hospitals exists" in said.err
+    assert said.out.split()[-1] == "trial/run.toml"
+    text = (tmp_path / "trial" / "run.toml").read_text()
+    assert "MADE UP" in text
+    assert configs.parse(text).privacy.quorum is None, "`quoron train` takes none"
+    result = quoron.simulate(
+        "trial/run.toml", keep=Keep(tmp_path / "run"), settings=["algorithm.name=whitened-tracking"]
+    )
+    assert result.summary.silos["silos"] == 3
+    assert result.summary.excess_risk is not None
+    assert result.summary.excess_risk < 0.1 * float(result.summary.excess_risk_initial or 0.0)

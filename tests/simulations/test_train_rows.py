@@ -144,19 +144,6 @@ def test_rows_of_another_shape_end_the_call_and_never_the_run(shape: tuple[int, 
     np.testing.assert_array_equal(trained(tmp_path / "run").model, trained(tmp_path / "other").model)
 
 
-class Tensor:
-    """An array of another framework, which numpy sees through DLPack alone."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._array.__dlpack_device__()
-
-
 def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_path: Path, account: Path) -> None:
     seen: list[float] = []
 
