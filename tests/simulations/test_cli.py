@@ -1,35 +1,34 @@
-"""The command line: what it prints, what it writes, which exit code, and never a traceback for a wrong request."""
+"""The command line and configurations: what is written, which exit code, never a traceback, whom to cite."""
 
-import html
 import json
 import os
+import re
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import click
+import gen_citations as generator
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from quoron import config as configs
+from quoron import toml_text
+from quoron.citing import bibtex
 from quoron.cli.app import GROUPS, app, invoke
+from quoron.cli.common import citable
+from quoron.config import Config
+from quoron.presets import presets
 from quoron.reports import progress
 from quoron.run_folder import RunFolder
 from quoron_privacy.accounts import exports
+from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
-
-pytestmark = pytest.mark.usefixtures("planned_once")
-
-FIELDS = {
-    "rounds", "messages", "bytes_up", "bytes_down", "gradient_evaluations", "users_asked",
-    "users_filtered_simulation_only", "halted", "epsilon", "delta", "adjacency", "exposure", "excess_risk", "test",
-    "seconds", "peak_memory_bytes", "algorithm", "excess_risk_initial", "predicted_excess_risk",
-}  # fmt: skip
-LEDGER = {"ledger.sqlite", "ledger.sqlite-acknowledged"}
-FILES = LEDGER | {"config.toml", "plan.json", "rounds.parquet", "model.npz", "summary.json", "report.html"}
 
 
 @pytest.fixture(autouse=True)
@@ -49,45 +48,12 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return code, printed.err
 
 
-def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["simulate", "small.toml", "--json", "--simulation-seed", "3"]) == 0
-    printed = capsys.readouterr()
-    summary = json.loads(printed.out)
-    assert set(summary) >= FIELDS
-    assert (summary["rounds"], summary["users_asked"], summary["epsilon"]) == (8, 2_000, 4.0)
-    assert summary["excess_risk"] < summary["excess_risk_initial"]
-    assert summary["simulation_seed"] == 3
-    assert printed.err == ""
-    assert {path.name for path in (place / "runs" / "small-1").iterdir()} == FILES
-
-
-def test_people_see_the_promise_the_figures_and_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "mine"]) == 0
-    printed = capsys.readouterr()
-    for text in ("(4, 1e-05)-differential privacy", "replace-one", "excess risk", "2,000", "mine/report.html"):
-        assert text in printed.out
-    assert "round 8/8" in printed.err
-
-
 BAD = [
     (["simulate", "nothing"], "Expected a preset (accelerated-erm, "),
-    (["simulate", "absent.toml"], "absent.toml"),
     (["simulate", "small.toml", "--set", "privacy.epsilom=2"], "did you mean privacy.epsilon?"),
-    (["simulate", "small.toml", "--set", "population.users=many"], "population.users to be an integer"),
-    (["simulate", "small.toml", "--set", "privacy.epsilon=0"], "Expected privacy.epsilon > 0"),
-    (["simulate", "small.toml", "--set", "privacy.delta=1.0"], "Expected privacy.delta < 1"),
     (["simulate", "small.toml", "--set", "algorithm.name=sdg"], "algorithm.name='sdg'"),
-    (["simulate", "small.toml", "--set", "algorithm.options.roundz=3"], "did you mean algorithm.options.rounds?"),
-    (["simulate", "small.toml", "--set", "algorithm.options.rounds=many"], "algorithm.options.rounds"),
-    (
-        ["simulate", "small.toml", "--set", "loss.name=huber"],
-        "Expected loss.name to be 'auto' or 'logistic' for this synthetic",
-    ),
-    (["simulate", "small.toml", "--set", "epsilon"], "Expected key=value"),
     (["simulate", "small.toml", "--colour"], "No such option"),
-    (["simulat"], "No such command"),
     (["resume", "nowhere"], "Expected a run folder with a config.toml, got nowhere"),
-    (["report", "nowhere"], "Expected a run folder with a config.toml, got nowhere"),
 ]
 
 
@@ -99,28 +65,6 @@ def test_a_wrong_request_exits_2_names_it_and_writes_nothing(
     assert code == 2
     assert message in printed
     assert not (place / "runs").exists()
-
-
-TABLE = """
-[population]
-kind = "table"
-path = "visits.csv"
-user = "who"
-label = "stay > 3"
-numeric = { age = [0, 100] }
-
-[algorithm]
-name = "one-pass-dp-sgd"
-"""
-
-
-def test_a_plan_over_budget_is_refused_before_anything_is_asked(
-    capsys: pytest.CaptureFixture[str], place: Path
-) -> None:
-    code, printed = failing(capsys, "simulate", "small.toml", "--set", "budget.epsilon=0.5", "--out", "mine")
-    assert code == 1
-    assert "(budget.epsilon), got" in printed
-    assert not (place / "mine" / "ledger.sqlite").exists()
 
 
 def test_a_folder_of_another_configuration_is_refused_and_left_alone(
@@ -143,31 +87,6 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(capsys: pytest.Cap
     assert code == 2
     assert "Expected an empty folder or a run folder, got thesis" in printed
     assert [path.name for path in (place / "thesis").iterdir()] == ["chapter.tex"]
-
-
-def test_a_damaged_ledger_exits_1_and_is_named(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
-    capsys.readouterr()
-    (place / "mine" / "ledger.sqlite").write_bytes(b"not a database at all" * 100)
-    code, printed = failing(capsys, "resume", "mine")
-    assert code == 1
-    assert "mine/ledger.sqlite" in printed
-
-
-def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
-    capsys: pytest.CaptureFixture[str], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("quoron.run_folder.os.fsync", full)
-        code, printed = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
-    assert code == 1
-    assert "No space left on device" in printed
-    assert "quoron resume mine" in printed or "config.toml" in printed
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
-    assert {path.name for path in (place / "mine").iterdir()} == FILES
 
 
 class Impatient(progress.Display):
@@ -197,23 +116,6 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
     assert (place / "whole" / "model.npz").read_bytes() == (place / "cut" / "model.npz").read_bytes()
 
 
-def test_a_plan_tells_the_promise_the_noise_and_every_alternative(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["plan", "small.toml"]) == 0
-    printed = capsys.readouterr().out
-    for text in (
-        "(4, 1e-05)-differential privacy",
-        "noise scale",
-        "cohort size",
-        "predicted excess risk",
-        "phased-sgd",
-    ):
-        assert text in printed
-    assert invoke(["plan", "small.toml", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["algorithm"] == "one-pass-dp-sgd"
-    assert {each["algorithm"] for each in plan["considered"]} >= {"filtered-sgd", "phased-sgd", "one-pass-dp-sgd"}
-
-
 def test_a_plan_s_losses_are_written_for_other_accountants(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     assert invoke(["plan", "small.toml", "--losses", "losses.json", "--json"]) == 0
     promised = json.loads(capsys.readouterr().out)["guarantee"]
@@ -228,32 +130,6 @@ def test_a_plan_s_losses_are_written_for_other_accountants(capsys: pytest.Captur
         assert "Expected --losses to name a .json file" in printed
 
 
-def test_an_automatic_choice_is_told_by_plan_and_simulate_and_stored(
-    capsys: pytest.CaptureFixture[str], place: Path
-) -> None:
-    automatic = ["small.toml", "--set", "algorithm.name=auto"]
-    assert invoke(["simulate", *automatic, "--quiet", "--out", "mine"]) == 0
-    choice = json.loads((place / "mine" / "plan.json").read_text())["choice"]
-    assert "predicts an excess risk of" in choice
-    assert choice in html.unescape((place / "mine" / "report.html").read_text())
-    assert f"Chosen {choice}" in capsys.readouterr().out
-    assert invoke(["resume", "mine", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["choice"] == choice
-    assert invoke(["plan", *automatic]) == 0
-    assert f"Chosen {choice}" in capsys.readouterr().out
-
-
-def test_algorithms_are_listed_for_machines_with_the_agreed_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["algorithms", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    agreed = {"name", "paper", "exposure", "adjacency", "constants", "theorem"}
-    assert all(set(each) >= agreed for each in listed)
-    assert {"filtered-sgd", "one-pass-dp-sgd", "phased-sgd", "sgd"} <= {each["name"] for each in listed}
-    refused = {each["name"] for each in listed if not each["constants"]}
-    assert refused == set(REFUSED)
-    assert refused.isdisjoint(ALGORITHMS)  # nothing plans them, and `auto` never looks at them
-
-
 def test_a_row_that_nobody_can_run_is_refused_with_the_count_of_its_search(capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = failing(capsys, "plan", "small.toml", "--set", "algorithm.name=ghazi-2023")
     assert code == 2
@@ -262,46 +138,11 @@ def test_a_row_that_nobody_can_run_is_refused_with_the_count_of_its_search(capsy
     assert "Feasible here: " in printed
 
 
-def test_algorithms_and_presets_are_listed_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["algorithms"]) == 0
-    assert "filtered-sgd" in capsys.readouterr().out
-    assert invoke(["presets"]) == 0
-    assert "quickstart" in capsys.readouterr().out
-
-
 def test_every_command_stands_under_what_people_come_for() -> None:
     named = [name for names in GROUPS.values() for name in names]
     commands = typer.main.get_command(app)
     assert isinstance(commands, click.Group)
     assert list(commands.commands) == named, "a new command joins by its name in quoron.cli.app"
-
-
-@pytest.mark.parametrize("plain", [False, True], ids=["in boxes", "as plain text"])
-def test_help_shows_the_groups_in_order_with_their_commands(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plain: bool
-) -> None:
-    monkeypatch.setattr(app, "rich_markup_mode", None if plain else "rich")
-    assert invoke(["--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    words = [word for heading, names in GROUPS.items() for word in (heading, *names)]
-    beginnings = [line.strip(" │╭╮─:").split("  ")[0] for line in lines]
-    assert [each for each in beginnings if each in words] == words
-    assert "Commands" not in beginnings, "nothing is left over"
-
-
-def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["--version"]) == 0
-    assert capsys.readouterr().out == f"quoron {metadata.version('quoron')}\n"
-
-
-@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["tokens"], 2), (["ledger"], 2)])
-def test_without_a_command_there_is_help_and_no_bare_error(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
-) -> None:
-    assert invoke(arguments) == code
-    printed = capsys.readouterr()
-    assert "Usage: quoron" in printed.out + printed.err
-    assert "error:" not in printed.out + printed.err
 
 
 @pytest.mark.programs
@@ -349,3 +190,131 @@ def test_completion_knows_presets_and_run_folders(place: Path) -> None:
     assert completed("quoron train visits.csv --user w") == {"who"}
     assert completed("quoron train visits.csv --numeric age,st") == {"age,stay"}
     assert completed("quoron train nowhere.csv --user w") == set()
+
+
+TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'
+
+WRONG = [
+    ("population.usres=3", "Unknown key population.usres; did you mean population.users?"),
+    ("population={kind='table', user='who'}", "Missing key population.path ("),
+    (TABLE % "numeric={a=[3, 1]}", "with low < high for numeric column 'a'"),
+    ("privacy.epsilon=0", "Expected privacy.epsilon > 0, got privacy.epsilon=0."),
+    ("privacy.epsilon=nan", "Expected privacy.epsilon"),
+    ("problem.user_smoothness=itme", "to be 'item', 'isotropic' or a number > 0, got problem.user_smoothness='itme'."),
+    ("algorithm.options={rounds=3", "Expected a dotted key, '=' and a TOML value"),
+    ("=3", "Expected key=value, such as privacy.epsilon=2, got '=3'."),
+]
+
+
+@pytest.mark.parametrize(("setting", "message"), WRONG, ids=[setting for setting, _ in WRONG])
+def test_a_wrong_key_or_value_is_named_with_its_fix(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.parse("", settings=[setting])
+    assert message in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "noise.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        configs.read(tmp_path / "noise.toml")
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
+def test_a_resolved_configuration_reads_back_as_itself(preset: object) -> None:
+    config = configs.parse(preset.text)  # type: ignore[attr-defined]
+    assert configs.parse(config.as_toml()) == config
+    assert configs.parse(config.as_toml()).digest() == config.digest()
+
+
+def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> None:
+    base = Config()
+    here, there = (
+        configs.parse("", settings=[(TABLE % "seed=1").replace("rows.csv", name)]) for name in ("here", "there")
+    )
+    assert here.digest() == there.digest() != base.digest()
+    assert configs.parse("", settings=["run.out=elsewhere"]).digest() == base.digest()
+    for setting in (
+        "run.seed=1",
+        "run.simulation_seed=1",
+        "privacy.epsilon=2",
+        "population.users=7",
+        "algorithm.options.rounds=3",
+    ):
+        assert configs.parse("", settings=[setting]).digest() != base.digest()
+
+
+plain = st.one_of(
+    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False), st.text(st.characters(codec="utf-8"))
+)
+values = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1), inner, max_size=3)
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.text(min_size=1), values, max_size=3), max_size=3))
+def test_every_tree_survives_being_written_and_read(tree: dict[str, dict[str, object]]) -> None:
+    assert toml_text.parse(toml_text.dumps(tree), "a test") == tree
+
+
+DEEP = {
+    "lists": "a = " + "[" * 5000 + "]" * 5000,
+    "inline tables": "a = " + "{x = " * 5000 + "1" + "}" * 5000,
+    "a table's name": "[" + ".".join(["a"] * 3000) + "]\nx = 1",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_values_nested_too_deep_are_refused_in_a_sentence(name, tmp_path, capsys):
+    (tmp_path / "deep.toml").write_text(DEEP[name])
+    assert invoke(["plan", str(tmp_path / "deep.toml")]) == 2
+    assert "valid TOML, got: tables or lists nested more than 100 deep" in " ".join(capsys.readouterr().err.split())
+    if "\n" not in DEEP[name]:
+        assert invoke(["plan", "quickstart", "--set", DEEP[name].replace(" = ", "=")]) == 2
+        said = capsys.readouterr().err
+        assert "Expected a dotted key" in said
+        assert len(said) < 500
+
+
+NAMES = (*ALGORITHMS, *REFUSED)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert invoke(["cite", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_algorithm_is_cited_by_its_papers_beside_quoron(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    keys = re.findall(r"^@\w+\{([\w:]+),$", printed(capsys, name), re.MULTILINE)
+    meant = ALGORITHMS[name].origin.references if name in ALGORITHMS else (REFUSED[name].source.reference,)
+    assert meant
+    assert keys == ["quoron", *(paper.key for paper in meant)]
+
+
+def test_runs_are_cited_by_what_they_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "runs/one", "--simulation-seed", "1", "--quiet"]) == 0
+    asked = ("--algorithms", "one-pass-dp-sgd,sgd", "--seeds", "1", "--out", "runs/two", "--quiet")
+    assert invoke(["compare", "small.toml", *asked]) == 0
+    capsys.readouterr()
+    assert printed(capsys, "runs/one") == bibtex(["one-pass-dp-sgd"])
+    assert printed(capsys, "runs/two") == bibtex(["one-pass-dp-sgd", "sgd"])
+    assert ("runs/one", "") in citable("ru")
+    assert ("filtered-sgd", ALGORITHMS["filtered-sgd"].summary) in citable("filt")
+
+
+def test_a_list_of_algorithms_says_whose_each_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["algorithms", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {row["relation"] for row in listed.values()} == {"theirs", "repaired", "ours", None}
+    for name, info in ALGORITHMS.items():
+        assert listed[name]["from"] == str(info.origin)
+        assert listed[name]["paper"] == info.paper
+    assert invoke(["algorithms"]) == 0
+    assert "repaired: " in capsys.readouterr().out
+
+
+def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> None:
+    assert generator.CITATION.read_text(encoding="utf-8") == generator.citation()
+    assert generator.PAGE.read_text(encoding="utf-8") == generator.page()

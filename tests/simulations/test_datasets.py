@@ -1,5 +1,9 @@
-"""Folders of Parquet: the same bits as of the same rows in memory."""
+"""Folders of Parquet: the same bits as of the same rows in memory, whatever the disk does."""
 
+import errno
+import fcntl
+import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,31 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import _indexing, item_store
-from quoron.datasets.item_store import ItemStore
+from quoron.datasets import _indexing, _scratch, _seal, item_store
+from quoron.datasets._seal import Seal
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
-from quoron.engines import EngineChoice
-from quoron.populations import Outliers, TablePopulation
+from quoron.populations import TablePopulation
 from quoron.populations.table import encoded_table
 from quoron.sections import Keep
-from quoron.sharding.engine import ShardedEngine
-from quoron.sharding.shard import Settings
-from quoron.sharding.shard import opened as opened_shard
-from quoron.simulation import again
-from quoron.simulation.inline import InlineEngine
-from quoron.simulation.pieces import engine_for
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
 from quoron_client.data.files import Files
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.whitened import MomentAndGradient
+from quoron_privacy.errors import ConfigError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
-
-pytestmark = pytest.mark.usefixtures("planned_once")
 
 WRITE = {"sorted": in_order, "buckets": in_buckets}
 
@@ -86,19 +80,6 @@ def test_users_with_more_rows_than_a_chunk_are_read_like_others(counts, tmp_path
     assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
 
 
-def test_figures_of_many_users_are_of_a_sample_and_say_so(tmp_path, monkeypatch):
-    from quoron.datasets import population
-
-    monkeypatch.setattr(population, "SAMPLE", 600)
-    ours, theirs = both(tmp_path / "d", in_order(rows(400), tmp_path / "d"), outliers=Outliers(0.1, "shifted"))
-    point = np.full(ours.dimension, 0.1)
-    remark = ours.beside(point).remarks[0]
-    assert "sample of" in remark
-    assert "of the 400 users" in remark
-    assert abs(ours.excess_risk(point) - theirs.excess_risk(point)) < 0.1
-    assert 0 < ours.test_metrics(point)["accuracy"] < 1
-
-
 @given(
     values=st.lists(st.one_of(st.floats(), st.none()), min_size=1, max_size=30),
     missing=st.sampled_from(["drop", "middle"]),
@@ -136,25 +117,6 @@ def placed(rules: Encoding, table: pa.Table) -> ItemBatch:
     kept = int(item_store._Placer(rules).place(span, np.zeros(1, np.int64), buffer)[0])
     whole = buffer.part(0, kept)
     return ItemBatch(whole.features, whole.labels, np.array([0, kept]), whole.weights if rules.weight else None)
-
-
-def test_users_are_numbered_as_in_memory_whatever_type_their_names_have(tmp_path):
-    draw = np.random.Generator(np.random.Philox(5))
-    for number, names in enumerate([np.arange(-50, 50), np.arange(100) * 0.5, [f"é{k}" for k in range(100)]]):
-        table = pa.table({"who": np.repeat(names, 3), "a": draw.random(300), "sick": draw.integers(0, 2, 300)})
-        folder = tmp_path / str(number)
-        read = in_buckets(table, folder) if isinstance(names, list) else table
-        if not isinstance(names, list):
-            folder.mkdir()
-            keep = draw.permutation(300)
-            read = table.take(pa.array(keep))
-            pq.write_table(read, folder / "all.parquet", row_group_size=40)
-        rules = Encoding((Numeric("a", 0, 1),), label=read_label("sick"))
-        given = {"user": "who", "loss": Logistic(), "test_fraction": 0.0}
-        ours, theirs = from_dataset(folder, rules, **given), encoded_table(read, rules, **given)
-        users = np.arange(ours.users)
-        np.testing.assert_array_equal(ours.items(users).features, theirs.items(users).features)
-        np.testing.assert_array_equal(ours.items(users).offsets, theirs.items(users).offsets)
 
 
 def test_keys_of_hive_partitions_are_columns(tmp_path):
@@ -204,18 +166,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
-def test_of_a_file_that_workers_share_each_reads_the_row_groups_with_its_users(workers, tmp_path, monkeypatch, read):
-    monkeypatch.setattr(_indexing, "PIECE", 1 << 22)
-    group = 137
-    table = in_order(rows(1500), tmp_path / "d", files=1, group=group)
-    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
-    expected = encoded_table(table, RULES, user="who", loss=Logistic(), test_fraction=0.0)
-    for own in np.array_split(np.arange(crowd.users), workers):
-        assert_same(crowd.part(own).items(own), expected.items(own))
-    assert table.num_rows <= sum(read) <= table.num_rows + (workers - 1) * group
-
-
 @pytest.mark.parametrize("layout", WRITE)
 def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monkeypatch):
     monkeypatch.setattr(_indexing, "PIECE", 1 << 22)
@@ -257,65 +207,141 @@ def folder_and_file(tmp_path):
     return "d", "one.parquet"
 
 
-@pytest.mark.programs
-def test_comparisons_take_a_folder(tmp_path):
-    report = [
-        quoron.compare(
-            described(tmp_path, path),
-            algorithms=["tracking-srgd"],
-            seeds=2,
-            engine=EngineChoice.of(workers=1),
-            keep=Keep(tmp_path / f"c-{path}"),
-        ).cells[0]
-        for path in folder_and_file(tmp_path)
-    ]
-    assert report[0]["excess_risk"] == report[1]["excess_risk"]
-
-
 def test_questions_take_a_folder(tmp_path):
     risks = [quoron.ask(described(tmp_path, path), risk="50%").enough for path in folder_and_file(tmp_path)]
     assert risks[0] == risks[1]
 
 
-def second_moments(crowd: DatasetPopulation | TablePopulation) -> Question:
-    return Question(0, np.arange(crowd.users), MomentAndGradient(crowd.dimension, np.full(crowd.dimension, 0.1)))
+def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
+    memory = _scratch.ReusedMemory()
+    taken = memory.take(64)
+    at, part = taken.ctypes.data, taken[8:24].view(np.float64)
+    del taken
+    assert memory.take(64).ctypes.data != at
+    assert memory.take(64).ctypes.data != at
+    del part
+    assert at in [memory.take(64).ctypes.data, memory.take(64).ctypes.data]
 
 
-def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_pass(tmp_path, monkeypatch):
-    """In memory of one block and the chunks that a store holds: as many chunks are read as there are, not as blocks."""
-    ours, theirs = both(tmp_path / "d", in_order(rows(400), tmp_path / "d"))
-    question, reads, honest = second_moments(theirs), [], ItemStore._read_back
-    whole = InlineEngine(theirs).ask(question).values
-    for name in ("HELD", "BLOCK"):
-        monkeypatch.setattr(again, name, 5 * 8 * whole.shape[1])
-    monkeypatch.setattr(ItemStore, "_read_back", lambda self, chunk: reads.append(chunk) or honest(self, chunk))
-    crowd = ours.read_in(np.arange(ours.users))
-    chunks = len(crowd.held._sizes)
-    assert chunks > 10
-    for engine in (engine_for(crowd), in_shards(crowd)):
-        values = engine.ask(question).values
-        assert isinstance(values, again.RowsAgain)
-        for _ in range(3):
-            reads.clear()
-            for first in range(0, ours.users, 20):
-                np.testing.assert_array_equal(values[first : first + 20], whole[first : first + 20])
-            assert len(reads) <= 2 * chunks
-    reads.clear()
-    scattered = engine_for(ours.read_in(np.random.Generator(np.random.Philox(2)).permutation(ours.users)))
-    np.testing.assert_array_equal(scattered.ask(question).values[:], whole)
-    assert len(reads) > 10 * chunks
+def test_a_full_disk_is_said_and_no_thread_stays(tmp_path, monkeypatch):
+    in_order(rows(400), tmp_path / "d")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "pwritev", lambda *given: (_ for _ in ()).throw(full))
+    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    with pytest.raises(RunError, match=r"No space left on device.*Make room, or set QUORON_SCRATCH"):
+        crowd.items(np.arange(10))
+    names = [each.name for each in threading.enumerate()]
+    assert not [name for name in names if name.startswith(("quoron-ahead", "quoron-writer"))]
 
 
-def in_shards(crowd: DatasetPopulation) -> ShardedEngine:
-    class Here:
-        def __init__(self, letter: bytes) -> None:
-            self.engine = opened_shard(letter)
+def test_a_disk_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    in_order(rows(400), tmp_path / "d")
+    broken = OSError(errno.EIO, os.strerror(errno.EIO))
+    monkeypatch.setattr(os, "preadv", lambda *given: (_ for _ in ()).throw(broken))
+    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    with pytest.raises(RunError, match=r"back from .*Input/output error. Set QUORON_SCRATCH .* and resume"):
+        crowd.items(np.arange(10))
 
-        def ask(self, question: Question, most: int) -> object:
-            del most
-            return self.engine.ask(question)
 
-        def close(self) -> None:
-            pass
+def test_a_scratch_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    in_order(rows(60), tmp_path / "d")
+    monkeypatch.setenv("QUORON_SCRATCH", str(tmp_path / "nowhere"))
+    with pytest.raises(RunError, match=r"nowhere.*Set QUORON_SCRATCH"):
+        from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic()).items(np.arange(10))
 
-    return ShardedEngine.of(crowd, 2, lambda _, letter: Here(letter), Settings())
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp_path, monkeypatch):
+    table = in_buckets(rows(400), tmp_path / "d")
+    if direct:  # the flag is taken, and the calls are refused
+        calls = {"pwritev": os.pwritev, "preadv": os.preadv}
+        for name, call in calls.items():
+            monkeypatch.setattr(os, name, refusing(call))
+    else:
+        monkeypatch.setattr(_scratch, "_directly", lambda file, wanted: False)
+    ours, theirs = (
+        make(given, RULES, user="who", loss=Logistic())
+        for make, given in ((from_dataset, tmp_path / "d"), (encoded_table, table))
+    )
+    found, expected = (each.items(np.arange(ours.users)) for each in (ours, theirs))
+    for name in ("features", "labels", "offsets"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+def refusing(call):
+    """A system call that says EINVAL as long as it is to go past the cache."""
+
+    def refused(file, arrays, at):
+        if fcntl.fcntl(file, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return call(file, arrays, at)
+
+    return refused
+
+
+def test_memory_that_is_no_number_is_named(tmp_path, monkeypatch):
+    in_order(rows(60), tmp_path / "d")
+    for bytes_ in ("8GB", "nan", "inf", "-1", "0"):
+        monkeypatch.setenv("QUORON_MEMORY", bytes_)
+        with pytest.raises(ConfigError, match=rf"QUORON_MEMORY to be a number of bytes such as 4e9, got '{bytes_}'"):
+            from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic()).items(np.arange(3))
+
+
+@pytest.mark.parametrize("draw", range(6))
+def test_a_byte_that_comes_back_as_another_is_noticed(draw, tmp_path, monkeypatch):
+    in_buckets(rows(400), tmp_path / "d")
+    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    scratch = crowd.held._scratch
+    size = os.fstat(scratch._file.fileno()).st_size
+    random = np.random.Generator(np.random.Philox(draw))
+    at, bit = int(random.integers(size)), 1 << int(random.integers(8))
+    read, flipped = os.preadv, []
+
+    def flipping(file, data, start):
+        done = read(file, data, start)
+        whole = np.concatenate([np.frombuffer(each, np.uint8) for each in data]) if start <= at < start + done else None
+        if whole is not None:
+            flipped.append(at)
+            place = at - start
+            for each in data:
+                if place < len(each):
+                    each[place] ^= bit
+                    break
+                place -= len(each)
+        return done
+
+    monkeypatch.setattr(os, "preadv", flipping)
+    with pytest.raises(RunError, match=r"back from .* as they were written, got others.* and resume the run"):
+        [crowd.items(piece) for piece in crowd.pieces(np.arange(crowd.users))]
+    assert flipped
+
+
+class TestASeal:
+    @pytest.mark.parametrize("words", [1, 2, 1023, 1024, 1025, 2047, 2048, 2049, 5000])
+    def test_is_of_every_bit_and_every_length(self, words):
+        seal = Seal()
+        data = np.random.Generator(np.random.Philox(words)).integers(0, 1 << 32, words, np.uint32)
+        kept = seal.of([data])
+        assert seal.of([data.copy()]) == kept
+        assert seal.of([data.view(np.float32)]) == kept
+        for at in {0, words // 2, words - 1}:
+            for bit in range(32):
+                data[at] ^= np.uint32(1 << bit)
+                assert seal.of([data]) != kept
+                data[at] ^= np.uint32(1 << bit)
+        assert seal.of([data[:-1]]) != kept
+        assert seal.of([np.append(data, np.uint32(0))]) != kept
+        assert seal.of([data[:1], data[1:]]) != kept
+        assert Seal().of([data]) != kept
+
+    def test_is_the_sum_of_its_definition(self):
+        seal = Seal()
+        data = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 32, 3000, np.uint32)
+        sums = np.empty(2, np.uint64)
+        _seal._sums(data, seal._words, sums)
+        padded, half = np.append(data, np.zeros(2 * _seal.BLOCK - 3000, np.uint32)), _seal.BLOCK // 2
+        for block in range(2):
+            own = (padded[block * _seal.BLOCK :][: _seal.BLOCK] + seal._words).astype(object)
+            if block == 1:  # zeros that are not there meet no product of two secrets
+                own[3000 - _seal.BLOCK : half] = 0
+            assert int(sums[block]) == int((own[:half] * own[half:]).sum()) % 2**64

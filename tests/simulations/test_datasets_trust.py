@@ -1,4 +1,4 @@
-"""Nothing of an index is believed as it lies there: forged, flipped, linked, stale or of other data, it is refused.
+"""Nothing of an index or a file is believed as it lies there: forged, flipped, linked, stale, damaged, it is refused.
 
 A promise to every user stands on it: an index that has four hundred users as two thousand would let one user count
 five times.
@@ -8,6 +8,8 @@ import dataclasses
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +23,10 @@ from quoron.datasets import _folder, _names
 from quoron.datasets.index import Index, opened, renewed
 from quoron.datasets.population import from_dataset
 from quoron.sections import Keep
+from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError, QuoronError, RunError
-from row_files import RULES, described, in_buckets, in_order, little, rows
+from row_files import RULES, Stop, Stopping, described, in_buckets, in_order, little, rows
 
 
 @pytest.fixture(autouse=True)
@@ -281,3 +284,160 @@ def test_a_place_that_cannot_be_made_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(QuoronError, match=r"Cannot make a folder for the index.*XDG_CACHE_HOME"):
         _folder.place("indices", "x")
+
+
+class TestTheIndex:
+    def test_is_made_once_and_keeps_no_name(self, tmp_path):
+        in_buckets(rows(200), tmp_path / "d")
+        made = opened(tmp_path / "d", "who")
+        again = opened(tmp_path / "d", "who")
+        assert made.users == again.users == 200
+        assert not made.sorted
+        np.testing.assert_array_equal(made.held(), again.held())
+        kept = [path for path in made.folder.iterdir() if path.is_file()]
+        assert all(b"u000" not in path.read_bytes() for path in kept)
+        assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+
+    def test_survives_a_kill(self, tmp_path):
+        in_buckets(rows(300), tmp_path / "d")
+        program = (
+            "import os, sys\nfrom quoron.datasets import _indexing, index\n_indexing.PIECE = 300\n"
+            "count = []\ndone = _indexing.write\ndef write(path, data):\n    done(path, data)\n    count.append(path)\n"
+            "    if len(count) == 9: os.kill(os.getpid(), 9)\n"
+            "_indexing.write = write\nindex.opened(sys.argv[1], 'who')\n"
+        )
+        ended = subprocess.run([sys.executable, "-c", program, str(tmp_path / "d")], env=dict(os.environ), check=False)
+        assert ended.returncode == -9
+        made = opened(tmp_path / "d", "who")
+        assert made.users == 300
+        assert made.rows == rows(300).num_rows
+
+    def test_a_user_in_two_unsorted_files_is_refused_by_the_files_names(self, tmp_path):
+        in_buckets(rows(100), tmp_path / "d")
+        path = tmp_path / "d" / "bucket-002.parquet"
+        stray = pq.read_table(tmp_path / "d" / "bucket-000.parquet").slice(0, 1)
+        pq.write_table(pa.concat_tables([pq.read_table(path), stray]), path, row_group_size=50)
+        with pytest.raises(
+            DataError,
+            match=r"of column 'who' in one file.*group 0 of 'bucket-000.parquet' and in row group \d of 'bucket-002",
+        ) as error:
+            opened(tmp_path / "d", "who")
+        assert "u000" not in str(error.value)
+
+    def test_files_that_changed_are_named_and_can_be_indexed_again(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        opened(tmp_path / "d", "who")
+        (tmp_path / "d" / "part-002.parquet").unlink()
+        with pytest.raises(DataError, match=r"'part-002.parquet' is gone since.*quoron index"):
+            opened(tmp_path / "d", "who")
+        assert renewed(tmp_path / "d", "who").users < 60
+
+    def test_the_command_says_what_there_is(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        in_order(rows(60), tmp_path / "d")
+        assert invoke(["index", "d", "--user", "who", "--quiet"]) == 0
+        assert "60 users" in capsys.readouterr().out
+        assert invoke(["index", str(described(tmp_path, "d")), "--quiet"]) == 0
+        assert "sorted by user" in capsys.readouterr().out
+        assert invoke(["index", "d"]) == 2
+        assert invoke(["index", "nowhere", "--user", "who"]) == 2
+
+
+class TestBadFiles:
+    def items(self, folder: Path):
+        return from_dataset(folder, RULES, user="who", loss=Logistic(), test_fraction=0.0).items(np.arange(10))
+
+    @pytest.mark.parametrize("column", ["a", "b", "sick"])
+    def test_a_damaged_page_is_named_by_file_row_group_and_column(self, column, tmp_path):
+        in_order(rows(400), tmp_path / "d")
+        path = tmp_path / "d" / "part-001.parquet"
+        footer = pq.ParquetFile(path).metadata
+        place = footer.schema.names.index(column)
+        chunk = footer.row_group(2).column(place)
+        data = bytearray(path.read_bytes())
+        at = (chunk.dictionary_page_offset or chunk.data_page_offset) + chunk.total_compressed_size // 2
+        for k in range(at, at + 8):
+            data[k] ^= 0xFF
+        path.write_bytes(bytes(data))
+        with pytest.raises(
+            DataError, match=rf"'part-001.parquet' to be readable, but column '{column}' of its row group 2"
+        ):
+            self.items(tmp_path / "d")
+
+    def test_another_type_and_a_missing_column_are_named(self, tmp_path):
+        table = rows(60)
+        in_order(table, tmp_path / "d")
+        path, own = tmp_path / "d" / "part-001.parquet", pq.read_table(tmp_path / "d" / "part-001.parquet")
+        pq.write_table(own.set_column(1, "a", own["a"].cast(pa.float64())), path)
+        with pytest.raises(DataError, match=r"column 'a' of 'part-001.parquet' to be float, .*got double"):
+            self.items(tmp_path / "d")
+        pq.write_table(own.drop_columns(["b"]), path)
+        renewed(tmp_path / "d", "who")
+        with pytest.raises(DataError, match=r"one column 'b' in 'part-001.parquet', as in 'part-000.parquet', got 0"):
+            self.items(tmp_path / "d")
+
+    def test_a_file_of_a_partition_is_named_without_the_partitions_value(self, tmp_path):
+        """A path may hold a user's cell: what is said is its key, and which of all files it is."""
+        for number, zip_ in enumerate(("02139", "secret%2F7", "secret'8")):
+            folder = tmp_path / "d" / f"zip={zip_}"
+            folder.mkdir(parents=True)
+            pq.write_table(rows(30 * (number + 1)).slice(30 * number), folder / "p.parquet")
+        opened(tmp_path / "d", "who")
+        for path in sorted((tmp_path / "d").glob("zip=s*/*")):
+            path.write_bytes(path.read_bytes()[:-200])
+            for read in (self.items, lambda folder: renewed(folder, "who")):
+                with pytest.raises(DataError, match=r"'zip=\.\.\./p.parquet'? ") as error:
+                    read(tmp_path / "d")
+                assert "secret" not in str(error.value)
+        assert "(file 2)" in str(error.value)
+
+    def test_nothing_there_is_said(self, tmp_path):
+        (tmp_path / "d").mkdir()
+        with pytest.raises(DataError, match="Expected Parquet files in"):
+            Files.found(tmp_path / "d")
+        with pytest.raises(DataError, match="Expected to reach 'nostore://x'"):
+            Files.found("nostore://x")
+
+    def test_a_file_that_changes_under_the_run_is_a_clear_error(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+        path = tmp_path / "d" / "part-002.parquet"
+        kept = path.read_bytes()
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(DataError, match=r"'part-002.parquet' in .* as it was, but it has changed"):
+            crowd.items(np.arange(10))
+        path.unlink()
+        with pytest.raises(DataError, match=r"'part-002.parquet' in .*, but it has disappeared"):
+            crowd.items(np.arange(10))
+        assert kept
+
+
+def test_an_index_of_other_lengths_is_refused(tmp_path):
+    in_order(rows(300), tmp_path / "d")
+    made = opened(tmp_path / "d", "who")
+    path = made.folder / "piece-000001.lengths"
+    lengths = np.frombuffer(path.read_bytes(), "<i4")
+    for wrong in (lengths[:-1], lengths + 1, lengths[::-1], lengths[:0]):
+        path.write_bytes(wrong.tobytes())
+        with pytest.raises(DataError, match="Make it again with `quoron index`"):
+            opened(tmp_path / "d", "who").held()
+    path.unlink()
+    with pytest.raises(DataError, match=r"got FileNotFoundError\. Make it again with `quoron index`"):
+        opened(tmp_path / "d", "who").held()
+    np.testing.assert_array_equal(renewed(tmp_path / "d", "who").held(), made.held())
+
+
+def test_a_run_whose_files_change_loses_nothing(tmp_path):
+    """Interrupted, then the folder differs: refused by name; put back, the run goes on to the same bits."""
+    in_order(rows(1200), tmp_path / "d")
+    whole = quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "whole"))
+
+    with pytest.raises(Stop):
+        quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "run"), observers=[Stopping()])
+    path = tmp_path / "d" / "part-000.parquet"
+    stood = path.stat().st_mtime_ns
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataError, match=r"'part-000.parquet'"):
+        quoron.resume(tmp_path / "run")
+    os.utime(path, ns=(stood, stood))
+    np.testing.assert_array_equal(quoron.resume(tmp_path / "run").model, whole.model)

@@ -10,7 +10,7 @@ import pytest
 
 import quoron
 from quoron import config as configs
-from quoron.operate.submission import dry_run, specify
+from quoron.operate.submission import specify
 from quoron.sections import Keep
 from quoron.sklearn import PrivateLogisticRegression
 from quoron_privacy.errors import Infeasible
@@ -81,18 +81,9 @@ def simulated(folder: Path) -> Any:
     return quoron.simulate("people.toml", keep=Keep(folder))
 
 
-def made_up(folder: Path) -> Any:
-    return quoron.simulate("quickstart", keep=Keep(folder), settings=["population.users=50"])
-
-
 def submitted(folder: Path) -> Any:
     del folder
     return specify(configs.parse(TABLE), run="trial", users=USERS, seconds=60.0)
-
-
-def looked_at(folder: Path) -> Any:
-    del folder
-    return dry_run(configs.parse(TABLE), USERS)
 
 
 def through_flower(folder: Path) -> Any:
@@ -100,7 +91,7 @@ def through_flower(folder: Path) -> Any:
     return specify(configs.parse(TABLE), run="trial", users=USERS, seconds=60.0, whole=True)
 
 
-DOORS = (declared, undeclared, estimator, simulated, made_up, submitted, looked_at, through_flower)
+DOORS = (declared, undeclared, estimator, simulated, submitted, through_flower)
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
@@ -118,18 +109,3 @@ def test_what_is_said_would_do_does() -> None:
     assert specify(configs.parse(TABLE), run="trial", users=int(users.replace(",", "")), seconds=60.0)
     more = TABLE.replace("epsilon = 1.0", f"epsilon = {1.02 * float(times)}")
     assert specify(configs.parse(more), run="trial", users=USERS, seconds=60.0)
-
-
-def test_of_a_table_that_nobody_declared_what_buying_leaves_is_counted() -> None:
-    """The same table with less for declarations is planned, as it is where all is declared."""
-    draw = np.random.Generator(np.random.Philox(2))
-    names = [f"x{column}" for column in range(200)]
-    table = pd.DataFrame(draw.normal(size=(1_100, 200)), columns=names).assign(ill=True, who=range(1_100))
-
-    def planned(*settings: str) -> str:
-        given = ["privacy.delta=1e-4", *settings]
-        return quoron.plan_training(table, user="who", label="ill", epsilon=1.0, settings=given).plan.algorithm
-
-    assert planned("train.buying=0.3") == "whitened-tracking"
-    with pytest.raises(Infeasible, match=WORDS):
-        planned("train.buying=0.9")

@@ -1,18 +1,22 @@
-"""`quoron.sklearn`: what a fit promises, charges, warns of and leaves behind, and that it learns."""
+"""`quoron.sklearn`: what a fit promises, charges, warns of and leaves behind, also within scikit-learn."""
 
 import pickle
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
+from joblib.externals.loky import get_reusable_executor
 from sklearn.base import clone
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.utils.estimator_checks import check_estimator
 
 from quoron.sklearn import (
     DataDependentBounds,
-    DoubtfulModel,
     InputError,
     NoiseFromSeed,
     PrivateHuberRegressor,
@@ -25,7 +29,7 @@ from quoron.sklearn import (
 from quoron.training import arrays, lifetime
 from quoron.training.arrays import labels_in_range, owners, table_of
 from quoron.tuning.effort import Effort
-from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
+from quoron_privacy.errors import DataError
 from quoron_server.books.lifetime_ledger import Charge
 from quoron_server.wording import sentence
 
@@ -135,21 +139,6 @@ def test_predictions_beat_the_majority_on_two_thousand_users():
 
 
 @SEEDED
-def test_coefficients_are_in_raw_units_and_agree_with_predictions_within_the_bounds():
-    fitted = classifier(random_state=1).fit(X, Y, USERS)
-    assert (fitted.coef_.shape, fitted.intercept_.shape) == ((1, 2), (1,))
-    assert np.allclose(
-        fitted.decision_function(X), (X.to_numpy() @ fitted.coef_.T + fitted.intercept_)[:, 0], atol=1e-5
-    )
-    assert np.allclose(fitted.predict_proba(X).sum(axis=1), 1)
-    assert np.array_equal(fitted.predict(X), fitted.model_.predict(X))
-    y = 20 + 0.3 * X.age
-    number = PrivateRidge(**DECLARED, label_range=(0, 60), random_state=1).fit(X, y, USERS)
-    assert number.coef_.shape == (2,)
-    assert np.allclose(number.predict(X), X.to_numpy() @ number.coef_ + number.intercept_, atol=1e-4)
-
-
-@SEEDED
 @pytest.mark.parametrize("missing", ["middle", "drop"])
 def test_no_value_of_a_row_is_an_error(missing):
     rows, labels = X.to_numpy().astype(object), Y.astype(object)
@@ -181,34 +170,6 @@ def test_columns_of_a_frame_are_known_by_name():
         table_of(np.zeros((2, 2)), ("age", "age"), label, users, (0, 1))
 
 
-@SEEDED
-def test_frames_of_text_and_of_missing_numbers_are_read_value_by_value():
-    odd = X.assign(age=X.age.round().astype("Int64"))
-    odd.loc[0, "age"] = pd.NA
-    text = X.assign(age=[str(age) for age in X.age.round()])
-    text.loc[0, "age"] = "old"
-    plain = X.assign(age=X.age.round())
-    plain.loc[0, "age"] = np.nan
-    fits = [classifier(random_state=1).fit(rows, Y, USERS) for rows in (odd, text, plain)]
-    assert np.array_equal(fits[0].coef_, fits[2].coef_)
-    assert np.array_equal(fits[1].coef_, fits[2].coef_)
-    with pytest.raises(InputError, match="datetime64"):
-        classifier(random_state=1).fit(np.zeros((600, 2), "datetime64[s]"), Y, USERS)
-
-
-@SEEDED
-def test_classes_are_called_as_they_were_declared():
-    words = np.array(["well", "ill"])[Y]
-    fitted = classifier(classes=["well", "ill"], random_state=1).fit(X, words, USERS)
-    assert list(fitted.classes_) == ["ill", "well"]
-    assert set(fitted.predict(X)) <= {"ill", "well"}
-    assert fitted.model_.classes_ == ("ill", "well")
-    truth = classifier(classes=[False, True], random_state=1).fit(X, Y == 1, USERS)
-    assert truth.predict(X).dtype == np.bool_
-    with pytest.raises(InputError, match="1 class"):
-        classifier(classes=[1]).fit(X, Y, USERS)
-
-
 def test_more_than_two_classes_are_refused_by_name_where_the_loss_knows_two(ledger):
     with pytest.raises(InputError, match="Only binary classification is supported: expected 2 classes, got 3"):
         PrivateLinearSVC(**DECLARED, classes=[0, 1, 2]).fit(X, Y, USERS)
@@ -219,34 +180,15 @@ def test_more_than_two_classes_are_refused_by_name_where_the_loss_knows_two(ledg
     ("wrong", "words"),
     [
         ({"bounds": (0, [1, 2, 3])}, "one of each for 2 features"),
-        ({"bounds": (5, 5)}, "low < high"),
         ({"bounds": ((0, 100), (0, 5))}, r"Lists are \(lows, highs\), no pair a feature"),
         ({"bounds": (-np.inf, 5)}, "finite bounds"),
-        ({"bounds": "wide"}, "bounds='wide'"),
-        ({"unit": "person"}, "unit='person'"),
         ({"classes": [0, "a", None]}, "one type"),
-        ({"classes": ["0", "1"]}, "labels of the classes' type"),
     ],
 )
 def test_a_wrong_argument_is_named(wrong, words, ledger):
     with pytest.raises(ValueError, match=words):
         classifier(**wrong).fit(X, Y, USERS)
     assert charges(ledger) == []
-
-
-def test_a_number_of_numpy_is_a_number(ledger):
-    given = {"epsilon": np.float32(8), "delta": np.float64(1e-5), "rounds": np.int64(3), "items_per_user": np.int32(3)}
-    assert classifier(**given).fit(X, Y, USERS).guarantee_.epsilon == 8.0
-
-
-@pytest.mark.filterwarnings("ignore:The model predicts")  # of some draws
-def test_a_fit_warns_where_what_it_released_is_no_better_than_none(ledger):
-    """Ranges ten million times too wide: no column can be told from noise, whatever the draw."""
-    many, ill, whose = people(600)
-    given: dict[str, Any] = {"algorithm": "whitened-tracking", "rounds": None, "epsilon": 4.0, "bounds": (-1e9, 1e9)}
-    with pytest.warns(DoubtfulModel, match="better off with the model than with none|could not be told from noise"):
-        model = classifier(**given).fit(many, ill, groups=whose)
-    assert model.score(many, ill) < 0.7
 
 
 def test_a_folder_is_kept_for_every_fit_where_one_is_given(ledger, tmp_path, temporary):
@@ -256,16 +198,6 @@ def test_a_folder_is_kept_for_every_fit_where_one_is_given(ledger, tmp_path, tem
     assert (one.folder_ / "model.json").is_file()
     assert np.array_equal(pickle.loads(pickle.dumps(one)).coef_, one.coef_)
     assert list(temporary.iterdir()) == []
-
-
-def test_a_fit_beyond_the_limit_or_infeasible_is_refused_and_not_charged(ledger):
-    with lifetime.opened(ledger) as kept:
-        kept.limit("everyone", epsilon=7.0, delta=1e-4)
-    with pytest.raises(BudgetExceeded, match="limit"):
-        classifier().fit(X, Y, USERS)
-    with pytest.raises(Infeasible):
-        classifier(algorithm="one-pass-dp-sgd", rounds=500).fit(X, Y, USERS)
-    assert charges(ledger) == []
 
 
 def test_a_fit_warns_of_rows_that_do_not_fit_by_a_look_that_it_has_paid_for(ledger):
@@ -286,14 +218,7 @@ def test_a_fit_warns_of_rows_that_do_not_fit_by_a_look_that_it_has_paid_for(ledg
 def test_bounds_are_declared_by_names_patterns_and_spans_too() -> None:
     draw = np.random.Generator(np.random.Philox(6))
     wide = pd.DataFrame(draw.uniform(size=(len(X), 4)), columns=["x0", "x1", "x2", "age"])
-    given = {
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "algorithm": "dp-sgd-wor",
-        "rounds": 1,
-        "items_per_user": 3,
-        "classes": [0, 1],
-    }
+    given = QUICK | {"rounds": 1, "items_per_user": 3, "classes": [0, 1]}
     low, high = np.zeros(4), np.array([1, 1, 1, 100])
     wanted = PrivateLogisticRegression(**given, bounds=(low, high), random_state=1).fit(wide, Y, groups=USERS)
     for bounds in (
@@ -303,15 +228,8 @@ def test_bounds_are_declared_by_names_patterns_and_spans_too() -> None:
     ):
         found = PrivateLogisticRegression(**given, bounds=bounds, random_state=1).fit(wide, Y, groups=USERS)
         np.testing.assert_array_equal(found.coef_, wanted.coef_)
-    for bounds, message in (
-        ({"x*": (0, 1)}, "got 0 for feature 'age'"),
-        ({"*": (0, 1), "agee": (0, 1)}, "got some for 'agee'"),
-        ({"x*": (0, 1), "*1": (0, 1), "age": (0, 1)}, "got 'x1' as"),
-        ({"x[0:2]": (0, 1), "x1": (0, 1), "x2": (0, 1), "age": (0, 1)}, "got 2 for feature 'x1'"),
-        ({"*": 3}, "Expected bounds="),
-    ):
-        with pytest.raises(InputError, match=message):
-            PrivateLogisticRegression(**given, bounds=bounds, random_state=1).fit(wide, Y, groups=USERS)
+    with pytest.raises(InputError, match="got 0 for feature 'age'"):
+        PrivateLogisticRegression(**given, bounds={"x*": (0, 1)}, random_state=1).fit(wide, Y, groups=USERS)
 
 
 def test_settings_to_try_are_one_charge_for_the_best_of_them(ledger, temporary):
@@ -328,3 +246,86 @@ def test_settings_to_try_are_one_charge_for_the_best_of_them(ledger, temporary):
     assert len(charges(ledger)) == 1
     assert again.guarantee_ is None
     assert again.choice_.varied.keys() == {"loss.ridge"}
+
+
+SMALL: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "one-pass-dp-sgd", "rounds": 2, "bounds": (0, 1)}
+draw = np.random.Generator(np.random.Philox(2))
+FEW_X, FEW = draw.uniform(size=(120, 2)), np.repeat(np.arange(40), 3)
+FEW_Y = (FEW_X[:, 0] > 0.5).astype(int)
+
+
+@pytest.fixture
+def routing() -> Any:
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+def quick(**more: Any) -> PrivateLogisticRegression:
+    return PrivateLogisticRegression(**SMALL | {"classes": [0, 1], "items_per_user": 3} | more)
+
+
+def spent(ledger: Path) -> list[float]:
+    with lifetime.opened(ledger) as kept:
+        return [charge.epsilon for charge in kept.charges("everyone")]
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.filterwarnings(
+    *(f"ignore::quoron.sklearn.{name}" for name in ("DataDependentBounds", "DoubtfulModel", "NoiseFromSeed"))
+)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        PrivateLogisticRegression,
+        PrivateRidge,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (PrivateLinearSVC, PrivateLinearRegression)),
+        pytest.param(PrivateHuberRegressor, marks=pytest.mark.slow),
+    ],
+)
+def test_every_check_of_scikit_learn_passes(kind: Any) -> None:
+    """But one. Scores are not asked for (tag poor_score): 200 rows in ranges of ±110 say little."""
+    asked = kind(**SMALL | {"unit": "row", "bounds": (-110, 110), "epsilon": 15})
+    other = {"check_sample_weight_equivalence_on_dense_data": "a row that is there twice is another person"}
+    found = check_estimator(asked, expected_failed_checks=other, on_skip=None, on_fail="raise")
+    unusual = {each["check_name"] for each in found if each["status"] != "passed"}
+    assert len(found) > 45
+    assert unusual <= {*other, "check_array_api_input"}  # skipped, but where SCIPY_ARRAY_API is set
+
+
+def test_fits_in_parallel_are_all_charged_to_one_ledger(ledger: Path) -> None:
+    with joblib.parallel_config(backend="threading"):
+        found = cross_val_predict(
+            quick(),
+            FEW_X,
+            FEW_Y,
+            groups=FEW,
+            cv=GroupKFold(4),
+            n_jobs=2,
+            params={"groups": FEW},
+        )
+    assert found.shape == FEW_Y.shape
+    assert spent(ledger) == [8.0] * 4
+
+
+@pytest.mark.slow
+def test_fits_in_processes_are_all_charged_to_one_ledger(routing: None, ledger: Path) -> None:
+    try:
+        found = cross_val_predict(quick(), FEW_X, FEW_Y, cv=GroupKFold(4), n_jobs=2, params={"groups": FEW})
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+    assert found.shape == FEW_Y.shape
+    assert spent(ledger) == [8.0] * 4
+
+
+def test_a_clone_is_not_fitted_and_a_pickle_holds_what_was_released_alone(ledger: Path) -> None:
+    odd = FEW_X + 0.0
+    odd[7, 1] = 0.123456789
+    fitted = quick().fit(odd, FEW_Y, FEW)
+    stored = pickle.dumps(fitted)
+    again = pickle.loads(stored)
+    assert np.array_equal(again.predict(FEW_X), fitted.predict(FEW_X))
+    assert again.guarantee_ == fitted.guarantee_
+    assert np.float64(0.123456789).tobytes() not in stored
+    assert len(stored) < 20_000
+    assert not hasattr(clone(fitted), "coef_")
+    assert clone(fitted).get_params() == fitted.get_params()

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
 from quoron.evaluating import figures, measuring
-from quoron.evaluating.evaluation import Evaluation, Figure
+from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
-from quoron.sklearn import PrivateLogisticRegression
 from quoron.training import evaluated, lifetime
 from quoron.training.curator import CuratorEngine
+from quoron.training.figures import figures_of, require_figures
+from quoron.training.items import Items
 from quoron.training.rows import HoldOut
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
@@ -160,17 +162,6 @@ def test_a_plan_with_held_out_users_costs_what_the_worse_of_both_parts_does(name
         assert both.mu == max(part.mu, planned.guarantee.held_out.pair.mu)
 
 
-def test_too_few_held_out_users_are_refused_before_the_charge_with_how_many_would_do(people, ledger, tmp_path):
-    few = people[people.who < 100]
-    with pytest.raises(Infeasible, match=r"10 users to measure .* needs about \d+ of them"):
-        train(few, tmp_path / "run", evaluate=0.1, epsilon=1.0)
-    with pytest.raises(ConfigError, match="both sides"):
-        train(people[people.who < 3], tmp_path / "run", evaluate=0.1)
-    assert not ledger.exists()
-    planned = quoron.plan_training(people, **said(**COLUMNS | QUICK), evaluate=0.2)
-    assert any("400 of 2,000 users are held out" in each and "an AUC to ±" in each for each in planned.remarks)
-
-
 def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_path, capsys):
     model = train(people, tmp_path / "run", evaluate=None).model
     keep = quoron.Keep(group="others")
@@ -194,37 +185,10 @@ def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_p
     shown = capsys.readouterr().out
     assert "AUC per user" in shown
     assert "where the model says" in shown
-    assert invoke([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["users"] == USERS
-    assert invoke([*command, "--adjacency", "zero-out"]) == 2
-    assert "Expected users" in capsys.readouterr().err
     zero_out = quoron.Privacy(2.0, 1e-6, adjacency="zero-out", simulation_seed=3)
     seeded = [quoron.evaluate(model, people, user="who", privacy=zero_out, users=2500) for _ in range(2)]
     assert seeded[0] == seeded[1]
     assert seeded[0].statement.startswith("SIMULATED")
-
-
-def test_the_estimators_hold_users_out_too(people, ledger):
-    given = {"bounds": {"age": (0, 100), "dose": (0, 5)}, "classes": [False, True], "rounds": 3, "epsilon": 4.0}
-    columns, label = people[["age", "dose"]], people.ill.to_numpy()
-    fitted = PrivateLogisticRegression(evaluate=0.2, algorithm="one-pass-dp-sgd", **given)
-    assert fitted.fit(columns, label, groups=people.who).evaluation_.users == 400
-    assert fitted.set_params(evaluate=None).fit(columns, label, groups=people.who).evaluation_ is None
-    with pytest.warns(UserWarning, match="protects nobody"):
-        again = [
-            fitted.set_params(evaluate=0.2, random_state=0).fit(columns, label, groups=people.who).evaluation_
-            for _ in range(2)
-        ]
-    assert again[0] == again[1]
-    assert again[0].statement.startswith("SIMULATED")
-
-
-@pytest.fixture(scope="module")
-def scored() -> tuple[Scorer, ItemBatch]:
-    """Three users: two rows, one of them right; one row that is wrong; and no row that can be used."""
-    encoding = Encoding((), Signs("y"), intercept=True, feature_norm=1.0)
-    items = ItemBatch(np.array([[1.0], [1.0], [1.0], [0.0]]), np.array([1.0, -1.0, -1.0, 0.0]), np.array([0, 2, 3, 4]))
-    return Scorer(np.array([2.0]), make_loss("logistic"), encoding), items
 
 
 NUMBER = (Range("y", 0, 100), make_loss("least_squares"))
@@ -274,9 +238,10 @@ def test_the_bound_of_errors_is_where_they_end_and_no_step_that_noise_alone_exce
     assert measuring.where(held, scorer, said).bound == 2.0**-2
 
 
-def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so(scored):
+def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so():
     """All rows of one class, 5,000 users, a model that tosses coins: known to a hundredth, so not useless."""
-    scorer, random = scored[0], np.random.default_rng(0)
+    encoding, random = Encoding((), Signs("y"), intercept=True, feature_norm=1.0), np.random.default_rng(0)
+    scorer = Scorer(np.array([2.0]), make_loss("logistic"), encoding)
     items = ItemBatch(random.uniform(-1, 1, (5000, 1)), np.ones(5000), np.arange(5001))
     held = HeldOut.calibrate(users=5000, classes=2, epsilon=2.0, delta=1e-6)
     released = measuring.release(held, scorer, lambda: [items], SeededNoise(1))
@@ -343,7 +308,47 @@ def test_a_program_that_is_killed_when_its_model_is_told_goes_on_to_one_evaluati
     assert charges(ledger) == [4.0]
 
 
-def test_an_auc_of_several_classes_is_refused_by_name_with_what_it_would_cost():
-    accuracy = Figure("accuracy", "user", 0.8, 0.7, 0.9, 0.4, "majority", useless=False)
-    with pytest.raises(DataError, match="√K times the noise"):
-        Evaluation((accuracy,), (), 100, 1.0, 1e-6, "").figure("AUC")
+ITEMS = Items((np.arange(5.0), np.array([1, 0, 1, 1, 0])), np.array([0, 2, 2, 5]))
+
+
+def test_a_user_is_the_mean_of_its_items_held_to_the_ends_and_none_without_any():
+    held = HoldOut(0.5, lambda model, x, y: np.column_stack([x * model, y]), ("x", "y"))
+    found = figures_of(ITEMS, held, lambda point: float(point[0]), lambda *parts: parts)
+    np.testing.assert_allclose(found(np.array([2, 1, 0]), np.array([0.1])), [[0.3, 2 / 3], [np.nan] * 2, [0.05, 0.5]])
+    np.testing.assert_allclose(found(np.array([2]), np.array([10.0])), [[1.0, 2 / 3]])
+
+
+@pytest.mark.parametrize("bad", ["raises", "shape"])
+def test_an_error_of_one_users_items_is_told_to_nobody_and_moves_no_other_user(bad):
+    def figures(model, x, y):
+        if 3.0 in x:
+            if bad == "raises":
+                raise RuntimeError(f"{x}")
+            return np.zeros((len(x), 7))
+        return y
+
+    found = figures_of(ITEMS, HoldOut(0.5, figures, ("y",)), lambda point: None, lambda *parts: parts)
+    np.testing.assert_array_equal(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [np.nan]])
+
+
+def test_a_warning_of_one_users_items_is_shown_to_nobody():
+    def figures(model, x, y):
+        if 3.0 in x:
+            warnings.warn(f"{x}", stacklevel=1)
+        return y
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        found = figures_of(ITEMS, HoldOut(0.5, figures, ("y",)), lambda point: None, lambda *parts: parts)
+        np.testing.assert_allclose(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [2 / 3]])
+    assert not shown
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [(lambda model, x, y: 1 / 0, "ZeroDivisionError"), (lambda model, x, y: y.mean(), r"got shape \(\)")],
+)
+def test_figures_that_are_none_are_refused_by_items_of_nobody(figures, words):
+    with pytest.raises(ConfigError, match=words):
+        require_figures(ITEMS, HoldOut(0.5, figures, ("y",)), None, lambda *parts: parts)
+    require_figures(ITEMS, HoldOut(0.5, lambda model, x, y: y, ("y",)), None, lambda *parts: parts)

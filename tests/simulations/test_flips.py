@@ -2,7 +2,7 @@
 
 An interrupted run and a complete one, over a folder of files, with their lifetime ledger and their index. One bit of
 one file is flipped, and the run is gone on with, or read again. It is refused by name, or counts the same users,
-promises the same and is charged the same. What a run writes and reads itself is in `test_datasets_scratch`.
+promises the same and is charged the same. What a run writes and reads itself is in `test_datasets`.
 """
 
 import shutil

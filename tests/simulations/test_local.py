@@ -1,36 +1,49 @@
-"""A federation on this machine: what is ordered, what goes wrong by order, links, what a run waits for."""
+"""A federation on this machine: orders, faults, its folder, who holds it, and whose items clients hold."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import suppress
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import quoron
-from federation.crowd import carried_out
+from federation.crowd import DIMENSION, carried_out, items
 from quoron.config import parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
-from quoron.local import engine, launch
+from quoron.local import engine, keeper, kept, launch, people, programs, rehearsal
+from quoron.local import folder as folders
 from quoron.local import order as orders
 from quoron.local.faults import Faults, Kill, Slow
-from quoron.local.folder import Folder
+from quoron.local.folder import ITEMS, MARK, ORDER, PASSING, RUN, RUNNING, Folder, sweep
+from quoron.local.items import load_items
 from quoron.local.launch import Local
-from quoron.local.order import MOST, Order, processes_for, reached
+from quoron.local.order import MOST, Order, reached
+from quoron.local.people import give, give_tables, settle, silos_in
+from quoron.local.programs import MADE
 from quoron.local.relay import Relay
 from quoron.network import Network
+from quoron.operate.submission import declared
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
 from quoron.sections import Keep
 from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
+from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import ConfigError, RunError, Unreachable
-from quoron_server.books.ledger import Ledger
+from quoron_privacy.errors import ConfigError, DataError, RunError
+from quoron_server.silos import Silos
 from small_run import TOML
 
 
@@ -46,29 +59,10 @@ class TestOrders:
         assert order().words == "7 clients, 3 processes, up to 3 in each"
         assert order(processes=7).words == "7 clients, one process each"
 
-    def test_what_is_written_is_what_is_read(self) -> None:
-        given = order(corruption=(0, 2, 0, 0, 0, 0, 0), kills=("3@2",), slow="10%:2s", network="rtt=80ms")
-        assert Order.from_json(given.as_json()) == given
-
     @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": MOST + 1}, {"processes": 8}, {"kills": ("8@1",)}])
     def test_what_cannot_be_is_refused(self, wrong: dict[str, object]) -> None:
         with pytest.raises(ConfigError, match="Expected"):
             order(**wrong)
-
-    @pytest.mark.parametrize("clients", [1, 20, 200, 2000])
-    def test_too_little_memory_is_refused_with_what_would_do(self, clients: int) -> None:
-        """But not to a run that was let in when it began."""
-        with pytest.raises(ConfigError, match="MiB of free memory for") as refused:
-            processes_for(clients, 400 << 20)
-        enough = int(str(refused.value).split()[1].replace(",", "")) << 20
-        assert processes_for(clients, enough) == 1
-        assert processes_for(clients, 400 << 20, resumed=True) == 1
-        with pytest.raises(ConfigError, match="--workers 1") as refused:
-            processes_for(clients, enough - (4 << 20))
-        if clients > 1:
-            fewer = int(str(refused.value).split("--clients ")[1].split(",")[0])
-            assert 0 < fewer < clients
-            assert processes_for(fewer, enough - (4 << 20)) >= 1
 
     @pytest.mark.parametrize(
         ("listen", "where"),
@@ -167,81 +161,6 @@ def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:
     carried_out(scene())
 
 
-class Stage:
-    """A coordinator's control plane by script, on a clock of its own: seconds that pass, what is told, or an error."""
-
-    def __init__(self, *script: object) -> None:
-        self.script, self.now = list(script), 0.0
-
-    def operator(self) -> Self:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def check(self) -> None: ...
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def submit(self, _: str = "") -> str:
-        return str(next(self.watch("")))
-
-    runs = submit
-
-    def watch(self, _: str) -> Iterator[object]:
-        while self.script:
-            act = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-            if isinstance(act, Exception):
-                raise act
-            if isinstance(act, float):
-                self.now += act
-            else:
-                yield act
-                if len(self.script) == 1 and act is self.script[0]:
-                    return
-
-    def as_text(self) -> str:
-        return "its specification"
-
-    def carry_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(engine, "time", self)
-        monkeypatch.setattr(engine, "specification", lambda _: self)
-        engine._carry_out(self, None, ())  # type: ignore[arg-type]
-
-
-class TestACoordinatorThatIsAway:
-    DEAD, AWAITS, END = Unreachable("Cannot reach it."), {"kind": "awaits"}, {"kind": "ended", "how": "complete"}
-
-    def test_is_gone_after_so_many_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stage = Stage("submitted", self.AWAITS, 500.0, self.DEAD)
-        with pytest.raises(RunError, match=r"away for 120 s\. Cannot reach it"):
-            stage.carry_out(monkeypatch)
-        assert 619 < stage.now < 622
-
-
-def test_a_ledger_that_takes_over_another_is_the_other(tmp_path: Path) -> None:
-    done = quoron.simulate(parse(TOML), keep=Keep(tmp_path / "one"))
-    prepared = runs.prepare(done.config, tmp_path)
-    other = RunFolder(tmp_path / "two")
-    other.path.mkdir()
-    assert not runs.begin(prepared, other)
-    with Ledger.open(tmp_path / "one" / "ledger.sqlite") as ledger:
-        taken = runs.taken_over(prepared, other, ledger)
-        with Ledger.open(other.ledger) as mine:
-            assert mine.events() == ledger.events()
-            assert mine.releases() == ledger.releases()
-            assert mine.spent() == ledger.spent()
-    np.testing.assert_array_equal(taken.model, done.model)
-    assert runs.begin(prepared, other), "it is complete, for whoever resumes it"
-    assert other.rounds() == RunFolder(tmp_path / "one").rounds()
-
-
 def test_only_the_engine_service_has_clients_and_faults() -> None:
     for name in ("inline", "ray", "flower"):
         with pytest.raises(ConfigError, match="engine service only"):
@@ -278,3 +197,378 @@ def test_a_federation_that_cannot_begin_leaves_no_folder(tmp_path: Path, monkeyp
     with pytest.raises(RunError, match=r"room for another process.*temporarily"), Local(Folder(tmp_path / "f"), order):
         pass
     assert not (tmp_path / "f").exists()
+
+
+ORDERED = Order(clients=7, processes=3, listen="127.0.0.1:1", control="127.0.0.1:2")
+
+
+def _never(*_: object, **__: object) -> None:
+    raise RuntimeError
+
+
+def _interrupted(_: bytes) -> None:
+    raise KeyboardInterrupt
+
+
+class TestFolder:
+    def test_everybody_has_an_identity_and_what_is_there_is_kept(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path / "f")
+        folder.make(2)
+        keys = {path: path.read_bytes() for path in folder.path.rglob("key.pem")}
+        token = folder.token
+        folder.make(3)
+        assert {path: path.read_bytes() for path in keys} == keys
+        assert folder.token == token
+        assert len({(folder.client(number) / "key.pem").read_bytes() for number in (1, 2, 3)}) == 3
+        for path in folder.path.rglob("*"):
+            assert path.stat().st_mode & 0o022 == 0, path
+            assert (
+                path.suffix != ".key" and path.name not in ("key.pem", "token")
+            ) or path.stat().st_mode & 0o077 == 0, path
+
+    def test_a_folder_is_held_by_one(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path)
+        assert not folder.runs
+        with folder.held() as first:
+            assert first is not None
+            assert folder.runs
+            with folder.held() as second:
+                assert second is None
+        assert not folder.runs
+
+    def test_a_number_of_a_federation_that_was_killed_is_nobodys_to_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, sent = Folder(tmp_path), list[int]()
+        monkeypatch.setattr(launch.os, "kill", lambda number, _: sent.append(number))
+        monkeypatch.setattr(launch.subprocess, "Popen", _never)
+        folder.write(RUNNING, {"keeper": 123456})
+        with suppress(RuntimeError):
+            Local(folder, ORDERED).__enter__()
+        with folder.held(), pytest.raises(RunError, match="Expected the federation"):
+            launch.stop(folder, 0.1)
+        assert sent == []
+
+    def test_one_that_starts_is_stopped_once_it_says_who_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, sent = Folder(tmp_path), list[int]()
+        monkeypatch.setattr(launch.os, "kill", lambda number, _: (sent.append(number), holding.close()))
+        monkeypatch.setattr(launch.time, "sleep", lambda _: folder.write(RUNNING, {"keeper": 123456}))
+        with ExitStack() as holding:
+            holding.enter_context(folder.held())
+            assert launch.stop(folder)
+        assert sent == [123456]
+
+    def test_what_is_kept_is_not_waited_for_though_nobody_is_told(self, tmp_path: Path) -> None:
+        local = Local(Folder(tmp_path), ORDERED)
+        with suppress(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local, "_say", _interrupted)
+            local.keep()
+        assert local._kept
+
+
+class TestSweeping:
+    """Folders that were to pass stay when a command and its keeper are killed together."""
+
+    def old(self, path: Path, *, marked: bool = True) -> Path:
+        path.mkdir(parents=True)
+        (path / "key.pem").write_text("secret")
+        if marked:
+            (path / MARK).touch()
+        with Folder(path).held():
+            pass
+        os.utime(path, (0, 0))
+        return path
+
+    def test_leaves_what_somebody_keeps_under_such_a_name(self, tmp_path: Path) -> None:
+        stopped, bare = self.old(tmp_path / f"{PASSING}mine", marked=False), tmp_path / f"{PASSING}bare"
+        linked = self.old(tmp_path / f"{PASSING}linked", marked=False)
+        (linked / MARK).symlink_to(linked / "key.pem")
+        bare.mkdir()
+        for each in (linked, bare):
+            os.utime(each, (0, 0))
+        sweep(tmp_path)
+        assert all((each / "key.pem").exists() for each in (stopped, linked))
+        assert bare.exists()
+
+    def test_holds_what_it_removes_until_it_is_gone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        old, seen = self.old(tmp_path / f"{PASSING}one"), []
+        monkeypatch.setattr(folders.shutil, "rmtree", lambda path, **_: seen.append((path, Folder(path).runs)))
+        sweep(tmp_path)
+        assert seen == [(old, True)]
+
+    def test_follows_no_link(self, tmp_path: Path) -> None:
+        elsewhere = self.old(tmp_path / "elsewhere")
+        whole = tmp_path / f"{PASSING}whole"
+        whole.symlink_to(elsewhere, target_is_directory=True)
+        with_link = self.old(tmp_path / f"{PASSING}inside")
+        (with_link / "clients").symlink_to(elsewhere, target_is_directory=True)
+        locked = self.old(tmp_path / f"{PASSING}locked")
+        (locked / ".lock").unlink()
+        (locked / ".lock").symlink_to(elsewhere / ".lock")
+        for each in (with_link, locked):
+            os.utime(each, (0, 0))
+        sweep(tmp_path)
+        assert (elsewhere / "key.pem").exists()
+        assert whole.is_symlink()
+        assert not with_link.exists()
+        assert locked.exists()
+
+
+def test_nobody_is_here_while_the_coordinator_is_away(tmp_path: Path) -> None:
+    kept_by, died = keeper.Keeper(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
+    kept_by.children, kept_by.here = [keeper.Child(process=died.pid)], 7
+    kept_by.pipes = (-1, -1, os.open(os.devnull, os.O_RDONLY))
+    while kept_by.here:
+        kept_by._reap()
+    died.returncode = 0  # who waited for it was the keeper
+    os.close(kept_by.pipes[2])
+
+
+class TestAClientThatFails:
+    """Is named at once, with its reason, whoever shares its process."""
+
+    def heard(self, tmp_path: Path, *told: dict[str, object]) -> Local:
+        local = Local(Folder(tmp_path), ORDERED)
+        local._ours, theirs = socket.socketpair()
+        with theirs:
+            for each in told:
+                theirs.sendall(json.dumps(each).encode() + b"\n")
+        return local
+
+    def test_keeps_nobody_waiting_who_starts(self, tmp_path: Path) -> None:
+        local = self.heard(tmp_path, {"here": 6}, {"failed": "Client 3 has failed: no disk."})
+        with local._ours, pytest.raises(RunError, match=r"does not start\. Client 3 has failed: no disk\."):
+            local.ready()
+
+    def test_is_why_a_run_ends(self, tmp_path: Path) -> None:
+        local = self.heard(tmp_path, {"here": 6}, {"failed": "Client 3 has failed: no disk."})
+        local._process = subprocess.Popen([sys.executable, "-c", ""])
+        with local._ours, local._process, pytest.raises(RunError, match=r"ended\. Client 3 has failed: no disk\."):
+            local.check()
+
+    def test_keeps_nobody_from_stopping(self, tmp_path: Path) -> None:
+        local = self.heard(tmp_path, {"failed": "Client 3 has failed: no disk."}, {"stopped": {"killed": []}})
+        with local._ours:
+            assert local.stop() == {"killed": []}
+
+    @pytest.mark.parametrize("seed", [None, 7])
+    def test_ends_a_simulation_and_no_federation_that_is_kept(self, seed: int | None, tmp_path: Path) -> None:
+        ears, hearing, saying = socket.socketpair(), *os.pipe()
+        os.set_blocking(hearing, False)
+        kept_by = keeper.Keeper(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
+        kept_by.pipes = (-1, saying, hearing)
+        os.write(saying, b"here 6\nfailed 3 Expected a disk, got none.\n")
+        kept_by._hear()
+        told = [json.loads(line) for line in ears[1].recv(1 << 12).splitlines()]
+        assert told == [{"here": 6}, {"failed": "Client 3 has failed: Expected a disk, got none."}]
+        assert kept_by.failed == (seed is not None)
+        for each in ears:
+            each.close()
+        for number in (hearing, saying):
+            os.close(number)
+
+    @pytest.mark.parametrize("error", [DataError("Expected\na disk, got none."), OSError("a disk " * 1000)])
+    def test_says_so_and_tries_again_later(
+        self, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tries = []
+
+        async def fails(*_: object, **__: object) -> None:
+            tries.append(error)
+            if len(tries) > 1:
+                stop.set()
+                return
+            raise error
+
+        monkeypatch.setattr(programs, "run_client", fails)
+        monkeypatch.setattr(programs, "LATER", 0.0)
+        stop, (hearing, saying) = asyncio.Event(), os.pipe()
+        asyncio.run(programs._client(tmp_path, "127.0.0.1:1", ORDERED, 3, lambda _: None, stop, saying))
+        line = os.read(hearing, 1 << 16).decode()
+        assert line.count("\n") == 1
+        assert line.startswith(
+            "failed 3 Expected a disk, got none." if isinstance(error, DataError) else "failed 3 OSE"
+        )
+        assert len(line) < 1100
+        assert len(tries) == 2
+        for number in (hearing, saying):
+            os.close(number)
+
+
+TABLE = f"""
+[population]
+kind = "table"
+path = "people.parquet"
+user = "who"
+label = "sick"
+numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+intercept = false
+test_fraction = 0.25
+
+[domain]
+radius = 2.0
+
+[problem]
+items_per_user = 4
+
+[privacy]
+epsilon = 8.0
+delta = 1e-2
+allow_large_delta = true
+
+[algorithm]
+name = "dp-sgd-wor"
+options = {{ rounds = 3 }}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Twelve users of four rows each, of whom one has none that can be used."""
+    whole = items(12)
+    broken = [
+        None if who == "person-00004" else x
+        for who, x in zip(whole["who"].to_pylist(), whole["x0"].to_pylist(), strict=True)
+    ]
+    pq.write_table(
+        whole.set_column(whole.column_names.index("x0"), "x0", pa.array(broken)), tmp_path / "people.parquet"
+    )
+    return tmp_path
+
+
+class TestItems:
+    def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
+        prepared, folder = (
+            runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path),
+            Folder(tmp_path / "f"),
+        )
+        for number in range(1, 31):
+            folder.client(number).mkdir(parents=True)
+        give(folder, prepared, tmp_path)
+        for number in (1, 7, 30):
+            wanted = prepared.scene.population.items(np.array([number - 1]))
+            assert _same(load_items(folder.client(number) / MADE), wanted)
+
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_started_again_everybody_keeps_their_items_and_only_new_clients_get_some(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        folder = _empty(tmp_path / "f", 9)
+        give_tables(folder, parse(source), table, 6)
+        before = {path: path.read_bytes() for path in _items(folder)}
+        folder.client(2).joinpath(ITEMS).write_bytes(b"theirs")
+        before[folder.client(2) / ITEMS] = b"theirs"
+        told = (folder.path / RUN).read_bytes()
+        give_tables(folder, None, table, 6)
+        give_tables(folder, None, table, 8)
+        give_tables(folder, parse(source), table, 9)
+        assert {path: path.read_bytes() for path in before} == before
+        assert (folder.path / RUN).read_bytes() == told
+        assert len(_items(folder)) == 9
+        fresh = _empty(tmp_path / "fresh", 9)
+        give_tables(fresh, parse(source), table, 9)
+        assert (fresh.client(9) / ITEMS).read_bytes() == (folder.client(9) / ITEMS).read_bytes()
+
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_too_many_clients_settle_on_nothing(self, source: str, table: Path, tmp_path: Path) -> None:
+        folder, config = _empty(tmp_path / "f", 20), parse(source)
+        with pytest.raises(ConfigError, match="Say fewer"):
+            give_tables(folder, config, table, 10_000)
+        assert not _items(folder)
+        give_tables(folder, parse(TOML), table, 2)
+
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_silos_have_the_rows_of_their_persons_whose_names_stay(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        """Those of the first names are the first silo's."""
+        folder, more = _empty(tmp_path / "f", 3), ("population.users=12",) if source is TOML else ()
+        config = parse(source.replace("[population]", "[population]\nsilos = [3, 4, 5]"), settings=more)
+        found = silos_in(folder, config, table)
+        assert found is not None
+        user, silos = found
+        assert silos.sizes == (3, 4, 5)
+        give_tables(folder, config, table, 3, silos)
+        held = [set(pq.read_table(folder.client(number) / ITEMS)[user].to_pylist()) for number in (1, 2, 3)]
+        assert [len(each) for each in held] == [3, 4, 5]
+        assert max(held[0]) < min(held[1]) <= max(held[1]) < min(held[2])
+        told = parse((folder.path / RUN).read_text())
+        assert (told.population.silos, told.population.user) == ((3, 4, 5), user)  # type: ignore[union-attr]
+        assert declared(told, 12).users == 12
+        folder.write(ORDER, {"people": [3, 4, 5], "user": user})
+        assert silos_in(folder, None, tmp_path / "gone") == (user, Silos((3, 4, 5))), (
+            "the table need not be there again"
+        )
+
+    def test_sizes_that_do_not_add_up_and_other_clients_than_silos_start_nothing(
+        self, table: Path, tmp_path: Path
+    ) -> None:
+        config = parse(TOML.replace("[population]", "[population]\nsilos = [2, 3]"))
+        with pytest.raises(ConfigError, match="5 persons in 2 silos"):
+            silos_in(Folder(tmp_path), config, table)
+        some = parse(TOML.replace("[population]", "[population]\nsilos = 3"))
+        with pytest.raises(ConfigError, match="a client for each of 3 silos, got --clients 20"):
+            kept.start(tmp_path, some, table, clients=20, listen="127.0.0.1:1", control="127.0.0.1:2")
+        assert not [*tmp_path.glob("clients/*")]
+        for wrong in ({"people": (3, 4, 5)}, {"people": (2, 3), "user": "who"}):
+            with pytest.raises(ConfigError, match="persons of each of 3 silos"):
+                Order(clients=3, processes=1, listen="127.0.0.1:1", control="127.0.0.1:2", **wrong)
+
+    def test_a_table_that_is_cut_off_is_not_there(
+        self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = _empty(tmp_path / "f", 2)
+        monkeypatch.setattr(people.pq, "write_table", _half)
+        with pytest.raises(KeyboardInterrupt):
+            give_tables(folder, parse(TABLE), table, 2)
+        assert not _items(folder)
+
+    @pytest.mark.parametrize(
+        "source", [TABLE, TABLE.replace("test_fraction", "outlier_fraction = 0.3\ntest_fraction"), TOML]
+    )
+    def test_after_a_simulation_everybody_has_a_table_and_nothing_else_of_it_is_left(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        prepared = runs.prepare(parse(source), table)
+        users = prepared.scene.population.users
+        folder = _empty(tmp_path / "f", users)
+        give(folder, prepared, table)
+        rehearsal.write(folder, prepared)
+        with pytest.raises(ConfigError, match="has not ended"):
+            give_tables(folder, None, table, users)
+        settle(folder, prepared, table)
+        assert {path.name for path in folder.path.rglob("*") if path.is_file()} == {ITEMS, RUN}
+        assert len(_items(folder)) == users
+        before = [path.read_bytes() for path in _items(folder)]
+        give_tables(folder, None, table, users)
+        assert [path.read_bytes() for path in _items(folder)] == before
+        if source is not TOML:
+            plain = _empty(tmp_path / "plain", users)
+            give(plain, runs.prepare(parse(TABLE), table), table)
+            assert [path.read_bytes() for path in _items(plain)] == before, "their own rows, whatever was made of them"
+        with pytest.raises(ConfigError, match="Say fewer"):
+            give_tables(folder, None, table, users + 1)
+        with pytest.raises(ConfigError, match="Leave the source away"):
+            give_tables(folder, parse(source), table, users)
+
+
+def _same(one: ItemBatch, other: ItemBatch) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("features", "labels", "offsets"))
+
+
+def _empty(path: Path, clients: int) -> Folder:
+    for number in range(1, clients + 1):
+        Folder(path).client(number).mkdir(parents=True)
+    return Folder(path)
+
+
+def _items(folder: Folder) -> list[Path]:
+    return sorted(folder.path.glob(f"clients/*/{ITEMS}"))
+
+
+def _half(_: pa.Table, where: object) -> None:
+    if isinstance(where, Path):
+        where.write_bytes(b"PAR1")
+    raise KeyboardInterrupt

@@ -25,7 +25,7 @@ from quoron.sections import Keep
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from simulations.test_local_items import TABLE
+from simulations.test_local import TABLE
 
 programs = pytest.mark.programs
 MADE_UP = """

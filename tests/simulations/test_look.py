@@ -1,5 +1,6 @@
 """The look at a table that `quoron train` buys: what it says, when nobody looks, and that it is released once."""
 
+import json
 import signal
 import subprocess
 from pathlib import Path
@@ -17,13 +18,13 @@ from dying import Moment
 from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
+from quoron.reports import health as words
 from quoron.training import lifetime
-from quoron.training.result import no_better
 from quoron.training.table import hold
-from quoron_client.data.misfits import Tally
-from quoron_privacy.accounts import gdp
+from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
+from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_privacy.counts import table_health
-from quoron_privacy.counts.table_health import TableHealth
+from quoron_privacy.counts.table_health import Shares, TableHealth
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.ledger import Ledger
 from said import said
@@ -59,19 +60,6 @@ def train(people: Any, out: Path, **more: Any) -> Any:
 def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
     found = people.age.map(lambda age: f"{age:.1f}")
     return people.assign(age=found.where(people.who >= USERS // 2, found.str.replace(".", ",")))
-
-
-def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
-    trained = train(people, tmp_path / "run")
-    with lifetime.opened(ledger) as kept:
-        (charge,) = kept.charges("everyone")
-    assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
-    assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
-    assert "table-health.md#h1" in trained.summary.statement
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        number, entry = own.releases()[0]
-    assert (number, entry.mechanism) == (-2, "table-health")
-    assert trained.plan["guarantee"]["health"]["share"] == 0.05
 
 
 @pytest.mark.parametrize(
@@ -283,19 +271,34 @@ def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(p
     assert trained.plan["guarantee"]["health"]["adjacency"] == "zero-out"
 
 
-def test_that_nobody_is_better_off_with_the_model_is_said_by_the_vote_alone(people, ledger, tmp_path):
-    """Of what the method releases anyway. The noise of a good model's vote would have to be ten deviations long."""
-    trained = train(people, tmp_path / "run", algorithm="whitened-tracking", settings=[], epsilon=4.0)
-    assert not any("better off" in each for each in trained.summary.warnings)
-    error = 0.02
+def a_report(
+    shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053, wider: Any = None
+) -> words.Health:
+    columns, labels = declared_columns(rules), declared_labels(rules)
+    health = TableHealth.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu, share=0.05)
+    even = np.full(len(labels), 1 / max(1, len(labels)))
+    given = {"unusable": 0.0, "labels": even, "values": 0.0, "columns": np.zeros(len(columns))}
+    return words.read(health, Shares(**given | shares), rules, wider=wider)
 
-    def said_of(change: float, *, accepted: bool = True) -> tuple[str, ...]:
-        return no_better([{"public": {}}, {"public": {"vote": change, "error": error, "accepted": accepted}}])
 
-    assert said_of(-3.1 * error) == ()
-    (said,) = said_of(-2.9 * error)
-    assert said.startswith("users are no better off with the model than with none, as far as the noise lets see: their")
-    assert "(± 0.0" in said
-    (said,) = said_of(2 * error, accepted=False)
-    assert "lets see, so it is zero: their mean loss" in said
-    assert no_better([]) == ()
+PRICE = Encoding((Numeric("age", 0, 100),), label=Range("price", 0, 10))
+
+
+def test_labels_beyond_a_range_that_was_bought_are_told_a_range_that_would_do_as_far_as_it_is_released():
+    (said,) = a_report({"labels": np.array([0.0, 0.7])}, PRICE).warnings
+    assert said.endswith("Declare a wider label_range.")
+    (said,) = a_report({"labels": np.array([0.0, 0.7])}, PRICE, wider=(0.0, 64.0)).warnings
+    assert said.endswith("Declare a wider label_range: [0, 64] had nearly all labels when it was bought, coarsely.")
+
+
+def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_table():
+    rules = Encoding(tuple(Numeric(f"x{place}", 0, 1) for place in range(30)), label=Signs("y"))
+    found = a_report({"values": 0.9, "columns": np.append(np.linspace(0.5, 0.9, 30), 0.0)}, rules)
+    (said,) = found.warnings
+    assert "about 90 % (± 6 %) of all values" in said
+    assert [name for name in said.split("'") if name.startswith("x")] == [f"x{place}" for place in range(29, 21, -1)]
+    assert "and 22 more columns" in said
+    assert len(found.table()) == 2 + 31 + 2
+    assert words.Health.from_json(json.loads(json.dumps(found.as_json()))) == found
+    (said,) = a_report({"values": 0.1, "columns": np.append(np.full(5, 0.4), np.zeros(26))}, rules).warnings
+    assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")

@@ -1,40 +1,23 @@
-"""Three classes from a table to a model: planned, simulated, and answered by the client that a federation runs."""
+"""Losses from a table to a model: three classes, slopes that jump, uneven columns, and what a risk means."""
 
-import json
+import math
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy.optimize import minimize
 
 import quoron
-from quoron import config as configs
-from quoron.operate.submission import specify
-from quoron.populations import Numeric, Outliers, from_table
+from quoron.populations import Numeric, from_table
 from quoron.populations._objective import TrainingObjective
 from quoron.sections import Keep, Method, Privacy
-from quoron.simulation.inline import InlineEngine
-from quoron.simulation.scene import setup
-from quoron_client import Answers, L2Ball, Question, make_loss
+from quoron_client import L2Ball, make_loss
 from quoron_client.data.labels import Classes
-from quoron_client.federation.owner import Owner
-from quoron_client.federation.record import Record
-from quoron_client.federation.work import Worker
-from quoron_client.protocol.wire import answer_from_wire, question_to_wire
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
-from quoron_server.problem import Wide
-from quoron_server.rounds import run
-from quoron_server.specification import RunSpecification, describe, make_plan
 
-pytestmark = pytest.mark.usefixtures("planned_once")
-
-USERS, ITEMS, SEED = 3000, 4, 7
+USERS, ITEMS = 3000, 4
 MANY = {"soft-filtered-sgd": 30_000, "local-model": 8_000}  # users that these need
 RANGES = {"a": (-1.0, 1.0), "b": (-1.0, 1.0)}
 SOFTMAX = ("population.classes=[0, 1, 2]", "loss.feature_norm=2.0", "domain.radius=4.0")
@@ -114,108 +97,62 @@ class TestObjective:
             ]
             np.testing.assert_allclose(hessian, bends, atol=1e-8)
 
-    def test_weights_follow_their_items_and_users_who_mislead_answer_on_another_class(self):
-        people = crowd(test_fraction=0.0, outliers=Outliers(0.25, "shifted"))
-        training = replace(people.training, weights=np.arange(160) / 160)
-        people = replace(people, training=training)
-        asked = np.array([7, 3, 30])
-        batch, misled = people.items(asked), people.corruption(asked) > 0
-        rows = np.concatenate([np.arange(ITEMS * user, ITEMS * user + ITEMS) for user in asked])
-        np.testing.assert_array_equal(batch.weights, training.weights[rows])
-        expected = (training.labels[rows] + np.repeat(misled, ITEMS)) % 3
-        np.testing.assert_array_equal(batch.labels, expected)
 
-
-CONFIG = """
-[population]
-kind = "table"
-path = "mine.csv"
-user = "who"
-label = "kind"
-classes = [0, 1, 2]
-numeric = { a = [-1, 1], b = [-1, 1] }
-[problem]
-items_per_user = 4
-[privacy]
-epsilon = 15.0
-delta = 0.1
-[algorithm]
-trust_clients = true
-"""
-
-
-class Workers:
-    """An engine of clients as a federation runs them, each with its own file and record, called one after the other."""
-
-    def __init__(self, folder: Path, wanted: RunSpecification) -> None:
-        self.run, (self.plan) = wanted.run, make_plan(wanted)
-        table, self.workers = frame(wanted.problem.users).drop(columns="who"), []
-        text = json.dumps(describe(wanted, self.plan))
-        for user in range(wanted.problem.users):
-            path = folder / f"{user}.csv"
-            table[ITEMS * user : ITEMS * (user + 1)].to_csv(path, index=False)
-            owner = Owner(
-                data=path, record=folder / f"{user}.sqlite", lifetime_epsilon=100.0, lifetime_delta=1.0,
-                accept_exposures=("broadcast", "model", "local"), simulation_seed=SEED,
-            )  # fmt: skip
-            worker = Worker(owner, Record.open(owner.record, epsilon=100.0, delta=1.0))
-            assert worker.consider(pb.Announcement(run=self.run, description=text), user).takes_part
-            self.workers.append(worker)
-
-    def ask(self, question: Question) -> Answers:
-        """One row a user."""
-        rows, shape = [], question.task.answer_shape(self.plan.problem.dimension)
-        for slot, user in enumerate(question.cohort):
-            message = question_to_wire(question, slot, run=self.run, user=int(user), seconds=60)
-            sent = pb.Answer.FromString(self.workers[user].reply(message))
-            rows.append(answer_from_wire(sent, shape))
-        return Answers(np.array([values for values, _ in rows]), np.array([status for _, status in rows], np.uint8))
-
-    def close(self) -> None:
-        for worker in self.workers:
-            worker.record.close()
-
-
-def specified(algorithm, *settings, users=20, **changes):
-    given = [*SOFTMAX[1:], f"algorithm.name={algorithm}", *settings]
-    wanted, _ = specify(
-        configs.parse(CONFIG, settings=given), run="trial", users=users, seconds=60, simulation_seed=SEED
+@pytest.mark.parametrize("algorithm", ["recentred-sgd", "local-model"])
+def test_the_hinge_is_learnt_through_its_envelope(algorithm, tmp_path):
+    people = frame()
+    result = quoron.simulate(
+        people.assign(good=people.a + 0.3 * people.b > 0),
+        user="who",
+        label="good",
+        numeric=RANGES,
+        privacy=Privacy(8.0, 1e-5),
+        method=Method(algorithm),
+        keep=Keep(tmp_path / "run"),
+        settings=["loss.name=hinge", "algorithm.options.smoothing=2.0", "algorithm.options.rounds=16"],
     )
-    return wanted.model_copy(update=changes)
+    assert result.plan.parameters.smoothing == 2.0
+    assert result.plan.parameters.smoothness == pytest.approx(0.5)
+    assert result.summary.excess_risk < 0.6 * result.summary.excess_risk_initial
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "users", "settings"),
+    ("name", "bounds", "most"),
     [
-        ("tracking-srgd", 200, ("algorithm.options.rounds=12",)),
-        ("phased-sgd", 20, ("algorithm.options.cohort_size=2",)),
+        ("logistic", {}, math.log(2)),
+        ("softmax", {"classes": 5}, math.log(5)),
+        ("hinge", {}, 1.0),
+        ("least_squares", {"label_bound": 2.0}, 2.0),
+        ("linear", {}, None),
     ],
 )
-def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, users, settings, tmp_path):
-    wanted = specified(algorithm, "privacy.quorum='none'", *settings, users=users)
-    plan, models, workers = make_plan(wanted), [], Workers(tmp_path, wanted)
-    population = crowd(users, test_fraction=0.0, loss=make_loss("softmax", classes=3, feature_norm=2.0))
-    for number, engine in enumerate((workers, InlineEngine(population, seed=SEED))):
-        noise = SeededNoise(wanted.simulation_seed)
-        path = tmp_path / f"ledger-{number}.sqlite"
-        with Ledger.create(path, plan="{}", config_digest="c", noise_key=noise.export_key()) as ledger:
-            made = ALGORITHMS[algorithm].make(plan)
-            models.append(run(made, engine, ledger, noise, simulation=True))
-    workers.close()
-    assert models[0].shape == (9,)
-    assert models[0].any()
-    assert models[0].tobytes() == models[1].tobytes()
+def test_no_model_is_further_below_the_start_than_the_loss_at_zero(name: str, bounds: Any, most: float) -> None:
+    found = make_loss(name, **bounds).start_loss
+    assert found == (None if most is None else pytest.approx(most))
 
 
-class TestWhatIsDeclared:
-    def test_a_domain_that_is_left_open_is_refused(self):
-        wanted = specified("one-pass-dp-sgd")
-        open_ = replace(wanted.problem, wide=Wide(L2Ball(30.0), 0.1))
-        with pytest.raises(ConfigError, match="Expected a problem with one domain"):
-            make_plan(wanted.model_copy(update={"problem": open_}))
+def test_no_noise_depends_on_what_is_known_of_the_label() -> None:
+    people = frame(600)
+    given = {"user": "who", "label": "ill", "numeric": RANGES, "privacy": Privacy(4.0, 1e-6)}
+    plans = [
+        quoron.plan_training(people.assign(ill=people.kind == 0), **given, settings=said).plan
+        for said in ([], ["problem.label_rate=0.1"])
+    ]
+    assert plans[0].parameters == plans[1].parameters
 
-    def test_the_number_of_classes_has_to_be_given(self, tmp_path):
-        frame(9).to_csv(tmp_path / "mine.csv", index=False)
-        undeclared = configs.parse(CONFIG.replace("classes = [0, 1, 2]", ""), settings=["loss.name=softmax"])
-        with pytest.raises(ConfigError, match=r"Expected loss\.classes for the softmax loss, got none"):
-            setup(undeclared, tmp_path)
+
+def trained(width: float, method: str, users: int = 6_000) -> Any:
+    """On columns that fill one `width`-th of their declared ranges, and a constant."""
+    rng = np.random.default_rng(5)
+    values = rng.standard_normal((users, 2))
+    ill = rng.random(users) < 1 / (1 + np.exp(-values @ np.array([1.5, -1.0])))
+    table = pa.table({"who": np.arange(users), "x0": values[:, 0], "x1": values[:, 1], "ill": ill})
+    ends = (-3.0 * width, 3.0 * width)
+    numeric = {"x0": ends, "x1": ends}
+    return quoron.train(table, user="who", label="ill", numeric=numeric, epsilon=8.0, method=Method(method))
+
+
+def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges_and_not_where_they_fill_them() -> None:
+    for width, expected in ((1.0, False), (1000.0, True)):
+        warnings = trained(width, "tracking-srgd").summary.warnings
+        assert any("the pilot could not make the columns even" in each for each in warnings) == expected

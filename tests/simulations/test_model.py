@@ -1,5 +1,8 @@
-"""A released model in the units of the table: coefficients, predictions, and a file that comes back the same."""
+"""A released model: in the units of the table, and refused by name where its file is not what was written."""
 
+import json
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
+from quoron import model as models
+from quoron import model_text
 from quoron.cli.app import invoke
 from quoron.model import Model
+from quoron_client.data import row_kinds, tables
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import make_loss
-from quoron_privacy.errors import DataError, UsageError
+from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 AGE, WARD = Numeric("age", 20, 80), Categorical("ward", ("north", "south"))
 ROWS = pd.DataFrame(
@@ -45,12 +51,6 @@ def test_scores_are_coefficients_times_raw_columns(ages, weights):
     np.testing.assert_allclose(made.decision_function(rows), in_raw_units(made, rows), rtol=0, atol=2e-5)
 
 
-def test_a_regressions_predictions_are_coefficients_times_raw_columns_in_the_labels_units():
-    made = model(read_label("cost", label_range=(0, 4000)), make_loss("least_squares"))
-    np.testing.assert_allclose(made.predict(ROWS), in_raw_units(made, ROWS), rtol=1e-5)
-    assert 0 < made.predict(ROWS).mean() < 8000
-
-
 def test_a_margin_has_no_probabilities():
     with pytest.raises(UsageError, match="decision_function"):
         model(read_label("ill"), make_loss("smoothed_hinge")).predict_proba(ROWS)
@@ -71,24 +71,6 @@ def test_rows_that_cannot_be_used_are_refused_with_their_number():
     assert filled.decision_function(rows)[1] == filled.decision_function(rows.assign(age=50.0))[1]
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        model(read_label("ill")),
-        model(read_label("cost > 15"), unit_rows=True),
-        model(read_label("r2", positive="Y"), missing="middle"),
-        model(read_label("cost", label_range=(0, 9)), make_loss("huber", threshold=0.5)),
-        model(read_label("state", classes=("a", "b")), features=(Numeric("age", 0, 9, (3.0, 5.0)),)),
-    ],
-)
-def test_a_saved_model_comes_back_the_same(made, tmp_path):
-    made.save(tmp_path / "model.json")
-    again = quoron.load(tmp_path / "model.json")
-    np.testing.assert_array_equal(again.weights, made.weights)
-    assert (again.encoding, again.loss, again.promise) == (made.encoding, made.loss, made.promise)
-    assert again.as_text() == made.as_text()
-
-
 def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
     made = model(read_label("state", classes=("well", "ill")))
     made.save(tmp_path / "model.json")
@@ -103,3 +85,305 @@ def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
         assert invoke(command) == 0
     assert pd.read_parquet(tmp_path / "told.parquet").state.tolist() == report.state.tolist()
     assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / "x.txt")]) == 2
+
+
+PROMISE = models.Promise("protects every user", 1.0, 1e-6, "replace-one", "tracking-srgd", "0" * 64, "2026-01-01")
+
+
+def written() -> Model:
+    loss = make_loss("huber", threshold=0.5)
+    features = (Numeric("age", 20, 80), Categorical("ward", ("north", "south")))
+    encoding = Encoding(features, label=read_label("cost", label_range=(0, 9)), feature_norm=loss.feature_norm)
+    return Model(np.arange(2, encoding.dimension + 2) / 4, encoding, loss, PROMISE)
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """With the digest that fits, as a forger would give it."""
+    rest = {name: value for name, value in content.items() if name != "digest"}
+    return rest | {"digest": model_text.digest(rest)}
+
+
+NAMES = ("a  b", "[ c", "d ]", " e ", "tab\t", "line\nbreak", "ü", '"', "\\", "{", "}, [ ]", "\u2028")
+
+
+def test_whatever_names_hold_a_saved_model_comes_back_the_same(tmp_path):
+    encoding = Encoding((Categorical(" ill  at [ ] {", NAMES),), label=read_label("  y", classes=NAMES[:2]))
+    made = Model(np.arange(len(encoding.names), dtype=np.float64), encoding, make_loss("logistic"), None)
+    made.save(tmp_path / "model.json")
+    again = quoron.load(tmp_path / "model.json")
+    assert again.encoding == made.encoding
+
+
+def model_file() -> dict[str, Any]:
+    """What a good file says."""
+    return dict(json.loads(written().as_text()))
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def put(value: Any, *path: Any) -> bytes:
+    """A good file with something else in one place, and a digest that fits it."""
+    tree: Any = model_file()
+    at = tree
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    rest = {name: each for name, each in tree.items() if name != "digest"}
+    with suppress(ValueError, RecursionError):
+        tree["digest"] = model_text.digest(rest)
+    return json.dumps(tree).encode()
+
+
+def without(*path: Any) -> bytes:
+    tree: Any = model_file()
+    at = tree
+    for step in path[:-1]:
+        at = at[step]
+    del at[path[-1]]
+    return json.dumps(tree if path == ("digest",) else sealed(tree)).encode()
+
+
+def raw(old: str, new: str) -> bytes:
+    """The text of a good file changed in one place."""
+    text = json.dumps(model_file())
+    assert old in text
+    return text.replace(old, new, 1).encode("utf-8", "surrogatepass")
+
+
+def widest(**feature: Any) -> bytes:
+    """A line that stands for a million columns, or values, with the four weights of another model."""
+    return put([{**model_file()["encoding"]["features"][0], **feature}], "encoding", "features")
+
+
+WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, [[]], [{}], {"a": 1}, 10**400, 1e308, "1", [None], "\ud800"]
+PLACES = (
+    *((name,) for name in ("format", "promise", "loss", "encoding", "weights", "coefficients")),
+    *(("promise", name) for name in ("statement", "epsilon", "delta", "adjacency", "algorithm", "plan", "made")),
+    *(("loss", name) for name in ("name", "threshold")),
+    *(
+        ("encoding", name)
+        for name in ("features", "label", "weight", "intercept", "missing", "unit_rows", "feature_norm")
+    ),
+    ("encoding", "features", 0),
+    ("weights", 0),
+)
+OPTIONAL = (
+    *(("coefficients",), ("weights", 0), ("encoding", "features", 0), ("loss", "threshold")),
+    *(("encoding", name) for name in ("label", "weight", "intercept", "missing", "unit_rows", "feature_norm")),
+)
+HOSTILE = {
+    "nothing": b"",
+    "a list": b"[]",
+    "a number": b"1",
+    "null": b"null",
+    "no UTF-8": b"\xff\xfe",
+    "UTF-16": json.dumps({"format": models.FORMAT}).encode("utf-16"),
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "zeros": bytes(1000),
+    "cut short": json.dumps(model_file()).encode()[:-20],
+    "something behind": json.dumps(model_file()).encode() + b"{}",
+    "deep lists": deep(100_000).encode(),
+    "deep in it": raw('"weights": [', '"weights": [' + deep(50_000) + ", "),
+    "deep enough to be read": raw('"weights": [', '"weights": [' + deep(500) + ", "),
+    "deep objects": b'{"a":' * 50_000,
+    "a key twice": raw('"weights": [', '"weights": [], "weights": ['),
+    "a key twice within": raw('"epsilon": ', '"epsilon": 0.001, "epsilon": '),
+    "not a number": raw('"delta": 1e-06', '"delta": NaN'),
+    "endless": raw('"delta": 1e-06', '"delta": Infinity'),
+    "endless in digits": raw('"delta": 1e-06', '"delta": 1e999'),
+    "a million digits": raw('"delta": 1e-06', '"delta": ' + "9" * 10**6),
+    "a million decimals": raw('"delta": 1e-06', '"delta": 0.' + "9" * 10**6),
+    "a surrogate": raw('"made": "2026', '"made": "\\ud8002026'),
+    "half a character": raw('"made": "2026', '"made": "\ud8002026'),
+    "another version": raw(models.FORMAT, "quoron model 1"),
+    "another promise": raw('"epsilon": 1.0', '"epsilon": 0.1'),
+    "another plan": raw("0" * 64, "1" * 64),
+    "another weight": raw('"weights": [0.5', '"weights": [0.25'),
+    "no digest": without("digest"),
+    "a digest of nothing": json.dumps(model_file() | {"digest": None}).encode(),
+    "one weight fewer": put([1.0], "weights"),
+    "weights in rows": put([[1.0, 2.0], [3.0, 4.0]], "weights"),
+    "ragged weights": put([1.0, [2.0]], "weights"),
+    "a million columns": widest(column="age[0:1000000]"),
+    "a million buckets": put([{"column": "code", "buckets": 2**20}], "encoding", "features"),
+    "a million values": put([{"column": "code", "categories": "0:1000000"}], "encoding", "features"),
+    "many million buckets": put([{"column": f"c{k}", "buckets": 2**20} for k in range(40)], "encoding", "features"),
+    "shares of other labels": put({"shares": [0.5, 0.5], "error": 0.1}, "label_shares"),
+    "an evaluation of nothing": put(
+        {"figures": [], "calibration": [], "users": 9, "epsilon": 1.0, "delta": 0.0, "statement": "x", "remarks": []},
+        "evaluation",
+    ),
+    "a promise of two lines": put("protects\nevery user", "promise", "statement"),
+    "a promise with more": put("x", "promise", "more"),
+    "a loss with more": put(1.0, "loss", "more"),
+    "more than there is": put("x", "encoding", "more"),
+    **{f"without {'.'.join(map(str, path))}": without(*path) for path in PLACES if path not in OPTIONAL},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_by_name(name, tmp_path):
+    (tmp_path / "model.json").write_bytes(HOSTILE[name])
+    with pytest.raises(DataError, match=r"model\.json"):
+        quoron.load(tmp_path / "model.json")
+
+
+@pytest.mark.parametrize("name", ["a million columns", "a million buckets", "a million values", "many million buckets"])
+def test_a_small_file_takes_little_memory(name, tmp_path):
+    """Not a gigabyte for two kilobytes, however much they claim."""
+    (tmp_path / "model.json").write_bytes(HOSTILE[name])
+    (tmp_path / "good.json").write_text(written().as_text())
+    tracemalloc.start()
+    try:
+        quoron.load(tmp_path / "good.json")
+        with pytest.raises(DataError, match=r"model\.json"):
+            quoron.load(tmp_path / "model.json")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("levels", [100, 500, 1000])
+def test_lists_of_any_depth_are_refused_by_name(levels, tmp_path):
+    (tmp_path / "model.json").write_bytes(raw('"weights": [', '"weights": [' + deep(levels) + ", "))
+    with pytest.raises(DataError, match=r"model\.json"):
+        quoron.load(tmp_path / "model.json")
+
+
+CONTROLS = ("\x1b[2J", "\x00", "\x07", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u2069")
+TEXTS = (
+    ("promise", "statement"),
+    ("promise", "algorithm"),
+    ("encoding", "features", 0, "column"),
+    ("encoding", "features", 1, "categories", 0),
+    ("encoding", "label", "column"),
+    ("coefficients", "age"),
+    ("no_interval",),
+)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_control_characters_in_any_text_are_refused_and_not_shown(control, tmp_path, capsys):
+    """What moves a terminal's cursor or turns the order of words, as a value or as a key."""
+    path = tmp_path / "model.json"
+    for place in TEXTS:
+        path.write_bytes(put(f"safe{control}", *place))
+        with pytest.raises(DataError, match=r"without control characters at .*model\.json.*'safe\\") as error:
+            quoron.load(path)
+        assert control not in str(error.value)
+    tree = model_file()
+    path.write_text(json.dumps(sealed(tree | {f"x{control}": 1})))
+    assert invoke(["predict", str(path), "none.csv"]) == 2
+    said = capsys.readouterr()
+    assert "without control characters" in said.err
+    assert control not in said.out + said.err
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_names_that_no_model_can_hold_are_refused_before_a_charge(control, tmp_path, monkeypatch):
+    """And are never bought: a run would be paid for, and its model could not be loaded."""
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
+    table = pd.DataFrame({"who": list("abcd"), "ward": ["north", f"n{control}"] * 2, "ill": [0, 1, 1, 0]})
+    for columns in ({"categorical": {"ward": [f"n{control}"]}}, {"numeric": {f"age{control}": (0, 1)}}):
+        with pytest.raises(ConfigError, match=r"names and values without control characters, got '.*Write it without"):
+            quoron.train(table, user="who", label="ill", epsilon=1.0, **columns)
+    assert not (tmp_path / "lifetime.sqlite").exists()
+    codes, names = row_kinds.codes(tables.read(table), "ward")
+    assert [names[int(each)] for each in codes if each == each] == ["north", "north"]
+
+
+def test_whatever_stands_in_whichever_place_is_a_model_or_refused_by_name(tmp_path):
+    path, taken = tmp_path / "model.json", 0
+    for place in PLACES:
+        for value in WRONG:
+            path.write_bytes(put(value, *place))
+            try:
+                loaded = quoron.load(path)
+            except DataError as error:
+                assert "model.json" in str(error)  # noqa: PT017
+                continue
+            taken += 1
+            assert np.isfinite(loaded.weights).all()
+            assert loaded.as_text()
+    assert taken < len(PLACES) * len(WRONG) / 4
+
+
+@pytest.mark.parametrize("name", ["folder", "pipe\x00", "missing"])
+def test_what_is_no_file_is_refused_by_name(name, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "model.json").mkdir()
+    with pytest.raises(DataError, match="Expected a model file at"):
+        Model.load(tmp_path / name)
+
+
+def test_a_flipped_bit_of_a_model_is_found_or_changes_nothing(tmp_path):
+    path, good = tmp_path / "model.json", json.dumps(model_file(), indent=1).encode()
+    path.write_bytes(good)
+    kept, draw = quoron.load(path).as_text(), np.random.Generator(np.random.Philox(5))
+    for _ in range(300):
+        flipped = bytearray(good)
+        flipped[draw.integers(len(good))] ^= 1 << int(draw.integers(8))
+        path.write_bytes(flipped)
+        with suppress(DataError):
+            assert quoron.load(path).as_text() == kept
+
+
+USERS = 6000
+ONE = quoron.Method("one-round-least-squares")
+
+
+@pytest.fixture(autouse=True)
+def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual place of a lifetime ledger, for this test alone."""
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "data" / "usual.sqlite"))
+
+
+def frame(seed: int = 1) -> pd.DataFrame:
+    """Cost is 100 + 2 age + 30 in the south, and noise."""
+    rng = np.random.default_rng(seed)
+    age, ward = rng.uniform(20, 80, USERS), rng.choice(["north", "south"], USERS)
+    cost = 100 + 2 * age + 30 * (ward == "south") + rng.uniform(-40, 40, USERS)
+    return pd.DataFrame({"who": np.arange(USERS), "age": age, "ward": ward, "cost": cost, "ill": cost > 200})
+
+
+def trained(tmp_path: Path, **words):
+    known = {"numeric": {"age": (20, 80)}, "categorical": {"ward": ["north", "south"]}, "label_range": (50, 400)}
+    asked = {"user": "who", "label": "cost", "epsilon": 8.0, "method": ONE, "keep": quoron.Keep(tmp_path / "run")}
+    return quoron.train(frame(), **known | asked | words)
+
+
+def test_intervals_are_in_the_columns_own_units_and_hold_what_is_true(tmp_path):
+    model = trained(tmp_path, intercept=False).model
+    (low, high), north, south, intercept = model.uncertainty
+    assert low < 2 < high
+    assert high - low < 2
+    assert 0 < south[0] < south[1]
+    assert south[1] - north[0] > 0
+    assert intercept[0] < intercept[1]
+    assert len(model.table()) == 4
+    assert model.no_interval is None
+
+
+def test_values_of_a_category_beside_a_constant_are_not_determined_and_all_else_is(tmp_path):
+    model = trained(tmp_path).model
+    age, *others = model.uncertainty
+    assert age[0] < 2 < age[1]
+    assert others == [None, None, None]
+    assert Model.load(tmp_path / "run" / "model.json").uncertainty == model.uncertainty
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"method": None}, "no interval: whitened-tracking clips"),
+        ({"method": quoron.Method("tracking-srgd")}, "no interval: tracking-srgd releases no second moment"),
+        ({"label": "ill", "label_range": None}, "not the best model of a logistic loss"),
+        ({"unit_rows": True}, "divided by their own length"),
+    ],
+)
+def test_whatever_nothing_is_proved_of_is_refused_by_name(words, why, tmp_path):
+    model = trained(tmp_path, **words).model
+    assert model.uncertainty is None
+    assert why in model.no_interval

@@ -1,19 +1,22 @@
-"""A network is read with its units, and projects what an obvious simulation of every client gives."""
+"""A network projects what an obvious simulation of every client gives; what rounds cost, and which fronts."""
 
 import math
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quoron
+from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
+from quoron.network import DEADLINE, PRESETS, Counts, Link, Network
+from quoron.planning.costs import fronts, of_candidates
+from quoron.planning.plans import Planned
 from quoron.populations import Synthetic
-from quoron.run_folder import RunFolder
 from quoron.sections import Keep
+from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
@@ -22,25 +25,12 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.round_clock import PAUSE
 from small_run import TOML
 
-pytestmark = pytest.mark.usefixtures("planned_once")
-
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(TOML)
     return tmp_path
-
-
-def test_a_network_is_read_with_its_units() -> None:
-    network = Network.parse(
-        "rtt=80ms, jitter=0.02s,up=1Mbps,down=1.5Gbps,dropout=5%,"
-        "deadline=30s,compute=2e3items/s,server=500answers/s,ends=early"
-    )
-    link = Link(0.08, 0.02, 1e6, 1.5e9, dropout=0.05, compute=2000.0)
-    assert network == Network((link,), (1.0,), 30.0, 500.0, "early")
-    assert Network.parse("up=9kbps,dropout=0.25") == Network((Link(up=9e3, dropout=0.25),))
-    assert Network.parse("delay=40ms,spread=3") == Network((Link(rtt=0.08, spread=3.0),))
 
 
 def test_clients_have_the_shares_and_the_spread_of_their_network() -> None:
@@ -62,36 +52,22 @@ def test_clients_have_the_shares_and_the_spread_of_their_network() -> None:
     ("text", "message"),
     [
         ("rtt=80", "rtt to be a time such as 80ms or 0.08s, got rtt=80"),
-        ("rtt=-1ms", "got rtt=-1ms"),
         ("rtt=nanms", "got rtt=nanms"),
         ("up=1MBps", "up to be a rate above 0 in bps, kbps, Mbps or Gbps"),
-        ("down=0Mbps", "got down=0Mbps"),
-        ("up=1e999Mbps", "got up=1e999Mbps"),
         ("dropout=100%", "dropout to be a share below 1"),
-        ("dropout=5", "got dropout=5"),
         ("compute=5", "compute to be a speed above 0 such as 2000items/s"),
         (
             "ping=3ms",
             "keys rtt, delay, jitter, up, down, spread, dropout, deadline, compute, server, ends, got 'ping=3ms'",
         ),
         ("rtt", "Expected a network of phones, hospitals, datacentre, of a mix such as"),
-        ("rtt", "got 'rtt'"),
         (
             "phones:0.9+datacentre:0.2",
             "Expected the shares of a network to sum to 1, got phones:0.9+datacentre:0.2, 1.1",
         ),
-        ("phones+datacentre", "sum to 1"),
-        ("phones:0+datacentre:1", "share to be a share above 0"),
         ("rtt=1ms,phones", "got 'phones'. Names of networks come first"),
-        ("phones,hospitals,rtt=1ms", "got 'hospitals'. Names of networks come first"),
         ("phones,jitter=3ms", "Expected jitter or spread of a kind of clients, got both in 'phones,jitter=3ms'"),
-        ("rtt=1ms,delay=2ms", "each key of a network once, got delay twice"),
-        ("spread=0.5", "spread to be a number of times from 1"),
-        ("deadline=0s", "deadline to be a time above 0 such as 60s, got deadline=0s"),
-        ("ends=late", "ends to be deadline or early, got ends=late"),
-        ("rtt=1ms,rtt=2ms", "each key of a network once, got rtt twice"),
         ("", "Expected a network such as"),
-        (" , ", "Expected a network such as"),
     ],
 )
 def test_what_is_not_a_network_is_named_with_its_form(text: str, message: str) -> None:
@@ -150,59 +126,9 @@ def test_the_slowest_of_alike_clients_is_that_of_the_harmonic_number(asked: int,
     assert network.project(Counts(asked, 0, 0)).total == pytest.approx(0.08 + jitter * harmonic, rel=1e-6)
 
 
-@pytest.mark.parametrize("text", [*PRESETS, "phones:0.9+datacentre:0.1", "rtt=0s", "dropout=1%", "spread=100,up=1bps"])
-def test_every_size_of_cohort_and_message_has_a_time_within_its_deadline(text: str) -> None:
-    network = replace(Network.parse(text), ends="early", server=math.inf)
-    before = 0.0
-    for asked in (0, 1, 10, 10**3, 10**5, 10**7):
-        times = network.project(Counts(asked, 200 * asked, 160 * asked))
-        assert before <= times.total * (1 + 1e-9)
-        assert times.total <= network.deadline * (1 + 1e-9)
-        assert min(times.as_json().values()) >= 0.0
-        before = times.total
-    for asked in (1, 10**7):
-        sizes = [network.project(Counts(asked, 8 * d * asked, 8 * d * asked)).total for d in (1, 10, 10**4, 10**7)]
-        assert all(less <= more * (1 + 1e-9) for less, more in pairwise(sizes))
-        assert sizes[-1] <= network.deadline * (1 + 1e-9)
-
-
 def test_work_that_does_not_fit_into_the_rest_costs_whole_rests() -> None:
     times = Network(deadline=5.0).project(Counts(100, 10_000, 10_000, aggregating=0.6))
     assert times.total == pytest.approx((1 + 2 * PAUSE) * 5)
-
-
-def test_a_worse_network_is_never_projected_to_be_faster() -> None:
-    counts = Counts(1000, 300_000, 300_000, items=50)
-    fair = "rtt=80ms,jitter=5ms,up=1Mbps,down=10Mbps,dropout=0.01%,compute=1000items/s,ends=early"
-    good = Network.parse(fair).project(counts).total
-    for worse in ("rtt=90ms", "jitter=6ms", "up=900kbps", "down=9Mbps", "dropout=0.02%", "compute=900items/s"):
-        pairs = dict(pair.split("=") for pair in fair.split(","))
-        pairs.update([worse.split("=")])
-        slower = Network.parse(",".join(f"{key}={value}" for key, value in pairs.items()))
-        assert slower.project(counts).total > good
-
-
-def test_a_run_is_projected_round_by_round(small: Path) -> None:
-    text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
-    result = quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run"))
-    rows = RunFolder(small / "run").rounds()
-    shown = result.summary.network
-    assert shown is not None
-    assert shown["network"] == text
-    assert len(rows) == 8
-    for row in rows:
-        parts = [row[f"network.{part}"] for part in Times().as_json() if part != "total"]
-        assert row["network.total"] == pytest.approx(sum(parts))
-        assert row["network.waiting"] == pytest.approx(0.08)
-        assert row["network.computing"] == pytest.approx(5 / 1000)
-        assert row["network.upload"] == pytest.approx(8 * row["wire_up"] / row["messages"] / 1e6)
-        assert row["network.serving"] == pytest.approx(row["messages"] / SERVER)
-        assert row["wire_messages"] == 2 * row["messages"]
-    assert shown["seconds"]["total"] == pytest.approx(sum(row["network.total"] for row in rows))
-    assert (shown["bytes_up"], shown["bytes_down"]) == (result.summary.wire_up, result.summary.wire_down)
-    assert result.summary.wire_up == sum(row["wire_up"] for row in rows) > result.summary.bytes_up
-    assert "Projected time by round" in (small / "run" / "report.html").read_text()
-    assert any(label == "projected time" for label, _ in result.summary.rows())
 
 
 def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
@@ -237,17 +163,59 @@ def test_who_drops_out_is_drawn_anew_in_every_round_and_by_public_seed_alone() -
     assert not InlineEngine(population, seed=5).ask(Question(0, users, task)).status.any()
 
 
-def test_a_resumed_run_keeps_its_network(small: Path) -> None:
-    text = "rtt=80ms,dropout=5%,ends=early"
-    quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run"))
-    assert RunFolder(small / "run").config().run.network == text
-    again = quoron.resume(small / "run").summary.network
-    assert again is not None
-    assert again["seconds"]["waiting"] == pytest.approx(8 * DEADLINE, rel=0.01)
-
-
 def test_a_wrong_network_is_refused_with_its_key(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["simulate", "small.toml", "--network", "rtt=80"]) == 2
     assert "Expected the network's rtt to be a time such as 80ms" in capsys.readouterr().err
     assert invoke(["simulate", "small.toml", "--set", "run.network=80ms"]) == 2
     assert not (small / "runs").exists()
+
+
+THREE = ",".join(PRESETS)
+FEW = st.one_of(st.none(), st.sampled_from([0.0, 1.0, 2.0, 3.0]))
+
+
+@given(st.lists(st.tuples(FEW, FEW), max_size=8))
+def test_a_front_is_who_nobody_beats(points: list[tuple[float | None, float | None]]) -> None:
+    found = fronts([{"cost": cost} for cost, _ in points], [risk for _, risk in points])
+    known = [point for point in points if None not in point]
+    for (cost, risk), on in zip(points, found, strict=True):
+        beaten = any(o <= cost and r <= risk and (o, r) != (cost, risk) for o, r in known if None not in (cost, risk))
+        assert bool(on) == (None not in (cost, risk) and not beaten)
+    assert not known or any(found)
+
+
+@pytest.fixture(scope="module")
+def planned() -> Planned:
+    config = configs.parse(TOML, "small", ["algorithm.name='auto'", "algorithm.options={}", f"run.network='{THREE}'"])
+    return quoron.plan(config)
+
+
+def test_a_guess_is_on_no_front(planned: Planned) -> None:
+    assert all(not each.fronts for each in planned.costs if each.risk is None)
+
+
+def test_answers_that_cannot_be_in_time_have_no_seconds(planned: Planned) -> None:
+    (chosen, *_) = [each for each in planned.candidates if each.plan is not None]
+    slow = {"slow": Network.parse("up=10bps,deadline=2s"), "phones": Network.parse("phones")}
+    (priced,) = of_candidates([chosen], slow)
+    assert (priced.seconds["slow"], "slow" in priced.fronts) == (None, False)
+    assert priced.seconds["phones"] > 0
+    with pytest.raises(ConfigError, match="the network's deadline to be above"):
+        planned.over({"slow": slow["slow"]}, everybody=True)
+
+
+def test_rounds_over_secret_cohorts_are_held_whatever_the_network_says() -> None:
+    options = "algorithm.options={rounds=5, rate=0.5}"
+    config = configs.parse(TOML, "small", ["algorithm.name='dp-sgd-wor'", options, "run.network='phones'"])
+    planned = runs.prepare(config, Path(), alternatives=False).planned
+    assert planned.network is not None
+    (own,) = of_candidates(planned.candidates, config.run.networks)
+    assert own.held
+    assert planned.network.seconds["total"] == own.seconds["phones"] == pytest.approx(5 * (1 + PAUSE) * DEADLINE)
+
+
+def test_a_run_takes_one_network_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.toml").write_text(TOML)
+    assert invoke(["simulate", str(tmp_path / "small.toml"), "--network", THREE, "--out", str(tmp_path / "run")]) == 2
+    assert f"Expected one network for a run, got '{THREE}'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,14 +1,12 @@
 """A folder in an object store, a real S3 server of this machine: the bits of the same folder here, and clear errors."""
 
 import logging
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +18,6 @@ from quoron.cli.app import invoke
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import from_dataset
 from quoron.sections import Keep
-from quoron_client.data import tables
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
@@ -43,12 +40,6 @@ class Store:
     def files(self) -> Any:
         """Its file system."""
         return pyarrow.fs.FileSystem.from_uri(f"{self.url('')}&allow_bucket_creation=true")[0]
-
-    def strict(self, calls: str) -> None:
-        """After so many calls, credentials have to be those of somebody it knows."""
-        plain = {"Content-Type": "text/plain"}
-        asked = urllib.request.Request(f"http://{self.address}/moto-api/reset-auth", calls.encode(), plain)
-        urllib.request.urlopen(asked).close()
 
 
 @pytest.fixture(scope="module")
@@ -91,22 +82,6 @@ def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
     assert there.summary.excess_risk == here.summary.excess_risk
 
 
-def test_a_file_of_text_or_of_batches_in_a_store_is_the_file_here(store, tmp_path):
-    frame = pd.DataFrame({"who": ["a", "b"] * 50, "x": np.arange(100) / 7})
-    frame.to_csv(tmp_path / "t.csv.gz", sep=";", index=False)
-    frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
-    frame.to_feather(tmp_path / "t.feather")
-    for name in ("t.csv.gz", "t.jsonl", "t.feather"):
-        upload(store, tmp_path / name, name)
-        there = tables.opened(store.url(f"visits/{name}"))
-        assert tables.read(there, ["x", "who"]).equals(tables.read(tmp_path / name, ["x", "who"]))
-        with store.files.open_output_stream(f"clinic/visits/{name}", compression=None) as stream:
-            stream.write(b"another")
-        with pytest.raises(DataError, match=f"Expected '{name}' as it was when it was opened, but it has changed"):
-            tables.read(there, ["x"])
-        store.files.delete_file(f"clinic/visits/{name}")
-
-
 @pytest.mark.programs
 def test_workers_on_a_store_release_the_model_of_the_folder(store, tmp_path):
     here = quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "here"))
@@ -127,19 +102,6 @@ def test_an_object_that_changes_or_disappears_is_named_by_a_run_and_by_the_index
     with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
         crowd.items(np.arange(10))
     assert renewed(store.url(), "who").users < 1200
-
-
-def test_a_store_that_refuses_is_told_from_one_without_files(store):
-    with pytest.raises(DataError, match=r"Expected Parquet files in 's3://clinic/nothing.*found none"):
-        Files.found(store.url("nothing"))
-    with pytest.raises(DataError, match=r"Expected Parquet files in|Expected to reach 's3://nobody"):
-        Files.found(store.url().replace("clinic", "nobody"))
-    store.strict("0")
-    try:
-        with pytest.raises(DataError, match=r"Expected to reach 's3://clinic/visits.*refuses.*who may read it"):
-            Files.found(store.url())
-    finally:
-        store.strict("inf")
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated():

@@ -75,13 +75,3 @@ def test_what_is_told_is_never_rounded_below_what_is_proved():
     for value in (1.0001, 2.7182, 5.43656, 99.94, 44052.9):
         assert value <= float(rounded_up(value).replace(",", "")) <= 1.01 * value
     assert percent(0.05) == "5 %"
-
-
-def test_the_words_say_the_bounds_and_whom_they_are_about():
-    odds = Odds(1.0, 1e-6, 0.2367)
-    said = " ".join(odds.words("replace-one"))
-    for words in ("54.8 %", "8 %", "5.44", "1 in 500,000", "in its place"):
-        assert words in said
-    assert "it was left out" in " ".join(odds.words("zero-out"))
-    assert len(Odds(30.0, 1e-6).words("replace-one")) == 2
-    assert Odds(float("inf"), 0.0).right == 1.0

@@ -1,15 +1,22 @@
-"""What a machine says that it has, and where quoron does not run."""
+"""What a machine says that it has, where quoron does not run, and loops that are compiled once."""
 
 import os
+import re
+import shutil
+import stat
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import numba
 import pytest
 
 from quoron import __main__ as command
-from quoron import processors
+from quoron import caches, kernels, processors
 from quoron.processors import free_memory
+from quoron.simulation import first_use
+from quoron_client.compute.gradients import gradient_loop
 
 MEMINFO = "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\nSwapFree: 1000000 kB\n"
 
@@ -26,17 +33,13 @@ def machine(place: Path, groups: str = "", **files: str) -> Path:
     return place
 
 
-@pytest.fixture(autouse=True)
-def _large(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors.os, "sysconf", lambda _: 1 << 20)
 
 
+@pytest.mark.usefixtures("large_pages")
 class TestFreeMemory:
-    def test_is_what_the_system_says(self, tmp_path: Path) -> None:
-        root = machine(tmp_path)
-        assert free_memory(root=root) == 4_000_000 * 1024
-        assert free_memory(swap=True, root=root) == 5_000_000 * 1024
-
     @pytest.mark.parametrize("group", ["", "a", "a__b"])
     def test_is_that_of_the_tightest_group_above(self, group: str, tmp_path: Path) -> None:
         """Files that a group holds make way; one without a limit says so by a word."""
@@ -66,6 +69,7 @@ class TestASystemWithoutLocks:
         assert "ImportError" not in done.stderr
 
 
+@pytest.mark.usefixtures("large_pages")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_of_all_processes_below_one_has_what_they_took_and_gave_back() -> None:
     text = "taken = b'x' * (64 << 20); del taken; kept = b'x' * (32 << 20); print(flush=True); input()"
@@ -78,3 +82,169 @@ def test_memory_of_all_processes_below_one_has_what_they_took_and_gave_back() ->
     finally:
         for child in children:
             child.communicate(b"\n")
+
+
+COMPILES = """
+import os
+from quoron import caches
+caches.ensure(os.environ)
+from quoron.populations.streams import normals
+assert normals(seed=0, purpose=0, user=0, count=4).shape == (4,)
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The one place where anything can be written."""
+    monkeypatch.setattr(caches.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    return tmp_path
+
+
+def test_an_account_without_a_place_gets_one_of_its_own_and_the_same_again(temporary: Path) -> None:
+    found = []
+    for _ in range(2):
+        environment = {"XDG_CACHE_HOME": "/nonexistent/cache"}
+        caches.ensure(environment)
+        found.append(environment)
+    own = temporary / f"quoron-{os.geteuid()}"
+    assert found[0] == found[1]
+    assert found[0]["NUMBA_CACHE_DIR"] == str(own / "numba")
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("theirs", ["open to others", "a link", "a file"])
+def test_a_place_that_somebody_else_could_fill_is_not_taken(temporary: Path, theirs: str) -> None:
+    own = temporary / f"quoron-{os.geteuid()}"
+    if theirs == "a link":
+        (temporary / "elsewhere").mkdir(mode=0o700)
+        own.symlink_to(temporary / "elsewhere")
+    elif theirs == "a file":
+        own.touch(mode=0o600)
+    else:
+        own.mkdir()
+        own.chmod(0o777)
+    environment: dict[str, str] = {}
+    caches.ensure(environment)
+    taken = Path(environment["NUMBA_CACHE_DIR"]).parent
+    assert taken.parent == temporary
+    assert taken != own
+    assert stat.S_IMODE(taken.stat().st_mode) == 0o700
+
+
+def test_what_the_environment_says_or_the_libraries_find_is_left(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"NUMBA_CACHE_DIR": "/somewhere"}
+    caches.ensure(said)
+    assert said == {"NUMBA_CACHE_DIR": "/somewhere"}
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == tmp_path)
+    at_home = {"XDG_CACHE_HOME": str(tmp_path / "not" / "yet")}
+    caches.ensure(at_home)
+    assert list(at_home) == ["XDG_CACHE_HOME"]
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="another account takes root and setpriv"
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["-m", "quoron", "tokens", "list"], marks=pytest.mark.programs),
+        pytest.param(["-c", COMPILES], marks=pytest.mark.programs),
+        pytest.param(["-m", "quoron", "plan", "one-pass"], marks=pytest.mark.slow),
+    ],
+    ids=["tokens", "a compiled loop", "plan"],
+)
+def test_a_service_account_without_a_home_runs_commands(words: list[str], tmp_path: Path) -> None:
+    keeps = "-all,+dac_read_search"  # this Python may lie where only root may read
+    become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    become += [f"--inh-caps={keeps}", f"--ambient-caps={keeps}"]
+    tmp_path.chmod(0o777)
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [*become, sys.executable, *words], env=environment, cwd="/", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+ALONE = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # nothing that is shipped
+TABLE = ("train", "scorecard.csv", "--user", "unitid", "--epsilon", "4", "--label")
+FIRST = {  # what people begin with
+    "a description": ("train", "scorecard.toml", "--evaluate", "0.1"),
+    "a number, undeclared": (*TABLE, "earnings_med"),
+    "classes, undeclared": (*TABLE, "pred_degree_awarded_ipeds"),
+    "yes or no": ("train", "storms"),
+    "a simulation": ("simulate", "--quiet"),
+}
+
+
+def carry_out(folder: Path, *words: str, environment: Mapping[str, str] = ALONE) -> set[Path]:
+    """What is compiled in a folder after one more command there."""
+    own = {"NUMBA_CACHE_DIR": str(folder / "kernels"), "QUORON_LEDGER": str(folder / "lifetime.sqlite")}
+    variables = os.environ | own | environment
+    subprocess.run([sys.executable, "-m", *words], env=variables, cwd=folder, check=True, capture_output=True)
+    return set((folder / "kernels").rglob("*.nbc"))
+
+
+@pytest.mark.programs
+def test_a_first_train_compiles_nothing_where_kernels_are_shipped(tmp_path: Path) -> None:
+    if not kernels.shipped():
+        pytest.skip("nothing is compiled of this source: python -m quoron.kernels --ship")
+    carry_out(tmp_path, "quoron", "example", "scorecard")
+    for what in ("a description", "a number, undeclared"):
+        held = carry_out(tmp_path, "quoron", *FIRST[what], environment={})
+        assert len(held) > 50, what
+        # Numba numbers what it compiles; what was shipped has a digest in its name.
+        assert {path.name for path in held if re.search(r"\.\d{1,3}\.nbc$", path.name)} == set(), what
+
+
+@pytest.mark.slow
+def test_after_compiling_all_a_simulation_compiles_nothing(tmp_path: Path) -> None:
+    compiled = carry_out(tmp_path, "quoron.kernels")
+    assert len(compiled) > 50
+    carry_out(tmp_path, "quoron", "example", "scorecard")
+    assert carry_out(tmp_path, "quoron", "simulate", "flights", "--quiet") == compiled
+    for what, words in FIRST.items():
+        assert carry_out(tmp_path, "quoron", *words) == compiled, what
+
+
+@pytest.mark.slow
+def test_what_is_compiled_beside_the_first_plan_is_what_its_run_calls(tmp_path: Path) -> None:
+    def functions(compiled: set[Path]) -> list[str]:
+        return sorted(path.name.split("-")[0] for path in compiled)
+
+    rounds = carry_out(tmp_path, "quoron.simulation.first_use", *first_use.PARTS)
+    beside, after = functions(rounds), carry_out(tmp_path, "quoron", "simulate", "--quiet", "--out", "run")
+    assert len(beside) > 8
+    assert after > rounds
+    assert [name for name in functions(after) if name in beside] == beside, "nothing is compiled for other types again"
+    assert not [path for path in after - rounds if "compute_" in path.parent.name], "nothing of clients is left"
+
+
+class TestBesideAPlan:
+    @pytest.fixture
+    def python(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """What stands for Python in the commands of the other processes, on a machine with two processors."""
+        script = tmp_path / "python"
+        script.write_text('#!/bin/sh\necho "$*" >>"$0.started"\n')
+        script.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(script))
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+        monkeypatch.setattr(type(gradient_loop), "kept", lambda loop: False)
+        return script
+
+    @staticmethod
+    def started(python: Path) -> list[str]:
+        found = python.with_name("python.started")
+        return found.read_text().splitlines() if found.exists() else []
+
+    def test_they_end_with_a_plan_that_fails(self, python: Path) -> None:
+        python.write_text("#!/bin/sh\nexec tail -f /dev/null\n")  # for ever
+        with pytest.raises(ValueError, match="no such plan"), first_use.rounds_compiled_meanwhile():
+            raise ValueError("no such plan")
+
+    def test_what_has_been_called_is_kept(self) -> None:
+        first_use.compile_gradients()
+        assert gradient_loop.kept()

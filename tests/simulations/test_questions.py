@@ -1,30 +1,33 @@
-"""Questions to a plan: how many users or which ε would do, what ε buys, and what a risk means in accuracy."""
+"""Questions to a plan: how many users, which ε or how many rounds would do, and what a risk means in accuracy."""
 
 import json
 import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
 from problems import changed, small
 from quoron import config as configs
+from quoron import sources
 from quoron.cli.app import invoke
 from quoron.doors.asking import accuracy_of, risk_of
-from quoron.planning.plans import choose
-from quoron.planning.questions import enough, epsilon_curve, least
-from quoron.reports import curve as curve_plot
+from quoron.planning.plans import Planned, RoundsCurve, choose
+from quoron.planning.questions import enough, least
 from quoron.simulation.scene import setup
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
+from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
+from quoron_server.algorithms.search import within_rounds
+from quoron_server.plan import Cost
 from small_run import TOML
-
-pytestmark = pytest.mark.usefixtures("planned_once")
 
 NAMED = configs.parse(TOML, "small", ["algorithm.options={}"])  # one algorithm, so that a plan takes a moment
 SCENE = setup(NAMED, Path())
@@ -47,12 +50,6 @@ def test_so_many_users_would_do_and_a_tenth_fewer_would_not(found) -> None:
     assert predicted(found.users, NAMED.privacy.epsilon) <= TARGET
     assert predicted(round(0.9 * found.users), NAMED.privacy.epsilon) > TARGET
     assert found.users_algorithm == "one-pass-dp-sgd"
-
-
-def test_such_an_epsilon_would_do_and_a_tenth_less_would_not(found) -> None:
-    assert predicted(SCENE.problem.users, found.epsilon) <= TARGET
-    assert predicted(SCENE.problem.users, 0.9 * found.epsilon) > TARGET
-    assert found.share == pytest.approx(0.02)
 
 
 def test_where_nothing_would_do_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +97,6 @@ def test_the_accuracy_of_a_risk_falls_from_the_best_models_to_worse_than_the_sta
             risk_of(SCENE.population, wrong)
 
 
-def test_accuracy_is_not_spoken_of_where_labels_are_numbers() -> None:
-    linear = configs.parse("[population]\nfamily = 'least_squares'\nusers = 3000", "x")
-    with pytest.raises(ConfigError, match="Ask for a risk instead"):
-        quoron.ask(linear, accuracy=0.5)
-    with pytest.raises(ConfigError, match="got both"):
-        quoron.ask(linear, accuracy=0.5, risk=1.0)
-
-
 def test_the_command_line_answers_people_and_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,11 +110,6 @@ def test_the_command_line_answers_people_and_programs(
     assert printed["algorithm"] == "one-pass-dp-sgd"
     assert [point["epsilon"] for point in printed["epsilon_curve"]] == [0.5, 1.0, 2.0, 4.0, 8.0]
     assert all(0.5 < point["accuracy"] < 1 for point in printed["epsilon_curve"])
-    assert invoke(words) == 0
-    text = capsys.readouterr().out
-    assert f"with this ε, {printed['enough']['users']:,} users would do (one-pass-dp-sgd);" in text
-    assert f"with these users, ε = {printed['enough']['epsilon']:g} would do" in text
-    assert "What ε buys:" in text
     assert ElementTree.fromstring((tmp_path / "epsilon.svg").read_bytes()).tag.endswith("svg")
 
 
@@ -143,8 +127,111 @@ def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
     assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
 
 
-def test_nothing_feasible_is_no_picture() -> None:
-    curve = epsilon_curve(NAMED, SCENE.problem, (1.0,))
-    points = [replace(point, predicted_excess_risk=None, guessed_excess_risk=None) for point in curve]
-    with pytest.raises(ConfigError, match="feasible to draw"):
-        curve_plot.epsilon_svg(points)
+MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]
+TINY = """
+[population]
+users = 600
+items_per_user = 4
+dimension = 3
+signal_norm = 1.0
+
+[domain]
+radius = 2.0
+
+[problem]
+user_smoothness = "isotropic"
+
+[privacy]
+epsilon = 8.0
+delta = 1e-5
+
+[algorithm]
+name = "one-pass-dp-sgd"
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return tmp_path
+
+
+def planned(*settings: str, compare: bool = False) -> Planned:
+    """The plan of tiny.toml with these settings; `compare` gives its curve too. No other algorithm is planned."""
+    config, _ = sources.resolve("tiny.toml", settings)
+    alone = {config.algorithm.name: ALGORITHMS[config.algorithm.name]}
+    return choose(config, setup(config, Path.cwd()).problem, compare=compare, algorithms=alone)
+
+
+positive = st.floats(1e-9, 1e3, allow_nan=False)
+
+
+@given(risks=st.dictionaries(st.integers(1, 2_000), positive, min_size=1, max_size=12))
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_the_best_is_the_least_and_enough_the_fewest_within_5_percent(risks: dict[int, float]) -> None:
+    curve = RoundsCurve(tuple(sorted(risks.items())))
+    assert risks[curve.best] == min(risks.values())
+    assert risks[curve.enough] <= 1.05 * min(risks.values())
+    assert all(risk > 1.05 * min(risks.values()) for rounds, risk in risks.items() if rounds < curve.enough)
+
+
+def test_the_picture_is_svg_is_written_whole_and_repeats(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["plan", "tiny.toml", "--plot", "curve.svg", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+    drawn = (place / "curve.svg").read_bytes()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert {path.name for path in place.iterdir()} == {"tiny.toml", "curve.svg"}
+    assert invoke(["plan", "tiny.toml", "--plot", "again.svg"]) == 0
+    assert (place / "again.svg").read_bytes() == drawn
+
+
+@given(
+    risks=st.lists(st.one_of(st.none(), positive), min_size=1, max_size=40), limits=st.tuples(*[st.integers(1, 50)] * 2)
+)
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_a_larger_limit_on_rounds_never_leaves_more_and_what_is_infeasible_names_the_fewest_that_do(
+    risks: list[float | None], limits: tuple[int, int]
+) -> None:
+    def exactly(rounds: int) -> Any:  # None: so many are infeasible
+        if risks[rounds - 1] is None:
+            raise Infeasible("made-up", "so many", "others")
+        return SimpleNamespace(
+            algorithm="made-up", cost=Cost(rounds, 1, 1, 1, 1), guessed_excess_risk=risks[rounds - 1]
+        )
+
+    usual = SimpleNamespace(
+        algorithm="made-up", cost=Cost(len(risks), 1, 1, 1, 1), guessed_excess_risk=risks[-1] or 1e-12
+    )
+    found = []
+    for most in sorted(limits):
+        try:
+            plan = within_rounds(most, usual, exactly)
+        except Infeasible as error:
+            fewest = int(error.needs.split(">= ")[1])
+            assert fewest == next((place for place, risk in enumerate(risks, 1) if risk), len(risks)) > most
+            assert within_rounds(fewest, usual, exactly).cost.rounds == fewest
+        else:
+            assert plan.cost.rounds <= most
+            found.append(plan.guessed_excess_risk)
+    assert found == sorted(found, reverse=True)
+
+
+def test_automatic_choice_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more() -> None:
+    bounds = []
+    for most in (2, 4, 6, 13, 24):
+        chosen = quoron.plan("quickstart", settings=[*MANY, f"budget.max_rounds={most}"])
+        assert chosen.plan.cost.rounds <= most
+        assert all(each.plan.cost.rounds <= most for each in chosen.candidates if each.plan)
+        bounds.append(chosen.plan.predicted_excess_risk)
+    assert bounds == sorted(bounds, reverse=True)
+
+
+def test_a_limit_on_rounds_beside_exactly_so_many_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"Expected budget.rounds \(exactly so many\) or budget.max_rounds \(at most\)"
+    ):
+        planned("budget.rounds=9", "budget.max_rounds=24")
+    with pytest.raises(BudgetExceeded, match=r"Expected max_rounds <= 4 \(budget.max_rounds\), got 5"):
+        planned("budget.max_rounds=4", "algorithm.options={ rounds = 5 }")

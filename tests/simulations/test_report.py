@@ -1,7 +1,9 @@
-"""A report is one page that loads nothing, says what its run folder holds, and marks what depends on private data."""
+"""What people are shown: pages that load nothing and mark what is private, one screen, progress, whole files."""
 
+import io
 import json
-import math
+import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,34 +11,37 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quoron
 from pages import Page, check_loads_nothing
-from quoron.evaluating.evaluation import Bin, Evaluation, Figure
+from quoron import Keep, Method, Privacy
+from quoron import config as configs
+from quoron.cli import one_screen, showing
+from quoron.cli.app import invoke
+from quoron.errors import ConfigError
 from quoron.network import Times
+from quoron.operate.watching import words
 from quoron.reports import page as parts
 from quoron.reports import simulated
 from quoron.reports.pictures import Axis, Line, chart, gauge, ranking
-from quoron.reports.summary import Summary, size
+from quoron.reports.progress import Bar, Display, Lines
+from quoron.reports.summary import Summary
+from quoron.reports.terminal import Terminal
 from quoron.run_folder import RunFolder, flat
-from quoron.training import report as training
-from quoron.training import result
-from quoron_privacy.errors import RunError
+from quoron.simulation import run as runs
+from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression
+from quoron.training import lifetime
+from quoron_client.federation.session import _printable
+from quoron_privacy.errors import RunError, printable
+from quoron_server.rounds import RoundEvent
 from said import said
+from small_run import TOML
 from summaries import EXAMPLE
-
-pytestmark = pytest.mark.usefixtures("planned_once")
 
 SUMMARY = Summary(**EXAMPLE)
 HOSTILE = ('<script>alert("1")</script>', 'it\'s "quoted" & <b>', "\u200fعمر radio", "x" * 400)
-FIGURES = (
-    Figure("accuracy", "user", 0.69, 0.66, 0.72, 0.63, "majority", useless=False),
-    Figure("AUC", "user", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
-    Figure("AUC", "item", 0.6, 0.1, 1.1, 0.5, "chance", useless=True),
-)
-EVALUATION = Evaluation(
-    FIGURES, (Bin(0.2, 0.25, 0.1, 0.4), Bin(0.7, 0.6, 0.5, 0.8)), 1000, 1.0, 1e-6, "A promise of its own."
-)
 
 
 def event(round_: int, **more: Any) -> dict[str, Any]:
@@ -79,11 +84,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return quoron.train(frame, **told)
 
 
-def drawn(text: str) -> list[str]:
-    """Labels of the pictures."""
-    return [str(a["aria-label"]) for tag, a, _ in Page(text).elements if tag == "svg" and a.get("role") == "img"]
-
-
 def test_pages_load_nothing_whatever_is_in_them(page: Any, trained: Any) -> None:
     told = {"statement": "<b>&", "choice": HOSTILE[0], "remarks_simulation_only": HOSTILE}
     for text in (page(SUMMARY, ROWS), page(Summary(**{**EXAMPLE, **told}), [])):
@@ -105,66 +105,9 @@ def test_names_and_texts_are_escaped_whole_and_isolated(trained: Any) -> None:
     )
 
 
-def test_a_training_report_says_what_the_files_of_its_folder_hold(trained: Any) -> None:
-    folder = RunFolder(trained.directory)
-    text = (trained.directory / "report.html").read_text()
-    found, told = Page(text), json.loads((trained.directory / "summary.json").read_text())
-    facts, model = found.facts(), json.loads((trained.directory / "model.json").read_text())
-    for name, value in model["coefficients"].items():
-        shown, odds = facts[" ".join(name.split())].split()
-        assert float(shown) == pytest.approx(float(value), rel=1e-3)
-        assert float(odds) == pytest.approx(math.exp(float(value)), rel=1e-2)
-    for line in trained.summary.health.lines if trained.summary.health else ():
-        assert facts[" ".join(line.what.split())] == line.text(told["health"]["users"])
-    assert told["statement"] in " ".join(found.texts("blockquote"))
-    assert f"ε = {told['epsilon']:g}, δ = {told['delta']:g}, μ = {told['mu']:.4g}" in facts["charged for this run"]
-    assert facts["all of the group's runs together"].startswith(f"ε = {told['group_epsilon']:.4g} ")
-    assert facts["digest of its plan"] == model["promise"]["plan"]
-    assert facts["begun on"] == model["promise"]["made"]
-    assert facts["by quoron"] == quoron.__version__ == told["version"]
-    assert folder.path.joinpath("config.toml").read_text() in "".join(
-        "".join(inner) for tag, _, inner in found.elements if tag == "pre"
-    )
-    assert f"{trained.summary.users:,}" in found.texts("b")
-    assert "simulation only" not in text
-    assert drawn(text) == [
-        "Columns by how far they move the model",
-        "Share of people found against share of people falsely accused",
-    ]
-
-
 def test_a_report_is_written_again_to_the_same_bytes(trained: Any) -> None:
     before = (trained.directory / "report.html").read_bytes()
     assert quoron.report(trained.directory).read_bytes() == before
-
-
-def test_an_evaluation_is_shown_with_intervals_baselines_and_verdicts(trained: Any) -> None:
-    done = result.stored(RunFolder(trained.directory))
-    summary = replace(done.summary, evaluation=EVALUATION, group_left="ε = 2, δ = 1e-06")
-    text = training.html(RunFolder(trained.directory), summary, done.model, [])
-    page, facts = Page(text), Page(text).facts()
-    check_loads_nothing(text)
-    assert facts["AUC per user"] == "0.742 0.711 to 0.773 0.5 (chance) higher is better"
-    assert facts["accuracy per user"] == "0.69 0.66 to 0.72 0.63 (majority) higher is better"
-    assert facts["AUC per item"].endswith("too wide to say anything")
-    assert page.texts("b")[0] == "0.742"  # first of all
-    assert "95 %: 0.711 to 0.773; chance 0.5" in page.texts("span")
-    assert "left: ε = 2, δ = 1e-06" in page.texts("span")
-    assert "Observed against predicted chances" in drawn(text)
-    assert EVALUATION.statement in " ".join(page.texts("blockquote"))
-    assert "Observed against predicted chances" not in drawn((trained.directory / "report.html").read_text())
-
-
-def test_a_simulation_shows_what_its_summary_and_its_rounds_hold(page: Any) -> None:
-    text = page(SUMMARY, ROWS)
-    facts = Page(text).facts()
-    for label, words in SUMMARY.rows():
-        assert facts[label].removeprefix("simulation only ") == words
-    assert SUMMARY.statement in text
-    line = points(text, RISKS)
-    values = [math.log(SUMMARY.excess_risk_initial or 0.0), *(math.log(row["simulation.excess_risk"]) for row in ROWS)]
-    assert np.corrcoef(values, [y for _, y in line])[0, 1] == pytest.approx(-1, abs=1e-5)  # heights are the values
-    assert np.corrcoef(range(25), [x for x, _ in line])[0, 1] == pytest.approx(1, abs=1e-5)
 
 
 def points(text: str, title: str) -> list[tuple[float, float]]:
@@ -199,9 +142,9 @@ def test_pictures_are_drawn_of_whatever_numbers_there_are() -> None:
     """One point, equal ones, zeros and negative ones on any axis: coordinates are finite and within the picture."""
     cases: list[list[tuple[float, float]]] = [[(1, 0.5)], [(1, 2), (2, 2)], [(0, 0), (1, 0)], [(1, -3), (2, 5)], []]
     cases += [[(1, 1e-300), (2, 1e300)], [(5, 1e12), (6, 1e12 + 1)]]
-    for given in cases:
+    for values in cases:
         for log in (False, True):
-            text = chart("a", [Line("one", given), Line("two", given, "bars")], Axis("x"), Axis("y", log=log))
+            text = chart("a", [Line("one", values), Line("two", values, "bars")], Axis("x"), Axis("y", log=log))
             assert "nan" not in text
             assert "inf" not in text
             for x, y in points(text, "a"):
@@ -221,24 +164,225 @@ def test_proofs_are_links_where_the_package_says_where_its_documentation_is(monk
     ]
 
 
-def test_a_summary_that_is_not_there_is_named_with_the_fix(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="quoron resume"):
-        RunFolder(tmp_path).summary()
+PEOPLE = 600
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "ledger.sqlite"))
+    random = np.random.default_rng(5)
+    who = np.repeat(np.arange(PEOPLE), 3)
+    values = {f"x{each}": random.uniform(0, 100, len(who)) for each in range(30)}
+    people = pd.DataFrame({"who": who, **values, "ill": random.random(len(who)) < values["x0"] / 100})
+    people.to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path
+
+
+def screen(words: list[str], monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
+    """Lines that a terminal of so many columns shows."""
+    shown = io.StringIO()
+    monkeypatch.setattr(showing, "console", lambda: Terminal(width=width, force_terminal=True, file=shown))
+    assert invoke(words) == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    return [each[at : at + width] for each in plain.splitlines() for at in range(0, max(len(each), 1), width)]
+
+
+SAID: dict[str, Any] = {
+    "user": "who",
+    "label": "ill",
+    "numeric": {"x0": (0, 100)},
+    "privacy": Privacy(2.0, 1e-6, health=0),
+    "method": Method("one-pass-dp-sgd", {"rounds": 4}),
+}
+
+
+def test_doubts_come_first_and_are_never_cut_and_no_warning_is_hidden(place: Path) -> None:
+    trained = quoron.train("people.csv", **SAID, keep=Keep("trained"))
+    doubts = tuple(f"doubt {each}: {'it may be worthless ' * 20}" for each in range(9))
+    lesser = tuple(f"lesser remark {each}: {'of no weight ' * 20}" for each in range(9))
+    summary = replace(trained.summary, warnings=(*doubts, *lesser), doubts=doubts)
+    shown = one_screen.warnings(summary, 80)
+    assert shown[:9] == [f"Warning: {each}" for each in doubts]
+    for each, line in zip(lesser, shown[9:18], strict=True):
+        assert line.startswith(f"Warning: {each[:20]}")
+        assert len(line) <= 80
+    assert shown[18:] == ["What ends in ... is whole in report.html."]
+
+
+def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pd.read_csv("people.csv").iloc[:1320]  # of 440 users
+    table.to_csv("few.csv", index=False)
+    said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x*": (0, 100)}, "epsilon": 1.0}
+    sentence = "No better than not training, as far as the bound says: with 440 users for 31 coefficients at ε = 1 "
+    planned = quoron.plan_training("few.csv", **said)
+    assert planned.as_json()["remarks"][0] == planned.doubts[0]
+    assert quoron.plan("few.csv", **said | {"epsilon": 8.0, "numeric": {"x0": (0, 100)}}).doubts == ()
+    words = ["few.csv", "--user", "who", "--label", "ill", "--epsilon", "1", "--numeric", "x*=0:100"]
+    dry = ["train", *words, "--dry-run"]
+    for command in (["simulate", *words], dry):
+        assert " ".join(screen(command, monkeypatch, 80)).startswith("Warning: No better than not training, as far as")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DoubtfulModel)
+        with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
+            quoron.train("few.csv", **said, keep=Keep("stopped"))
+        with pytest.raises(DoubtfulModel, match="No better than not training"):
+            quoron.tune("people.csv", **said, vary={"loss.ridge": [0, 0.1]}, keep=Keep("searched"))
+        rows, ill, who = table.filter(like="x"), table["ill"], table["who"]
+        with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
+            PrivateLogisticRegression(epsilon=1.0, bounds=(0, 100), classes=[False, True]).fit(rows, ill, groups=who)
+    with lifetime.opened(Path("ledger.sqlite")) as kept:
+        assert list(kept.charges("everyone")) == []
+    capsys.readouterr()
+    assert invoke(["train", *words, "--quiet"]) == 0
+    assert f"Warning: {sentence}" in capsys.readouterr().err
+
+
+def test_columns_named_as_identifiers_are_features_only_where_they_are_declared(place: Path) -> None:
+    people = pd.read_csv("people.csv")[["who", "x0", "ill"]]
+    for name in ("id", "visit_id", "patientID", "case id", "covid", "paid"):
+        people[name] = 1.0 * np.arange(len(people))
+    people.to_parquet("ids.parquet")
+    said: dict[str, Any] = {"user": "who", "label": "ill", "epsilon": 6.0}
+
+    def left_out(**more: Any) -> list[str]:
+        remarks = quoron.plan_training("ids.parquet", **said, **more).remarks
+        return [each.split("'")[1] for each in remarks if "its name is an identifier's. To use it declare it" in each]
+
+    assert left_out() == ["id", "visit_id", "patientID", "case id"]
+    assert left_out(numeric={"visit_id": (0, 1800)}, buy={"id": "any", "*": "any"}) == ["patientID", "case id"]
+    people[["who", "visit_id", "ill"]].to_parquet("only.parquet")
+    with pytest.raises(ConfigError, match=r"Expected features, got none. Column 'visit_id' is left out"):
+        quoron.train("only.parquet", **said)
+
+
+PLAN = runs.prepare(configs.parse(TOML), Path()).planned.plan
+
+
+def finished(round_: int) -> RoundEvent:
+    return RoundEvent(
+        round=round_, rounds=20, asked=50, messages=50, gradient_evaluations=250, bytes_down=1, bytes_up=1,
+        total_messages=50, total_gradient_evaluations=250, total_bytes_down=1, total_bytes_up=1,
+        seconds_clients=0.0, seconds_server=0.0, public={"halted": True}, diagnostics={"excess_risk": 0.25},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Display, Lines, Bar])
+def test_no_form_of_progress_writes_to_standard_output(kind: type[Display], capsys: pytest.CaptureFixture[str]) -> None:
+    with kind() as shown:
+        shown.said("waiting for somebody")
+        shown.started(PLAN)
+        for round_ in range(20):
+            shown.round_finished(finished(round_))
+        shown.finished(np.zeros(3))
+    assert capsys.readouterr().out == ""
+
+
+MOVING = "age\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\udc80"
+
+
+def harmless(text: str) -> bool:
+    return all(each.isprintable() or each in "\n\t" for each in text)
+
+
+@given(st.text())
+def test_what_is_printable_is_left_as_it_is_and_the_rest_is_told(text: str) -> None:
+    shown = printable(text)
+    assert harmless(shown)
+    assert shown == text if harmless(text) else shown != text
+
+
+def test_a_header_with_control_characters_reaches_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "visits.csv").write_text(f"patient,{MOVING[:-1]},ill\na,1,yes\n", encoding="utf-8")
+    (tmp_path / "table.toml").write_text(
+        """
+        [population]
+        kind = "table"
+        path = "visits.csv"
+        separator = ","
+        user = "nobody"
+        label = "ill"
+        numeric = { age = [0, 100] }
+
+        [privacy]
+        epsilon = 1.0
+        """,
+        encoding="utf-8",
+    )
+    assert invoke(["train", str(tmp_path / "table.toml"), "--out", str(tmp_path / "run")]) != 0
+    printed = capsys.readouterr()
+    assert "age" in printed.err
+    assert harmless(printed.out + printed.err)
+
+
+def test_a_coordinator_cannot_write_on_an_operators_terminal() -> None:
+    for event in (
+        {"kind": "ended", "how": MOVING, "error": f"{MOVING}\nround 1 of 1: done"},
+        {"kind": "paused", "error": MOVING},
+        {"round": 0, "rounds": 1, "messages": 3, "kind": "round", "public": {MOVING: MOVING}},
+    ):
+        line = words(event)
+        assert harmless(line)
+        assert "\n" not in line
+    assert "\n" not in _printable(f"{MOVING}\n{MOVING}")
+
+
+def test_a_json_file_comes_back_and_any_change_of_it_is_named(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.write_text("report.html", "old")
+    values = {"b": [1, 2.5, None, "ü"], "a": {"x": True}}
+    folder.write_json("plan.json", values | {"endless": float("inf")})
+    assert folder.plan() == values | {"endless": None}
+    text = (tmp_path / "plan.json").read_text()
+    laid_out = json.dumps(json.loads(text), indent=4)
+    (tmp_path / "plan.json").write_text(laid_out)
+    assert folder.plan() == values | {"endless": None}  # an editor may lay it out anew
+    for other in (text.replace("2.5", "2.25"), text.replace("sha256", "sha"), text[:-9], "", "[]", "1", "[" * 10**5):
+        (tmp_path / "plan.json").write_text(other)
+        with pytest.raises(RunError, match=r"plan.json as it was written"):
+            folder.plan()
+    (tmp_path / "plan.json").write_bytes(b"\xff")
+    with pytest.raises(RunError, match=r"plan.json as it was written"):
+        folder.plan()
 
-    def full(_handle: int) -> None:
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
-    with pytest.raises(RunError, match=r"report\.html: No space left on device\. Make room, then continue with"):
-        folder.write_text("report.html", "new")
-    assert (tmp_path / "report.html").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+def test_a_damaged_model_or_configuration_is_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_model(np.arange(5.0))
+    whole = (tmp_path / "model.npz").read_bytes()
+    for at in range(0, len(whole), 3):
+        (tmp_path / "model.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        try:
+            assert folder.model().tolist() == [0, 1, 2, 3, 4]
+        except RunError:
+            continue
+    (tmp_path / "model.npz").write_bytes(whole[:-30])
+    with pytest.raises(RunError, match=r"model.npz as it was written"):
+        folder.model()
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"text of a configuration in .*config.toml, got UnicodeDecodeError"):
+        folder.config()
 
 
-def test_sizes_are_told_in_the_unit_people_use() -> None:
-    assert [size(count) for count in (0, 999, 1_000, 2.5e9, 7e12)] == ["0 B", "999 B", "1 kB", "2.5 GB", "7 TB"]
+def test_damaged_rounds_are_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_rounds([{"round": at, "asked": 3} for at in range(5)])
+    whole = (tmp_path / "rounds.parquet").read_bytes()
+    middle = len(whole) // 2
+    for wrong in (whole[:-9], whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :], b"", b"text"):
+        (tmp_path / "rounds.parquet").write_bytes(wrong)
+        with pytest.raises(RunError, match=r"rounds.parquet as it was written"):
+            folder.rounds()
+
+
+def test_no_file_is_written_through_a_link(tmp_path):
+    (tmp_path / "run").mkdir()
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "run" / ".plan.json.new").symlink_to(mine)
+    with pytest.raises(RunError, match=r"Cannot write .*plan.json"):
+        RunFolder(tmp_path / "run").write_json("plan.json", {})
+    assert mine.read_text() == "mine"

@@ -1,6 +1,5 @@
 """Nobody's rows decide whether a run has room: of one user so many count as is public, and room comes first."""
 
-import contextlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import row_files
-from contracts.scenes import make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.datasets.index import opened
@@ -21,18 +19,14 @@ from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder, claim
-from quoron.simulation import again
 from quoron.training import room, run, table
 from quoron.training.table import Curated
-from quoron_client.data import csv_file, first_rows, fused, tables
-from quoron_client.data.first_rows import Reading
-from quoron_client.data.items import ItemBatch
+from quoron_client.data import first_rows, fused
 from quoron_client.data.users import group
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_server import rounds, serial
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server import rounds
 from quoron_server.rounds import Observer, RoundEvent
 
 MOST = 3
@@ -75,23 +69,6 @@ class TestTheFirstRows:
         of_others = [each.filter(pa.array([who != "u00005" for who in each["who"].to_pylist()])) for each in found]
         assert repr(of_others[0].to_pylist()) == repr(of_others[1].to_pylist())  # NaN too
 
-    @pytest.mark.parametrize("kind", ["csv", "parquet"])
-    def test_are_all_that_stays_while_a_file_is_read(
-        self, shuffled: pa.Table, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        path = tmp_path / f"rows.{kind}"
-        if kind == "csv":
-            pyarrow.csv.write_csv(shuffled, path)
-        else:
-            pq.write_table(shuffled, path, row_group_size=50)
-        for module, name, less in ((first_rows, "_FIRST", 100), (csv_file, "_PIECE", 999)):
-            monkeypatch.setattr(module, name, less)
-        reading = Reading(MOST, "who")
-        found, whole = tables.read(path, None, reading), tables.read(path)
-        assert found.num_rows < whole.num_rows
-        first, wanted = (each.take(pa.array(kept_of(each, MOST))) for each in (found, whole))
-        assert repr(first.to_pylist()) == repr(wanted.to_pylist())
-
     @pytest.mark.parametrize("laid", [row_files.in_order, row_files.in_buckets])
     @pytest.mark.parametrize("small", [False, True])
     def test_of_a_folder_are_dealt(
@@ -111,29 +88,6 @@ class TestTheFirstRows:
         wanted = fused.encoded(row_files.RULES, few).batch(users, owners)
         for name in ("features", "labels", "offsets", "weights"):
             np.testing.assert_array_equal(getattr(items, name), getattr(wanted, name))
-
-    @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
-    def test_are_the_items_of_a_run(self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """However the table is given; the number of users is that of all rows."""
-        draw = np.random.Generator(np.random.Philox(4))
-        owners = draw.integers(0, 2000, 20_000)
-        people = pa.table({"who": owners, **{name: draw.integers(0, 2, len(owners)) for name in [*"abcd", "sick"]}})
-        monkeypatch.setattr(table, "most_rows", lambda *_, **__: MOST)
-        path = tmp_path / f"rows.{kind}"
-        if kind == "csv":
-            pyarrow.csv.write_csv(people, path)
-        elif kind == "parquet":
-            pq.write_table(people, path)
-        held = table.hold(configs.parse(CONFIG.format(path=path)), tmp_path, people if kind == "frame" else None)
-        items = held.items()
-        assert isinstance(items, ItemBatch)
-        users, whose = group(people, "who")
-        kept = first_rows.first_rows(whose, MOST)
-        wanted = fused.encoded(held.encoding, people.filter(pa.array(kept)))
-        assert items.counts.max() == MOST
-        assert items.users == users
-        if kind != "csv":  # whose users are numbered by their text
-            np.testing.assert_array_equal(items.features, wanted.batch(users, whose[kept]).features)
 
 
 class TestMemory:
@@ -205,19 +159,6 @@ class TestMemory:
         prepared = run.prepare(summed, tmp_path, name="trial")
         run.carry_out(prepared, claim(summed, "trial"))
         assert charges(prepared) == 1
-
-    def test_for_second_moments_that_are_looked_at_again_is_asked_for_a_few_blocks(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        plan = make_plan("whitened-tracking")
-        users, columns = max(plan.parameters.cohorts()), plan.problem.dimension
-        kept = 6 * serial.size(ALGORITHMS[plan.algorithm].make(plan).init())
-        monkeypatch.setattr(again, "BLOCK", 1000)
-        monkeypatch.setattr(room, "_available", lambda: 4 * (1000 + 8 * users * columns) + kept)
-        for held, refused in ((0, False), (1 << 28, True)):
-            monkeypatch.setattr(again, "HELD", held)
-            with pytest.raises(RunError, match="the answers of a round") if refused else contextlib.nullcontext():
-                room.make_sure_of_answers(plan)
 
     def test_for_the_state_in_the_books_is_made_sure_of_before_the_charge(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -236,7 +236,7 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
         and {"simulation_seed", "privacy"} & set(inspect.signature(it).parameters)
     }
     public -= {f"quoron.{each}" for each in ("plan", "ask", "plan_tuning")}  # they draw no noise
-    public -= {f"quoron.{each}" for each in ("train", "plan_training")}  # they refuse a seed: test_sections.py
+    public -= {f"quoron.{each}" for each in ("train", "plan_training")}  # they refuse a seed: test_wrong_arguments.py
     modules = {("quoron/sections.py", "Privacy"), ("quoron/operate/submission.py", "specify")}
     assert modules <= {(where, owner) for where, owner, name in seeds() if name == "simulation_seed"}
     public |= {"quoron.declare.declare", "quoron.operate.submission.specify", *ELSEWHERE}

@@ -13,9 +13,10 @@ from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.operate.submission import specify
-from quoron.planning.silos import silos_of, warnings
+from quoron.planning.silos import warnings
 from quoron.sections import Keep
 from quoron.simulation.silos import InSilos
+from quoron.training.hospitals import write_hospitals
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
@@ -26,7 +27,6 @@ from quoron_server.plan import Privacy
 from quoron_server.silos import Silos, in_silos, largest_away
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
-from quoron_server.wording import sentence
 
 USUAL = [*ALGORITHMS, "recentred-sgd/coins"]
 SCENES = [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name not in USUAL)]
@@ -79,20 +79,6 @@ def small(tmp_path: Path, **population: Any) -> Any:
 
 
 class TestSimulation:
-    def test_silos_change_no_bit_but_what_is_sent(self, tmp_path: Path) -> None:
-        alone = small(tmp_path)
-        rows, sums = small(tmp_path, silos=[1500, 300, 200]), small(tmp_path, silos=[1500, 300, 200], silo_sums=True)
-        assert np.array_equal(alone.model, rows.model)
-        assert np.array_equal(alone.model, sums.model)
-        assert rows.summary.silos["messages"] == sums.summary.silos["messages"] == 3 * 4
-        assert rows.summary.silos["bytes_up"] == 8 * 3 * 2000
-        assert sums.summary.silos["bytes_up"] == 8 * (3 + 4 + 2) * 3 * 4
-        assert not alone.summary.silos
-        assert "silos" in dict(sums.summary.rows())
-        assert "one person of one silo" in sums.summary.statement
-        assert "to clip their rows" in sums.summary.statement
-        assert "to clip their rows" not in rows.summary.statement
-
     def test_a_silo_that_is_away_is_as_many_absent_persons(self, tmp_path: Path) -> None:
         rows = small(tmp_path, silos=4, silos_away=[2])
         sums = small(tmp_path, silos=4, silo_sums=True, silos_away=[2])
@@ -175,14 +161,6 @@ class TestPlans:
         assert bool(said) is not holds
         assert holds or "silo 1, the largest of 2, holds 1,500 of 2,400 persons" in said[0]
 
-    def test_keys_of_silos_need_silos(self) -> None:
-        for key in ("silo_sums = true", "silos_away = [1]", "silos_hostile = [1]"):
-            config = configs.parse(f"[population]\n{key}")
-            with pytest.raises(ConfigError, match=r"population\.silos"):
-                silos_of(config, 100)
-        with pytest.raises(ConfigError, match="from 1 to 3"):
-            InSilos(Quadratic(), Silos((1, 1, 1)), PROBLEM, away=(4,))
-
 
 TABLE = """
 [population]
@@ -208,14 +186,6 @@ class TestSubmissions:
     def submitted(self, silos: str, users: int = 900) -> tuple[RunSpecification, Any]:
         return specify(configs.parse(TABLE.replace("SILOS", silos)), run="trial", users=users, seconds=5.0)
 
-    def test_the_coordinator_makes_the_plan_that_was_seen(self) -> None:
-        wanted, plan = self.submitted("silos = [300, 300, 300]\nsilo_sums = true")
-        again = RunSpecification.parse(wanted.as_text())
-        assert again.silos == (300, 300, 300)
-        assert again.silo_sums
-        assert plan_of(again) == plan
-        assert "any one person of one silo" in sentence(plan.guarantee)
-
     def test_silos_that_do_not_add_up_are_refused(self) -> None:
         for sizes in ([300, 300], [600, 600], [575, 550]):  # of the last a simulation would hold a fifth out
             with pytest.raises(ConfigError, match="add up to 900"):
@@ -224,13 +194,30 @@ class TestSubmissions:
         with pytest.raises(ConfigError, match="another number"):
             RunSpecification.parse(json.dumps(text | {"silos": [1, 2]}))
 
-    @pytest.mark.parametrize("options", ["{ rounds = 1 }", "{ rounds = 2 }"])  # a useless plan, and none at all
-    def test_the_command_says_so_before_it_submits(
-        self, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (tmp_path / "run.toml").write_text(TABLE.replace("SILOS", "").replace("{ rounds = 2 }", options))
-        trial = ["--run", "trial", "--users", "3", "--quorum", "none", "--insecure", "--dry-run"]
-        assert invoke(["submit", str(tmp_path / "run.toml"), *trial]) == (0 if "1" in options else 2)
-        said = capsys.readouterr().err
-        assert "Each client counts as ONE user" in said
-        assert "--user COLUMN" in said
+
+def test_a_hospital_is_the_same_whatever_others_there_are(tmp_path: Path) -> None:
+    few, many = write_hospitals(tmp_path / "few", hospitals=2), write_hospitals(tmp_path / "many", hospitals=4)
+    assert [path.name for path in few] == ["hospital-1.parquet", "hospital-2.parquet", "run.toml"]
+    assert few[1].read_bytes() == many[1].read_bytes()
+    assert few[0].read_bytes() != few[1].read_bytes()
+    other = write_hospitals(tmp_path / "other", hospitals=2, seed=1)
+    assert few[0].read_bytes() != other[0].read_bytes()
+
+
+def test_the_command_writes_a_run_that_learns_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["example", "hospitals", "--out", "trial"]) == 0
+    said = capsys.readouterr()
+    assert "no patient of these hospitals exists" in said.err
+    assert said.out.split()[-1] == "trial/run.toml"
+    text = (tmp_path / "trial" / "run.toml").read_text()
+    assert "MADE UP" in text
+    assert configs.parse(text).privacy.quorum is None, "`quoron train` takes none"
+    result = quoron.simulate(
+        "trial/run.toml", keep=Keep(tmp_path / "run"), settings=["algorithm.name=whitened-tracking"]
+    )
+    assert result.summary.silos["silos"] == 3
+    assert result.summary.excess_risk is not None
+    assert result.summary.excess_risk < 0.1 * float(result.summary.excess_risk_initial or 0.0)

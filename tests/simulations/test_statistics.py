@@ -1,21 +1,34 @@
-"""`quoron statistics`: what is told of tables and arrays, what it is charged, and that no row's value raises."""
+"""Statistics, declarations and means: what is told, what it is charged, and that no row's value raises."""
 
-import json
+import doctest
+import importlib
 import math
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import quoron_client.randomisers.gaussian as client_gaussian
+import quoron_client.randomisers.hadamard as client_hadamard
+import quoron_client.randomisers.randomness as client_randomness
+import quoron_privacy.means.rotation as server_hadamard
 from pages import Page, check_loads_nothing
 from quoron.cli.app import invoke
 from quoron.counting.door import statistics
+from quoron.declare import declare
+from quoron.mean import PrivateMean, private_mean
 from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
-from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
+from quoron_privacy import local
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.means import private_range
+from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
+from said import said
 
 pytestmark = pytest.mark.usefixtures("own_ledger")
 USERS = 3000
@@ -52,30 +65,6 @@ def told(ledger: Path) -> list[dict]:
         return PopulationLedger(database).rows()
 
 
-@pytest.mark.parametrize("declared", [True, False])
-def test_every_question_is_answered_for_one_price(declared):
-    known = DECLARED if declared else {}
-    found = statistics(frame(), ALL, user="who", epsilon=4.0, privacy=SEEDED, **known)
-    wards = {row.group: row for row in found.of("count by ward")}
-    assert set(wards) == {"north", "south", "west"}
-    for name, share in (("north", 1 / 2), ("south", 1 / 3), ("west", 1 / 6)):
-        assert wards[name].value == pytest.approx(share * USERS, abs=60)
-        assert wards[name].low <= share * USERS <= wards[name].high
-    bins = found.of("histogram of cost in 4 bins")
-    assert sum(row.value for row in bins) == pytest.approx(USERS, abs=150)
-    # Every user weighs one: the mean of 10, ..., 90, and not that of items, which is 63.3.
-    for row in found.of("mean of cost by ward"):
-        assert row.value == pytest.approx(50, abs=8)
-        assert row.low < row.value < row.high
-    quartile, middle = found.of("quantiles of cost at 0.25, 0.5")
-    assert quartile.cell == "0.25"
-    assert 27 < quartile.value < 42
-    assert 37 < middle.value < 62
-    assert ("bought" in "".join(found.remarks).lower()) is not declared
-    assert found.statement.startswith("SIMULATED")
-    assert json.loads(json.dumps(found.as_json()))["users"] == USERS
-
-
 def test_items_weigh_one_each_up_to_the_declared_most():
     asked = ["mean of cost", "count by ward"]
     found = statistics(frame(), asked, user="who", epsilon=8.0, items_per_user=9, privacy=SEEDED, **DECLARED)
@@ -98,18 +87,6 @@ def test_a_user_with_many_items_moves_nothing_more_than_others():
     assert 0 < moved[3] < 0.05
 
 
-def test_the_charge_is_the_whole_promise_and_stands_before_anything_is_told(own_ledger):
-    statistics(frame(), ALL, user="who", epsilon=4.0, keep=Keep(group="clinic"), **DECLARED)
-    statistics(frame(), ALL, user="who", epsilon=4.0, keep=Keep(group="clinic"))
-    rows = told(own_ledger)
-    assert [row["kind"] for row in rows] == ["charge", "release", "end"] * 2
-    for charge in (rows[0]["payload"], rows[3]["payload"]):
-        assert (charge["group"], charge["epsilon"], charge["delta"]) == ("clinic", 4.0, 1e-6)
-        assert 0.5 < charge["mu"] < 1.0  # sums of squares, as training's
-        assert "statistics.md#st1" in charge["statement"]
-    assert [len(row["payload"]["statistics"]) for row in rows if row["kind"] == "release"] == [4, 7]
-
-
 def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
     with lifetime.opened(own_ledger) as ledger:
         ledger.limit("everyone", epsilon=1.0, delta=1e-5)
@@ -121,34 +98,6 @@ def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
     assert [row["kind"] for row in told(own_ledger)] == ["limit"]
 
 
-@pytest.mark.parametrize("question", ALL)
-@pytest.mark.parametrize("known", [DECLARED, {}])
-def test_too_few_users_are_refused_before_the_charge_with_how_many_would_do(question, known, own_ledger):
-    few = frame().query("who < 'p1005'")
-    with pytest.raises(Infeasible, match=r"[0-9,]+ users, (or )?a larger epsilon|larger epsilon"):
-        statistics(few, question, user="who", epsilon=0.1, **known)
-    assert not own_ledger.exists()
-
-
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
-def test_so_many_users_as_are_asked_for_do(epsilon):
-    def call(users: int) -> None:
-        own = np.random.default_rng(0).random(users)
-        asked = ["median of value", "mean of value", "histogram of value"]
-        statistics(own, asked, epsilon=epsilon, numeric={"value": (0, 1)}, privacy=SEEDED)
-
-    least = 1
-    for _ in range(4):  # each question says what it needs
-        try:
-            call(least)
-            break
-        except Infeasible as refused:
-            least = int(refused.needs.split(" users")[0].replace(",", ""))
-    assert 30 < least < 4000 / epsilon
-    with pytest.raises(Infeasible):
-        call(least - 1)
-
-
 @pytest.mark.parametrize("text", ["count", "mean", "sum of cost", "", "count of cost", "mean of cost by cost"])
 def test_what_is_no_question_is_refused(text):
     with pytest.raises(ConfigError, match="Expected"):
@@ -158,24 +107,13 @@ def test_what_is_no_question_is_refused(text):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ({"epsilon": None}, "Expected epsilon"),
         ({"numeric": {"cost": (5, 5)}}, r"numeric\['cost'\]"),
-        ({"numeric": {"cost": "wide"}}, r"numeric\['cost'\]"),
-        ({"categorical": {"ward": []}}, r"categorical\['ward'\]"),
-        ({"categorical": {"ward": ["a", "a"]}}, "each once"),
-        ({"items_per_user": 0}, "items_per_user"),
-        ({"questions": []}, "questions"),
         ({"questions": ["count by ward", "count by ward"]}, "got one twice"),
         ({"questions": "count by who"}, "it tells who is there"),
-        ({"questions": "quantiles of cost at 1.5"}, "between 0 and 1"),
-        ({"privacy": Privacy(adjacency="zero-out")}, "Expected users"),
         ({"users": 5000}, "with adjacency zero-out and only there"),
-        ({"dates": {"cost": ("2020-01-01", "2019-01-01")}}, r"dates\['cost'\]"),
         ({"dates": {"cost": ("yesterday", "today")}}, r"dates\['cost'\]"),
         ({"dates": ["cost"], "numeric": {"cost": (0, 1)}}, "as both"),
         ({"questions": "histogram of cost in months"}, "which months there are is public"),
-        ({"questions": "histogram of cost in years", "dates": ["cost"]}, "which years there are is public"),
-        ({"questions": "histogram of cost in months", "dates": {"cost": ("0001-01-01", "9999-01-01")}}, "up to 4096"),
         ({"privacy": Privacy(delta=0.01)}, "delta <= 1/n"),
     ],
 )
@@ -199,19 +137,6 @@ def test_groups_that_no_two_dozen_users_share_are_none():
     found = statistics(own, "count by value", epsilon=1.0, privacy=SEEDED)
     assert found.rows == ()
     assert "no values of value" in found.remarks[0]
-
-
-def stays(**more) -> pd.DataFrame:
-    """Half of the users came in January 2023, a third in March, and the others never; each three times."""
-    when = np.array(["2023-01-15", "2023-01-15", "2023-01-15", "2023-03-02", "2023-03-02", "?"])[np.arange(USERS) % 6]
-    return pd.DataFrame({"who": np.repeat(np.arange(USERS), 3), "came": np.repeat(when, 3)} | more)
-
-
-def test_ranges_of_dates_are_bought_where_nobody_says_them():
-    found = statistics(stays(), "median of came", user="who", epsilon=4.0, dates=["came"], privacy=SEEDED)
-    assert "came from 20" in found.remarks[0]
-    assert found.rows[0].dated
-    assert found.as_json()["rows"][0]["value"].startswith("2023-0")
 
 
 @pytest.mark.parametrize("known", [DECLARED, {}])
@@ -282,12 +207,6 @@ def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
     assert "count by ward\n  north: 1" in said
     assert "adjacency replace-one" in said
     assert "95 %" in said
-    assert invoke(["statistics", str(path), "mean of cost", "--user", "who", "--epsilon", "2", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert 40 < found["rows"][0]["value"] < 60
-    assert found["remarks"]
-    assert invoke(["statistics", str(path), "mean of cost", "--user", "who", "--epsilon", "0.02"]) == 2
-    assert "users" in capsys.readouterr().err
     page, asked = tmp_path / "page.html", ["statistics", str(path), "count by ward", *words, "--report"]
     spent = len(told(own_ledger))
     assert invoke([*asked, str(tmp_path / "no folder" / "page.html")]) == 2
@@ -298,10 +217,270 @@ def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
     north = capsys.readouterr().out.split("north: ")[1].split()[0]
     on_page = Page(page.read_text()).facts()["north"].split()[0].replace(",", "")
     assert abs(float(on_page) - float(north)) < 0.6  # one number: whole on the page, a tenth on the console
-    stays().to_csv(path, index=False)
-    words = ["--user", "who", "--epsilon", "4", "--adjacency", "zero-out", "--users", "5000"]
-    asked = ["count", "histogram of came in years"]
-    assert invoke(["statistics", str(path), *asked, *words, "--dates", "came=2022-01-01:2023-12-31"]) == 0
-    said = capsys.readouterr().out
-    assert "\n  2023: 2" in said
-    assert "adjacency zero-out" in said
+
+
+ASKED = {"user": "who", "epsilon": 8.0, "delta": 1e-6, "simulation_seed": 3}
+
+
+def visits() -> pd.DataFrame:
+    """Four rows a user; a hundredth of the values are no numbers, or odd."""
+    rows = np.arange(4 * USERS)
+    delay = (rows * 37 % 300 - 100).astype(object)
+    delay[::400], delay[1::400], delay[2::400], delay[3::400] = "late", 1e300, None, math.nan
+    return pd.DataFrame(
+        {
+            "who": [f"user {row // 4}" for row in rows],
+            "delay": delay,
+            "height": 1.5 + rows % 7 / 10,
+            "ward": np.where(rows % 5 == 0, "Böblingen", np.where(rows % 5 == 1, 'the "old" one', "North")),
+            "code": rows // 4 % 3,
+            "secret": [f"text {row}" for row in rows],
+        }
+    )
+
+
+def rows_of(path: Path) -> Path:
+    """The same, and a row without a user."""
+    visits().to_csv(path, index=False)
+    with path.open("a") as file:
+        file.write(",1,2,nobody,0,x\n")
+    return path
+
+
+def check(declared: dict) -> None:
+    assert declared["problem"] == {"items_per_user": 4}
+    numeric, categorical = declared["population"]["numeric"], declared["population"]["categorical"]
+    assert -140 <= numeric["delay"][0] < -60
+    assert 140 < numeric["delay"][1] < 260
+    assert 1.2 < numeric["height"][0] < 1.6
+    assert 2.0 < numeric["height"][1] <= 2.4
+    assert categorical["ward"] == ["North", 'the "old" one', "Böblingen"] or len(categorical["ward"]) == 3
+    assert sorted(categorical["code"]) == [0, 1, 2]
+
+
+def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
+    table = visits().assign(nothing="?", zero=0)
+    declaration = declare(table, **said(numeric=["nothing", "zero"], categorical=["secret"], **ASKED))
+    declared = declaration.toml()
+    assert "# nothing: too few users have numbers here (epsilon = 2.66667, delta = 2.5e-07)" in declared
+    assert "# zero: zero for nearly everybody" in declared
+    assert "# secret: no category has enough users' votes (epsilon = 2.66667, delta = 5e-07)" in declared
+    assert set(tomllib.loads(declared)["population"]) == {"kind", "user", "numeric", "categorical"}
+    assert tomllib.loads(declared)["population"]["categorical"] == {}
+
+
+def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match=r"ranges: 3,000 users .* of a column .*, and epsilon is shared by 2"):
+        declare(
+            visits(),
+            numeric=["delay"],
+            items=True,
+            privacy=Privacy(0.05),
+            keep=Keep(ledger=str(tmp_path / "none.sqlite")),
+            user="who",
+        )
+    with pytest.raises(Infeasible, match=r"items per user: 3,000 users"):
+        declare(visits(), items=True, user="who", privacy=Privacy(0.01))
+
+
+def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own_ledger: Path) -> None:
+    declared = declare(visits(), user="who", privacy=Privacy(2.0), numeric=["delay", "height"])
+    with Database(f"sqlite:///{own_ledger}") as opened:
+        (charge,) = PopulationLedger(opened).charges("everyone")
+    assert (charge.epsilon, charge.delta, charge.mu) == (2.0, 1e-6, declared.mu)
+    assert sum(each.mu**2 for each in declared.declared) == pytest.approx(declared.mu**2)
+    assert sum(each.epsilon for each in declared.declared) <= 2.0
+    assert gdp.delta_for(declared.mu, 2.0) + (1 + math.exp(2.0)) * charge.variation <= 1e-6
+
+
+def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is looked at was drawn with the words of the noise of a column of that name."""
+    drawn, plain = [], SecureNoise.stream
+
+    def noting(source: SecureNoise, *labels: str | int) -> object:
+        drawn.append((source.fingerprint(), *labels))
+        return plain(source, *labels)
+
+    monkeypatch.setattr(SecureNoise, "stream", noting)
+    rows = np.arange(3000)
+    names = ["users", "bought", "places", "cells", "closer", "declare", "items"]
+    table = pd.DataFrame({"who": rows, "age": rows % 70, **dict.fromkeys(names, rows % 2)})
+    declare(table, user="who", privacy=Privacy(20.0), items=True, numeric=["age"], categorical=names)
+    assert len(drawn) == len(set(drawn)) >= len(names) + 4
+
+
+def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = rows_of(tmp_path / "visits.csv")
+    options = ["--epsilon", "8", "--numeric", "delay,height", "--categorical", "ward", "--categorical", "code"]
+    assert invoke(["declare", str(path), "--user", "who", "--items", *options]) == 0
+    printed = capsys.readouterr().out
+    check(tomllib.loads(printed))
+    assert "# Released with (8, 1e-06)-differential privacy for replacing one of 3,000 users." in printed
+    assert "# epsilon = 1.6, delta = 3.33333e-07" in printed  # of each categorical column, and of all ranges
+    assert tomllib.loads(printed)["population"]["path"] == str(path)
+    assert invoke(["declare", str(path), "--user", "whom", "--items", "--epsilon", "1"]) == 2
+    assert "Expected column 'whom'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["\ud800", b"", "nan", True, np.float32(2.5), 2.0**70, "0x1"], ids=ascii)
+def test_no_other_value_raises_either(value: object) -> None:
+    table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
+    declared = declare(table, user="who", privacy=Privacy(32.0, simulation_seed=1), numeric=["odd"])
+    assert declared.declared[0].value is None
+    declared = declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True, categorical=["odd"])
+    assert declared.declared[0].value == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "Expected items, columns that are numeric, dates or categorical"),
+        ({"numeric": ["delay"], "categorical": ["delay"]}, "each once"),
+        ({"items": True, "epsilon": 0.0}, "Expected epsilon in"),
+    ],
+)
+def test_bad_requests_are_refused_by_name(asked: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        declare(visits(), **said(**{"user": "who", "epsilon": 8.0} | asked))
+
+
+module = importlib.import_module("quoron.mean")
+ROWS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
+TRUTH = ROWS.mean(axis=0)
+METHODS = ["learnt", "clip", "two-stage", "range", "robust", "local"]
+every = pytest.mark.parametrize("method", METHODS)
+
+
+def found(users=ROWS, epsilon=1.0, delta=1e-6, **keywords) -> PrivateMean:
+    return private_mean(users, epsilon, delta, **{"bound": 10.0, "spread": 0.3, "simulation_seed": 1, **keywords})
+
+
+@pytest.mark.parametrize(
+    "each",
+    [module, private_range, local, server_hadamard, client_gaussian, client_hadamard, client_randomness],
+    ids=lambda each: each.__name__,
+)
+def test_the_examples_of_the_pages_run(each):
+    assert doctest.testmod(each, extraglobs={"np": np}).failed == 0
+
+
+@every
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308])
+def test_no_user_can_raise_or_move_the_mean_far(method, bad):
+    users = ROWS.copy()
+    users[7] = bad
+    users.flags.writeable = False  # nothing is copied that need not be, and nobody's array is written to
+    mean = found(users, method=method)
+    assert np.linalg.norm(mean.value - TRUTH) < 20 * mean.noise_scale + 2 * mean.radius / 2000
+
+
+@pytest.mark.parametrize(("method", "value"), [("clip", 0.999), ("learnt", 1.0)])
+def test_a_user_who_overflows_alone_is_absent_alone(method, value):
+    """The divisor stays: who is absent counts as the centre."""
+    items = [np.full((2, 5), 1.7e308), *[np.ones((2, 5))] * 999]
+    mean = found(items, spread=None, method=method)
+    assert np.linalg.norm(mean.value - value) < 20 * mean.noise_scale + 1e-9
+
+
+@pytest.mark.parametrize(
+    "users", [[], np.empty((0, 3)), np.empty((3, 0)), [[[1.0]], [[1.0, 2.0]]], [np.empty((0, 2))], ["no"], 5]
+)
+def test_users_that_are_none_or_do_not_fit_are_refused(users):
+    with pytest.raises(DataError, match="Expected"):
+        found(users)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "magic"}, "Expected method in auto, learnt, clip"),
+        ({"method": "range", "spread": None}, "Expected spread with method='range'"),
+        ({"outliers": 0.01, "method": "clip"}, "Expected no outliers with method='clip'"),
+        ({"outliers": 0.01, "spread": None}, "Expected spread with outliers=0.01"),
+    ],
+)
+def test_wrong_requests_name_the_thing(change, message):
+    with pytest.raises(ConfigError, match=message):
+        found(**change)
+
+
+@pytest.mark.parametrize("method", ["learnt", "range", "robust"])
+def test_too_few_users_are_told_how_many_it_takes(method):
+    with pytest.raises(Infeasible, match=r"users >=|n >= "):
+        found(ROWS[:50], method=method)
+
+
+def with_outliers(share=0.01):
+    """The users, some of whom have moved to the far corner of what may be; and the mean of the others."""
+    users, moved = ROWS.copy(), int(share * len(ROWS))
+    users[:moved] = -10.0 / math.sqrt(5)
+    return users, users[moved:].mean(axis=0)
+
+
+def test_one_in_a_hundred_at_the_far_corner_does_a_robust_mean_no_harm():
+    """Its error is that of its noise, near the clean mean's; plain clipping is off by a hundredth of the way."""
+    users, honest = with_outliers()
+    clean = found(method="two-stage")
+    robust, plain = found(users, outliers=0.01), found(users, method="clip")
+    assert robust.method == "robust"
+    assert robust.noise_scale < 2 * clean.noise_scale
+    # Seven standard deviations in each of five coordinates: false alarm below 1e-10.
+    assert np.abs(robust.value - honest).max() < 7 * robust.noise_scale + 1e-3
+    error = np.linalg.norm(robust.value - honest)
+    assert np.linalg.norm(plain.value - honest) > 10 * max(error, 7 * robust.noise_scale)
+
+
+def test_a_silent_robust_mean_is_an_error_that_says_what_it_cost():
+    users, _ = with_outliers(0.3)
+    with pytest.raises(NothingReleased, match=r"Nothing was released: .* spread=0.3 .*, delta=1e-06\), is spent"):
+        found(users, outliers=0.01)
+
+
+def test_a_frame_of_numbers_counts_by_its_values_and_one_of_anything_else_is_refused_by_name():
+    assert np.array_equal(found(pd.DataFrame(ROWS, columns=list("abcde"))).value, found(ROWS).value)
+    for other in ("word", pd.Timestamp("2020-01-01"), 1j, None):
+        with pytest.raises(DataError, match="columns name"):
+            found(pd.DataFrame({"height": [1.0, 2.0], "name": [other, other]}))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+@pytest.mark.parametrize(
+    ("columns", "given"),
+    [
+        *[(columns, {"bound": 1e6 * math.sqrt(columns)}) for columns in (1, 3, 10, 30)],
+        *[(columns, {"bound": 1000.0, "spread": 3.0 * math.sqrt(columns)}) for columns in (1, 3, 10)],
+    ],
+)
+def test_a_mean_is_refused_or_nearer_than_the_scale_of_users_and_never_refused_to_more_of_them(columns, given, epsilon):
+    """Users of scale 1 far from zero, in bounds up to a million times as large; fixed seeds. Public numbers decide."""
+    rng, centre = np.random.default_rng(1), 0.5 * given["bound"] / math.sqrt(columns)
+    with pytest.raises(Infeasible, match=f"10 users in dimension {columns} at epsilon={epsilon:g}, delta=1e-06") as few:
+        private_mean(rng.normal(centre, 1.0, (10, columns)), epsilon, 1e-6, **given, simulation_seed=1)
+    told = few.value
+    assert f"users >= {told.users:,}" in str(told)
+    for users in (told.users, told.users + 1, 2 * told.users, 9 * told.users):
+        rows = rng.normal(centre, 1.0, (users, columns))
+        error = np.linalg.norm(private_mean(rows, epsilon, 1e-6, **given, simulation_seed=2).value - rows.mean(axis=0))
+        assert error < 4 * given.get("spread", math.sqrt(columns))
+    with pytest.raises(Infeasible):
+        private_mean(rows[: told.users - 1], epsilon, 1e-6, **given, simulation_seed=1)
+
+
+@pytest.mark.parametrize("method", ["auto", "clip", "local"])
+def test_so_few_users_that_the_noise_is_longer_than_the_bound_are_refused_with_the_number_that_would_do(method):
+    """By public numbers, before anything is released: zero would be as good, and nobody would be told."""
+    few = ROWS[:20]
+    said = "to learn their scale within" if method == "auto" else "times as long as"
+    with pytest.raises(Infeasible, match=rf"{said} bound=10.*users >= ") as refused:
+        private_mean(few, 0.5, 1e-6, bound=10.0, method=method, simulation_seed=1)
+    assert refused.value.users is not None
+    rows = np.resize(few, (refused.value.users, 5))
+    found = private_mean(rows, 0.5, 1e-6, bound=10.0, method=method, simulation_seed=1)
+    assert found.noise_scale * math.sqrt(5) <= 10.0
+
+
+def test_what_a_masked_array_hides_is_not_there():
+    hidden = np.where(np.arange(len(ROWS))[:, None] < 500, 9.0, ROWS)
+    masked, gone = np.ma.masked_equal(hidden, 9.0), np.where(hidden == 9.0, np.nan, hidden)
+    assert np.array_equal(found(masked).value, found(gone).value)
+    assert np.array_equal(found(list(masked)).value, found(gone).value)

@@ -1,18 +1,35 @@
-"""The words of a table: one list, shown by every door and every command, and what is said of one that is wrong."""
+"""The words, patterns and kinds of columns: one list at every door and command, and what is said of a wrong one."""
 
 import inspect
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quoron
-from quoron import table_columns
+from quoron import config as configs
+from quoron import table_columns, wildcards
 from quoron.cli.app import app
 from quoron.config import Simulated, TableSection
-from quoron.table_columns import WORDS, TableColumns
-from quoron_privacy.errors import ConfigError
+from quoron.declare import declare
+from quoron.operate.submission import specify
+from quoron.sections import Privacy
+from quoron.simulation.patterns import with_columns
+from quoron.simulation.scene import encoding_of, loss_of
+from quoron.sources import described
+from quoron.table_columns import WORDS, TableColumns, read
+from quoron.training.table import hold
+from quoron_client.data.encoding import Encoding
+from quoron_privacy.errors import ConfigError, DataError
 
 DOORS = ("train", "plan_training", "simulate", "compare", "plan", "ask")
 COMMANDS = ("train", "simulate", "compare", "plan")
@@ -30,12 +47,6 @@ def test_a_door_shows_every_word_of_a_table(name: str) -> None:
     assert all(shown[word].kind is inspect.Parameter.KEYWORD_ONLY and shown[word].default is None for word in WORDS)
     assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in shown.values())
     assert [*shown][:4] == ["source", "user", "label", "numeric"]
-
-
-def test_help_of_training_says_first_what_one_needs() -> None:
-    text = inspect.getdoc(quoron.train) or ""
-    assert all(f"\n    {name}: {word.means}" in text.replace("\n        ", " ") for name, word in WORDS.items())
-    assert "user:" in "\n".join(text.splitlines()[:8])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -64,18 +75,11 @@ if TYPE_CHECKING:  # a type checker knows the words: it reports an ignore that i
     [
         ("user", ["patient"], "patient"),
         ("numeric", ["age=0:100", "dose=-1.5:1e3"], {"age": (0, 100), "dose": (-1.5, 1000)}),
-        ("numeric", ["age, dose"], ["age", "dose"]),
-        ("numeric", ["age", "dose"], ["age", "dose"]),
         ("numeric", ["age=0:100,dose"], {"age": (0, 100), "dose": None}),
-        ("numeric", ["x[0:9]=0:1,y*=-1:1"], {"x[0:9]": (0, 1), "y*": (-1, 1)}),
-        ("categorical", ["ward=north,south"], {"ward": ["north", "south"]}),
         ("categorical", ["ward=1,2", "zip=01,2"], {"ward": [1, 2], "zip": ["01", "2"]}),
         ("categorical", ["ward,clinic"], ["ward", "clinic"]),
         ("categorical", ['drug="a,b",c', "ward"], {"drug": ["a,b", "c"], "ward": None}),
-        ("classes", ["no,yes"], ["no", "yes"]),
         ("classes", ["0,1"], [0, 1]),
-        ("positive", ["yes"], "yes"),
-        ("positive", ["1"], 1),
         ("positive", ["true"], True),
         ("label_range", ["0:80000"], (0, 80000)),
         ("weight", ["nights=14"], {"column": "nights", "most": 14}),
@@ -89,7 +93,6 @@ def test_what_is_typed_is_read_as_it_is_meant(word: str, typed: list[str], value
     ("word", "typed", "said"),
     [
         ("numeric", ["age=0-100"], "Expected --numeric COLUMN=LOW:HIGH,..., got --numeric 'age=0-100'"),
-        ("label_range", ["0,5"], "Expected --label-range LOW:HIGH, got --label-range '0,5'"),
         ("weight", ["nights"], "Expected --weight COLUMN=MOST, got --weight 'nights'"),
         ("user", ["a", "b"], "Expected --user once, got it 2 times"),
     ],
@@ -97,3 +100,275 @@ def test_what_is_typed_is_read_as_it_is_meant(word: str, typed: list[str], value
 def test_what_cannot_be_meant_is_refused_with_its_option(word: str, typed: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         table_columns.read(word, typed)
+
+
+class TestAPattern:
+    HEADER = ("who", "x1", "age", "x2", "xx", "late", "x_sick")
+
+    @pytest.mark.parametrize(
+        ("declared", "message"),
+        [
+            (["z*"], r"columns that 'z\*' stands for, got none among the 7 of the table. Letters"),
+            (["x*", "*1"], r"declared once, got 'x1' as 'x\*' and as '\*1'. Write patterns"),
+            (["x*[0:2]"], r"got 'x\*\[0:2\]': both in one"),
+        ],
+    )
+    def test_that_is_empty_or_can_be_meant_in_two_ways_is_refused(self, declared: list[str], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            wildcards.resolved(declared, self.HEADER, roles={"who"})
+
+    def test_leaves_out_what_is_excluded(self) -> None:
+        def found(*without: str) -> list[tuple[str, ...]]:
+            return wildcards.resolved(["x*", "age"], [*self.HEADER, "x[0:9]"], roles={"who"}, without=without)
+
+        assert found("x_*", "xx", "x[0:9]", "x1*") == [("x2",), ("age",)]
+        with pytest.raises(ConfigError, match="excludes, got none in the table"):
+            found("z*")
+        with pytest.raises(ConfigError, match="exclude that nobody declares, got 'age'"):
+            found("age")
+
+    def test_gives_no_range_twice_and_none_to_a_column_that_is_not_listed(self) -> None:
+        with pytest.raises(ConfigError, match=r"one range of 'x1', got those of 'x\*' and of '\*1'"):
+            wildcards.ranged(["x1"], {"x*": 1, "*1": 2})
+        with pytest.raises(ConfigError, match="that are numeric, got 'b', which is none"):
+            wildcards.ranged(["a"], {"b": 1})
+
+    def test_is_a_column_whose_own_name_it_is_if_it_is_no_other(self) -> None:
+        assert wildcards.resolved(["age*sex"], ["age", "sex", "age*sex"], roles=()) == [("age*sex",)]
+        with pytest.raises(ConfigError, match=r"got column 'age\*sex', which could be meant in two ways. Rename it"):
+            wildcards.resolved(["age*sex"], ["age*sex", "agexsex"], roles=())
+        with pytest.raises(ConfigError, match=r"got column 'x\[0:9\]', which could"):
+            wildcards.resolved(["x*"], ["x[0:9]", "x1"], roles=())
+
+    @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
+    def test_fits_what_a_regular_expression_says(self, pattern: str, name: str) -> None:
+        pattern += "*"
+        wanted = ".*".join(map(re.escape, pattern.split("*")))
+        assert wildcards._fits(name, pattern) == (re.fullmatch(wanted, name) is not None)
+
+    def test_of_many_stars_takes_no_time(self) -> None:
+        """Backtracking would take longer than the universe has been there."""
+        assert not wildcards._fits("a" * 5000, "a*" * 2000 + "b")
+
+
+USERS = 400
+TOML = """
+    [population]
+    kind = "table"
+    path = "{path}"
+    user = "who"
+    label = "sick"
+    numeric = ["age", "x*"]
+    ranges = {{ age = [0, 100], "*" = [0, 1] }}
+    hashed = {{ code = 8 }}
+    dates.admitted = {{ parts = ["weekday", "hour"], year = [2020, 2025], days = [2020-01-01, 2025-12-31] }}
+    dates.born = ["month"]
+    exclude = ["x_id*"]
+    [problem]
+    items_per_user = 2
+    [privacy]
+    epsilon = 8.0
+    delta = 1e-5
+    [algorithm]
+    name = "one-pass-dp-sgd"
+    [train]
+    health = 0
+"""
+
+
+def frame() -> pd.DataFrame:
+    """Two rows a user, some of them without a code or a day."""
+    draw = np.random.Generator(np.random.Philox(4))
+    rows = 2 * USERS
+    admitted = pd.Timestamp("2020-01-01") + pd.to_timedelta(draw.integers(0, 6 * 365 * 86_400, rows), unit="s")
+    found = pd.DataFrame({
+        "who": [f"u{row // 2:03}" for row in range(rows)],
+        "age": draw.uniform(0, 90, rows).round(2),
+        "x1": draw.uniform(size=rows),
+        "x2": draw.uniform(size=rows),
+        "x_id": np.arange(rows),
+        "code": draw.choice(["E11.9", "I10", "J45", "Z00.0"], rows),
+        "admitted": admitted,
+        "born": (pd.Timestamp("1950-01-01") + pd.to_timedelta(draw.integers(0, 20_000, rows), unit="D")).date,
+        "sick": admitted.hour >= 12,
+    })  # fmt: skip
+    found.loc[::7, "code"] = None
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "ledger.sqlite"))
+    return tmp_path
+
+
+def config(path: str, place: Path) -> configs.Config:
+    return with_columns(configs.parse(TOML.format(path=path)), place)
+
+
+def rules(given: configs.Config) -> Encoding:
+    assert isinstance(given.population, configs.TableSection)
+    return encoding_of(given.population, loss_of(given.loss))
+
+
+class TestAConfiguration:
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            (
+                'ranges = { age = [0, 100], "*" = [0, 1] }',
+                "",
+                r"the range or the values of every column that is a feature, got none of age, x",
+            ),
+            ("age = [0, 100],", "age = [100, 0],", "low < high for numeric column 'age'"),
+            ("code = 8", "code = 1", r"population\.hashed\.code >= 2"),
+            ('["weekday", "hour"]', '["weekday", "minute"]', r"population\.dates\.admitted\.parts.* 'hour'"),
+            ("year = [2020, 2025]", "year = [2025, 2020]", "range low < high of the year of date 'admitted'"),
+            ('dates.born = ["month"]', "dates.born = { parts = ['month'], zone = 'Mars' }", "a time zone such as"),
+            ('"x_id*"', '"q*"', r"columns that 'q\*' excludes, got none in the table"),
+        ],
+    )
+    def test_that_cannot_be_meant_is_refused_with_its_key(self, old: str, new: str, message: str, place: Path) -> None:
+        frame().iloc[:0].to_csv(place / "v.csv", index=False)
+        text = TOML.format(path="v.csv")
+        assert old in text
+        with pytest.raises(ConfigError, match=message):
+            rules(with_columns(configs.parse(text.replace(old, new)), place)).check_meant("who")
+
+
+class TestWhatNobodyDeclared:
+    def test_of_dates_is_released_as_the_years_between_which_they_lie(self, place: Path) -> None:
+        found = declare(
+            frame(),
+            user="who",
+            privacy=Privacy(40.0, 1e-6, simulation_seed=3),
+            numeric=["age"],
+            dates=["admi*", "born"],
+        )
+        lines = {each.name: each for each in found.declared}
+        assert [each.kind for each in found.declared] == ["numeric", "dates", "dates"]
+        low, high = lines["admitted"].value["year"]
+        assert 2010 <= low <= 2020 < 2025 <= high <= 2035
+        assert "[population.dates]" in found.toml()
+        section = configs.parse(found.toml().replace("[population]", '[population]\nlabel = "sick"\npath = "v.csv"', 1))
+        assert rules(section).names[1:3] == ("admitted month=January", "admitted month=February")
+        with pytest.raises(DataError, match="Expected column 'size' to hold dates, times or text, got type list"):
+            declare(
+                pa.table({"who": ["a"], "size": pa.array([[1]])}),
+                user="who",
+                privacy=Privacy(8.0, 1e-6),
+                dates=["size"],
+            )
+
+
+class TestTheCommandLine:
+    @pytest.mark.parametrize(
+        ("word", "typed", "value"),
+        [
+            ("ranges", ["0:1"], (0.0, 1.0)),
+            ("ranges", ["age=0:100,x*=-1:1"], {"age": (0.0, 100.0), "x*": (-1.0, 1.0)}),
+            ("hashed", ["code=64,drug=256", "note=8"], {"code": 64, "drug": 256, "note": 8}),
+            ("dates", ["a=month,hour", "b=day"], {"a": {"parts": ["month", "hour"]}, "b": {"parts": ["day"]}}),
+            (
+                "dates",
+                ['a=weekday,year:2007:2016,days:2007-01-01:2016-12-31,"format:%d.%m.%Y, %H:%M",zone:+01:00'],
+                {"a": {"parts": ["weekday"], "year": [2007, 2016], "days": ["2007-01-01", "2016-12-31"],
+                       "format": "%d.%m.%Y, %H:%M", "zone": "+01:00"}},
+            ),
+            ("exclude", ["id*,x_*", "name"], ["id*", "x_*", "name"]),
+        ],
+    )  # fmt: skip
+    def test_says_the_same(self, word: str, typed: list[str], value: Any) -> None:
+        assert read(word, typed) == value
+
+    @pytest.mark.parametrize(
+        ("word", "typed"), [("hashed", "code"), ("hashed", "code=x"), ("dates", "a=year:x:y"), ("ranges", "1")]
+    )
+    def test_is_refused_with_its_option(self, word: str, typed: str) -> None:
+        with pytest.raises(ConfigError, match=f"Expected --{word} .*, got --{word} '{typed}'"):
+            read(word, [typed])
+
+
+WIDE = 150
+
+
+def toml(path: str, numeric: str = '"x*" = [0, 1], age = [0, 100]', more: str = "") -> str:
+    return f"""
+        [population]
+        kind = "table"
+        path = "{path}"
+        user = "who"
+        label = "sick"
+        numeric = {{ {numeric} }}
+        {more}
+        [problem]
+        items_per_user = 2
+        [privacy]
+        epsilon = 8.0
+        delta = 1e-5
+        [algorithm]
+        name = "dp-sgd-wor"
+    """
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
+def test_columns_are_those_of_the_header_and_no_row_is_read(kind: str, place: Path) -> None:
+    path = place / ("x.csv" if kind == "csv" else "x.parquet" if kind == "parquet" else "part/x.parquet")
+    path.parent.mkdir(exist_ok=True)
+    names = ["who", *(f"x{each}" for each in range(WIDE)), "age", "sick"]
+    if kind == "csv":
+        path.write_text(",".join(names) + "\n" + '"a quote that nobody closes')
+    else:
+        pd.DataFrame({name: [0.0] for name in names}).to_parquet(path)
+    given = configs.parse(toml(str(path.parent if kind == "folder" else path)))
+    found = with_columns(given, place).population
+    assert isinstance(found, configs.TableSection)
+    assert found.numeric == {f"x[0:{WIDE}]": (0.0, 1.0), "age": (0.0, 100.0)}
+    assert with_columns(configs.parse(with_columns(given, place).as_toml()), place).population == found
+
+
+def test_a_federation_without_a_header_is_refused_with_the_fix(place: Path) -> None:
+    config = configs.located(configs.parse(toml("nowhere.csv")), place)
+    with pytest.raises(ConfigError, match=r"or as a span .* for a federation.*found no such file. Write"):
+        specify(config, run="r", users=2000, seconds=60)
+
+
+def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> None:
+    """A list of 50,000 would be 300,000 characters of the 2²⁰ that a run may be told in."""
+    text = toml("x.csv", "age = [0, 100]", 'categorical = { code = "0:50000", ward = "-1:2" }')
+    config = configs.parse(text)
+    assert 'code = "0:50000"' in config.as_toml()
+    assert configs.parse(config.as_toml()) == config
+    rules = encoding_of(config.population, loss_of(config.loss))  # type: ignore[arg-type]
+    assert len(json.dumps(rules.as_json())) < 500
+    assert rules.dimension == 50_000 + 3 + 2
+    told = [
+        described("people.csv", {"user": "who", "label": "sick", "categorical": {"code": values}}, (), {})[0].population
+        for values in ("0:200", range(200), list(range(200)))
+    ]
+    assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in told}) == 1
+
+
+CONFIG = """
+[population]
+kind = "table"
+path = "{path}"
+user = "who"
+label = "sick"
+numeric = {{ age = [0, 100] }}
+categorical = {{ ward = ["Süd", "Nord"] }}
+{more}
+[privacy]
+epsilon = 2.0
+"""
+
+
+def test_a_dialect_of_parquet_files_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    frame().to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="Expected no separator"):
+        hold(configs.parse(CONFIG.format(path="rows.parquet", more='separator = ";"')), tmp_path)
+    config = CONFIG.format(path=tmp_path, more='decimal = ","')
+    (tmp_path / "config.toml").write_text(config)
+    with pytest.raises(ConfigError, match=r"Expected no separator, decimal, .* of the Parquet files"):
+        quoron.plan(tmp_path / "config.toml")

@@ -1,6 +1,7 @@
 """`quoron train`: charged before it looks, secret noise, one release a round after any kill, nothing private left."""
 
 import json
+import os
 import signal
 import stat
 import subprocess
@@ -11,17 +12,31 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dying
 import quoron
 from committed import committed
 from dying import Moment
+from patients import patients
 from quoron.cli.app import invoke
+from quoron.declare import declare
+from quoron.populations.users import Declared
+from quoron.sections import Privacy
+from quoron.sharding.shard import KeyedRandomness
 from quoron.training import lifetime
+from quoron.training.curator import CuratorEngine
 from quoron.training.table import HeldTable
-from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_client import L2Ball, make_loss
+from quoron_client.data.items import ItemBatch
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, RunError
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_server.books import lifetime_ledger
+from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from said import said
 
@@ -176,11 +191,6 @@ def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
     assert len(charged(life)) == 2
 
 
-def test_a_user_whom_a_categorical_column_declares_counts_without_a_row(people, ledger, tmp_path):
-    who = pd.Categorical(people.who, categories=range(301))
-    assert train(people.assign(who=who), tmp_path / "run").summary.users == 301
-
-
 def test_an_interrupted_run_on_a_data_frame_says_how_it_goes_on(people, ledger, tmp_path, monkeypatch):
     monkeypatch.setattr(Ledger, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -204,9 +214,6 @@ def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
     [
         ("population.outlier_fraction=0.1", "nobody's answers are made up"),
         ("privacy.quorum=0.5", "everybody answers"),
-        ("privacy.trust_server=false", "this machine holds the table"),
-        ("privacy.exposure=two-servers", "this machine holds the table"),
-        ("run.network='rtt=80ms'", "nothing is sent"),
         ("algorithm.name=sgd", "a proved promise"),
     ],
 )
@@ -222,7 +229,172 @@ def test_categories_that_are_not_declared_are_bought_with_a_share_of_mu_or_refus
         train(people, tmp_path / "run", categorical=["dose"], numeric={"age": (0, 100)})
 
 
-def test_a_simulations_folder_is_not_trained_in(people, ledger, tmp_path):
-    quoron.simulate(people, **said(out=tmp_path / "run", **COLUMNS | QUICK))
-    with pytest.raises(ConfigError, match="simulation"):
-        train(people, tmp_path / "run")
+USERS = 50
+KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+
+
+def gradients(key: bytes) -> np.ndarray:
+    """Answers of all slots, where user u's only item has the feature u."""
+    batch = ItemBatch(np.arange(USERS, dtype=np.float32)[:, None], np.zeros(USERS), np.arange(USERS + 1))
+    declared = Declared(USERS, 1, 1, make_loss("linear", feature_norm=float(USERS)), L2Ball(3.0))
+    engine = CuratorEngine(declared, batch, SecureNoise(key))
+    return engine.ask(Question(0, np.arange(USERS), AverageGradient(np.zeros((1, 1)), (1.0,)))).values[:, 0]
+
+
+def test_every_user_has_one_slot_in_an_order_that_follows_from_the_key_alone():
+    here = gradients(KEY)
+    np.testing.assert_array_equal(np.sort(-here), np.arange(USERS))
+    np.testing.assert_array_equal(here, gradients(KEY))
+    assert not np.array_equal(here, gradients(OTHER))
+    assert not np.array_equal(-here, np.arange(USERS))
+
+
+def test_the_order_is_the_runs_at_every_start_and_words_of_local_reports_are_the_starts_own():
+    """So nobody is asked twice by a run that goes on, and no report's noise meets other data."""
+    batch = ItemBatch(np.arange(USERS, dtype=np.float32)[:, None], np.zeros(USERS), np.arange(USERS + 1))
+    declared = Declared(USERS, 1, 1, make_loss("linear", feature_norm=float(USERS)), L2Ball(3.0))
+    starts = [StartedNoise.fresh(SecureNoise(KEY)) for _ in range(2)]
+    question = Question(0, np.arange(USERS), AverageGradient(np.zeros((1, 1)), (1.0,)))
+    one, other = (CuratorEngine(declared, batch, start).ask(question).values for start in starts)
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(one[:, 0], gradients(KEY))
+    words = [KeyedRandomness(start).words(round=2, users=np.array([8]), first=0, size=6) for start in starts]
+    assert not np.any(words[0] == words[1])  # false alarm: 6 · 2⁻⁶⁴
+
+
+def test_words_of_local_reports_are_the_same_again_whoever_else_is_asked():
+    words = KeyedRandomness(SecureNoise(KEY)).words(round=2, users=np.array([3, 8]), first=0, size=6)
+    alone = KeyedRandomness(SecureNoise(KEY)).words(round=2, users=np.array([8]), first=2, size=4)
+    np.testing.assert_array_equal(words[1, 2:], alone[0])
+    others = [
+        KeyedRandomness(SecureNoise(key)).words(round=round_, users=np.array([user]), first=0, size=6)[0]
+        for key, round_, user in ((KEY, 3, 8), (KEY, 2, 9), (OTHER, 2, 8))
+    ]
+    assert not any((words[1] == other).any() for other in others)  # false alarm: 18 · 2⁻⁶⁴
+
+
+def test_words_from_a_seed_are_refused_for_real_people():
+    KeyedRandomness(SecureNoise(KEY)).require_deployable()
+    with pytest.raises(RunError):
+        KeyedRandomness(SeededNoise(1)).require_deployable()
+
+
+PROMISE = {"epsilon": 0.5, "delta": 1e-6}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Rows that were read, opening by opening."""
+    read, stored = [], lifetime_ledger._stored
+
+    def counting(connection, *, since):
+        rows = stored(connection, since=since)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(lifetime_ledger, "_stored", counting)
+    return read
+
+
+def charge(path, run):
+    with lifetime.opened(path) as ledger:
+        ledger.charge(run, "everyone", **PROMISE)
+
+
+def test_what_was_verified_is_not_read_again_by_the_same_process(tmp_path, counted):
+    path = tmp_path / "l.sqlite"
+    for number in range(5):
+        charge(path, f"run {number}")
+    assert counted == [0, 1, 1, 1, 1]
+    with lifetime.opened(tmp_path / "." / "l.sqlite") as ledger:
+        assert ledger.spent("everyone").epsilon == 2.5
+
+
+def test_whatever_somebody_wrote_is_verified_from_the_first_row(tmp_path, counted):
+    path = tmp_path / "l.sqlite"
+    for number in range(3):
+        charge(path, f"run {number}")
+    with Database(f"sqlite:///{path}") as database, database.writing() as connection:
+        connection.exec_driver_sql("UPDATE population SET payload = replace(payload, '0.5', '0.1') WHERE sequence = 0")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="row 0 "):
+            charge(path, "another")
+    assert counted[3:] == [3, 3]
+
+
+def test_a_file_that_was_put_back_is_verified_from_the_first_row(tmp_path, counted):
+    path = tmp_path / "l.sqlite"
+    charge(path, "first")
+    tally = tmp_path / "l.sqlite-acknowledged"
+    kept, counted_before = path.read_bytes(), tally.read_bytes()
+    charge(path, "second")
+    replaced = tmp_path / "copy"
+    replaced.write_bytes(kept)
+    os.replace(replaced, path)
+    tally.write_bytes(counted_before)
+    del counted[:]
+    charge(path, "third")
+    assert counted == [1]
+    with lifetime.opened(path) as ledger:
+        assert [each.run for each in ledger.charges("everyone")] == ["first", "third"]
+
+
+PATIENTS = 1000
+
+
+@pytest.fixture
+def patients_of() -> pd.DataFrame:
+    return patients(PATIENTS)
+
+
+PLAIN = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
+
+
+def arrow(patients_of: pd.DataFrame, **columns: pa.Array) -> pa.Table:
+    table = pa.Table.from_pandas(patients_of, preserve_index=False)
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("change", "columns", "error", "why"),
+    [
+        ({}, {"categorical": {"age": [1, 2]}}, ConfigError, "every feature once"),
+        ({}, {"numeric": {"age": (0, 100), "who": (0, 1000)}}, ConfigError, "user column 'who'"),
+        ({}, {"label": "who > 3"}, ConfigError, "user column 'who'"),
+        ({}, {"delta": 1e-2}, ConfigError, r"delta <= 1/n = 0\.001\d* for n="),
+        ({}, {"settings": ["loss.name=least_squares"]}, ConfigError, "public range of label"),
+        ({"ill": pa.array(["no", "yes"] * PATIENTS)}, {}, DataError, "what the texts of label 'ill'"),
+        ({"ill": pa.array([1, 2] * PATIENTS)}, {"classes": ["no", "yes"]}, DataError, "can hold"),
+        ({"age": pa.array([0, 1] * PATIENTS, pa.uint8())}, {"numeric": {"age": (300, 400)}}, DataError, "one end"),
+    ],
+)
+@pytest.mark.parametrize("door", ["train", "simulate", "plan"])
+def test_what_declarations_and_types_show_is_refused_at_every_door_before_the_charge(
+    door, change, columns, error, why, patients_of, ledger, tmp_path
+):
+    table = arrow(patients_of, **change)
+    given = PLAIN | {"algorithm": "one-pass-dp-sgd", "epsilon": 1.0} | columns
+    with pytest.raises(error, match=why):
+        getattr(quoron, door)(table, **said(**given, **({"out": tmp_path / "run"} if door != "plan" else {})))
+    assert not ledger.exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_large_delta_is_taken_where_somebody_says_so(patients_of, ledger, tmp_path):
+    taken = PLAIN | {"algorithm": "one-pass-dp-sgd", "epsilon": 1.0, "delta": 1e-2, "allow_large_delta": True}
+    trained = quoron.train(patients_of, **said(**taken, out=tmp_path / "a"))
+    assert trained.summary.delta == 1e-2
+    with pytest.raises(ConfigError, match="allow_large_delta"):
+        declare(patients_of, user="who", privacy=Privacy(1.0, 1e-2), categorical=["ill"])
+    declared = declare(patients_of, user="who", privacy=Privacy(1.0, 1e-2, allow_large_delta=True), categorical=["ill"])
+    assert declared.delta == 1e-2
+    given = {"users": 20, "dimension": 2, "epsilon": 1.0, "delta": 0.1, "clip_norm": 1.0, "radius": 1.0}
+    with pytest.raises(ConfigError, match="allow_large_delta"):
+        quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **said(**given))
+
+
+def test_the_user_column_is_no_fact_to_release(patients_of, ledger):
+    with pytest.raises(ConfigError, match="other than the user's own"):
+        declare(patients_of, user="who", privacy=Privacy(1.0), categorical=["who"])

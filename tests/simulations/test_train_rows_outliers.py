@@ -21,7 +21,6 @@ from quoron_privacy.robust.neighbour_counts import neighbour_counts
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
-from quoron_server.wording import sentence
 from said import said
 
 USERS, OUTLIERS = 300, 4
@@ -45,13 +44,6 @@ def trained(out: Path, compute: Any = pulls, **changed: Any) -> TrainedRows[Any]
     return quoron.train_rows(
         compute, **said(out=out, **given | {"algorithm": "outlier-gd", "options": OPTIONS} | changed)
     )
-
-
-def test_a_few_users_with_rows_of_any_length_move_nothing_that_the_noise_does_not(tmp_path: Path) -> None:
-    found = trained(tmp_path / "run")
-    honest = POINTS[OUTLIERS:].mean(axis=0)
-    assert np.linalg.norm(found.model - honest) < 0.2
-    assert "docs/privacy/outlier-gd.md" in sentence(found.guarantee)
 
 
 def test_a_killed_run_goes_on_to_the_same_bits_though_little_memory_is_left(
@@ -79,9 +71,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_though_little_memory_is_left(
     ("changed", "words"),
     [
         ({"clip_norm": 1.0}, "Expected no clip_norm"),
-        ({"options": {**OPTIONS, "smoothing": 0.1}}, "no smoothing"),
         ({"options": {"rounds": 3, "step_size": 0.9}}, "Expected options.radius"),
-        ({"options": {"rounds": 3, "radius": 0.9}}, "Expected options.step_size"),
     ],
 )
 def test_what_such_rounds_need_is_asked_for_by_name(changed: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -1,22 +1,37 @@
-"""A table of which nobody declared anything: every door trains on it, and says what it buys and leaves out."""
+"""A table of which nobody declared anything: what is bought of it, read off noisy answers, said and left out."""
 
-import json
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.training import lifetime, run, votes
-from quoron.training.wanted import wanted
-from quoron_client.data import tables
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron.config import Config, from_tree, is_wanted
+from quoron.populations import Numeric, TablePopulation, from_table
+from quoron.simulation.scene import problem
+from quoron.training import buying, lifetime, run, votes
+from quoron.training.found import Declarations, Found
+from quoron.training.votes import Want
+from quoron.training.wanted import Wanted, wanted
+from quoron_client.data import row_kinds, tables
+from quoron_client.losses import Linear
+from quoron_client.losses.own import Declaration, declared_loss
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.ends import is_free
+from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.marks import KINDS
+from quoron_privacy.errors import ConfigError, DataError, NothingReleased
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_server.wording import domain_words
 from said import said
 from undeclared import QUICK, USERS, charges, crowd, train
 
@@ -24,35 +39,6 @@ from undeclared import QUICK, USERS, charges, crowd, train
 @pytest.fixture
 def people() -> pd.DataFrame:
     return crowd()
-
-
-@pytest.mark.parametrize("kind", ["folder", "frame of dates", "reader"])
-def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, ledger, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source: Any = people
-    table = pa.Table.from_pandas(people, preserve_index=False)
-    if kind == "folder":
-        (tmp_path / "people").mkdir()
-        for number in range(3):
-            some = table.filter(pa.array(people.who.to_numpy() % 3 == number))
-            pq.write_table(some, tmp_path / "people" / f"{number}.parquet")
-        source = configs.from_tree(
-            {"population": {"kind": "table", "path": str(tmp_path / "people"), "user": "who", "label": "ill"}}
-        )
-    elif kind == "reader":
-        source = table.to_reader()
-    else:
-        born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
-        source = pa.Table.from_pandas(people.assign(born=born, text=born.astype(str)), preserve_index=False)
-    more = {} if kind != "folder" else {"user": None, "label": None}
-    given = said(out=tmp_path / "run", **{"user": "who", "label": "ill"} | QUICK | more)
-    found = {line.column: line.value for line in quoron.train(source, **given).bought}
-    assert found["ill"] == "classes = no, yes"
-    if kind == "frame of dates":
-        for name in ("born", "text"):
-            first, last = map(int, found[name].removeprefix("dates, years ").split(" to "))
-            assert 1890 <= first <= 1940
-            assert 1980 <= last <= 2110
 
 
 def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, ledger, tmp_path):
@@ -126,27 +112,11 @@ def test_classes_of_a_label_are_found_whatever_many_columns_of_words_are_named_b
     assert errors["w0"] / errors["ill"] == pytest.approx(20**0.5 / 2**0.5)
 
 
-def test_words_of_bytes_that_are_no_utf_8_are_named_with_the_fix(people, ledger, tmp_path):
-    ward = people.ward.map({"north": "nord", "south": "süd", "west": "west"})
-    people.assign(ward=ward).to_csv(tmp_path / "people.csv", index=False, encoding="latin-1")
-    said = [train(tmp_path / "people.csv", tmp_path / name, **more).summary.warnings for name, more in (
-        ("unsaid", {}),
-        ("said", {"encoding": "latin-1"}),
-    )]  # fmt: skip
-    assert [sum("Column 'ward' holds bytes that are no UTF-8" in each for each in some) for some in said] == [1, 0]
-
-
 def test_a_table_without_a_column_that_can_be_told_ends_with_a_statement(ledger, tmp_path):
     people = crowd().drop(columns=["age", "dose", "ward"])
     people["name"] = [f"person {place}" for place in range(len(people))]
     with pytest.raises(NothingReleased, match=r"No feature is left. Column 'name' is left out: no word"):
         train(people, tmp_path / "run")
-
-
-def test_too_few_users_are_refused_before_the_charge(ledger, tmp_path):
-    with pytest.raises(Infeasible, match="users"):
-        train(crowd(60), tmp_path / "run", epsilon=1.0)
-    assert not ledger.exists() or not charges(ledger)
 
 
 def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, ledger, tmp_path):
@@ -174,7 +144,7 @@ def test_a_type_that_nothing_can_be_read_of_is_refused_before_the_charge(column,
     assert not ledger.exists() or not charges(ledger)
 
 
-def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(people, tmp_path, capsys):
+def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(people, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     given = said(user="who", label="ill", **QUICK)
     runs = [quoron.simulate(tmp_path / "people.csv", **given, keep=quoron.Keep(tmp_path / each)) for each in "ab"]
@@ -186,24 +156,7 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     assert configs.parse(written).population.classes == ("no", "yes")
     assert runs[0].config.privacy.epsilon < 4.0
     assert set(runs[0].table_model.classes_) == {"no", "yes"}
-    told = ["simulate", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--out", str(tmp_path / "c")]
-    assert invoke([*told, "--epsilon", "4", "--set", "algorithm.name=one-pass-dp-sgd", "-q"]) == 0
-    assert "SIMULATED purchases" in " ".join(capsys.readouterr().out.split())
     assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.bought is not None
-
-
-def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, capsys):
-    people.to_csv(tmp_path / "people.csv", index=False)
-    told = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--epsilon", "4", "--dry-run"]
-    told += ["--set", "algorithm.name=one-pass-dp-sgd"]
-    assert invoke([*told, "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert sum(each["share"] for each in plan["purchases"]) == pytest.approx(plan["guarantee"]["bought"]["share"])
-    assert all(0 < each["error"] < USERS for each in plan["purchases"])
-    assert invoke([*told, "--details"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    for each in plan["purchases"]:
-        assert f"{each['share']:.2g} of μ²: ± {each['error']:,.0f} users" in shown
 
 
 def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, ledger, tmp_path):
@@ -223,3 +176,196 @@ def test_a_column_that_is_declared_is_not_paid_for_as_well(people):
         quoron.plan_training(
             people, **said(user="who", label="ill", numeric={"age": (0, 9)}, buy={"age": "any"}, **QUICK)
         )
+
+
+def test_types_that_a_schema_declares_are_bought_nothing_for(people):
+    table = pa.Table.from_pandas(people.assign(smokes=people.age > 50), preserve_index=False)
+    table = table.append_column("visits", pa.array([[1]] * len(people)))
+    table = table.append_column("bytes", pa.array([b"north", b"south", b"7"] * (len(people) // 3)))
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "smokes"}})
+    found = wanted(config, Path(), tables.opened(table))
+    assert [(each.column, each.what) for each in found.features] == [
+        ("age", "number"),
+        ("dose", "number"),
+        ("ward", "any"),
+        ("ill", "any"),
+        ("bytes", "any"),
+    ]
+    assert found.label is None
+    assert found.left_out[0].startswith("Column 'visits' is left out: Expected column 'visits' to hold numbers or text")
+    asked = {"kind": "table", "path": "-", "user": "who", "label": "smokes", "buy": {"visits": "number"}}
+    with pytest.raises(DataError, match="visits"):
+        wanted(configs.from_tree({"population": asked}), Path(), tables.opened(table))
+
+
+def test_columns_whose_names_read_as_patterns_are_left_out_before_the_charge(people):
+    odd = {"*": people.age, "x*": people.age, "y[0:3]": people.dose}
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
+    found = wanted(config, Path(), tables.opened(people.assign(**odd)))
+    assert [each.column for each in found.features] == ["age", "dose", "ward"]
+    assert len(found.left_out) == 3
+    assert all("its name reads as a pattern of columns. Rename it." in each for each in found.left_out)
+
+
+@pytest.mark.parametrize("held", [{"who": ["a"], "x": [1.0], "w": ["b"]}, {"who": [], "x": [], "w": []}])
+def test_whether_anybody_who_is_drawn_is_there_is_told_by_noise_alone(held):
+    """Under zero-out a slot may hold nobody, and so may all that are drawn: that was an error, which told of it."""
+    kinds = {"who": pa.string(), "x": pa.float64(), "w": pa.string()}
+    table = pa.table({name: pa.array(values, kinds[name]) for name, values in held.items()})
+    paid = Bought.calibrate(users=100, columns=3, names=1, epsilon=1.0, delta=1e-6, share=0.5, adjacency="zero-out")
+    wants = [Want("x", "number"), Want("w", "label"), Want("items per user", "items")]
+    owners = np.arange(table.num_rows)
+    for seed in range(8):  # of whom some draw the one that is there, and some do not
+        found, entries = votes.release(paid, wants, tables.opened(table), owners, 300, SeededNoise(seed))
+        assert set(found) == {"x", "w", "items per user"}
+        assert len(entries) >= 3
+
+
+def test_what_one_user_holds_changes_what_is_counted_by_one_users_marks(people):
+    """The counts that are released, of tables that differ in one user: by what the theorem says, whatever it holds."""
+    table = pa.Table.from_pandas(people.astype(str), preserve_index=False)
+    hostile = people.astype(str)
+    hostile.loc[7, ["age", "dose", "ward", "ill"]] = ["1e308", "north", "\x00", "nan"]
+    other = pa.Table.from_pandas(hostile, preserve_index=False)
+    for name in ("age", "dose", "ward", "ill"):
+        apart = row_kinds.kinds(table, name) != row_kinds.kinds(other, name)
+        assert set(np.flatnonzero(apart)) <= {7}
+
+
+WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6) | st.sampled_from(
+    ["0", "1", "-1", "true", "no", "07"]
+)
+ENDS = st.floats(-(4.0**32), 4.0**32)
+SAID = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(KINDS[:-1]),
+        "votes": st.lists(st.floats(-2000, 3000), min_size=len(KINDS), max_size=len(KINDS)),
+    },
+    optional={
+        "range": st.lists(ENDS, min_size=2, max_size=2),
+        "around": st.lists(ENDS, min_size=2, max_size=2).map(sorted),
+        "names": st.lists(st.tuples(WORDS, st.floats(20, 3000)).map(list), max_size=25, unique_by=lambda each: each[0]),
+    },
+)
+
+
+@given(SAID, SAID, SAID, SAID)
+def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, items):
+    """What is read off released numbers raises nothing that would end a run that has been charged."""
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
+    wants = [Want("age", "any"), Want("ward", "any"), Want("ill", "label"), Want("items per user", "items")]
+    asked = Wanted(tuple(wants[:2]), {}, wants[2], wants[3], ())
+    released = dict(zip(("age", "ward", "ill", "items per user"), (age, ward, ill, items), strict=True))
+    for said_ in released.values():
+        if "range" in said_:
+            said_["held"] = 1500.0
+            said_["range"].sort()
+    paid = Bought.calibrate(users=1500, columns=4, names=3, epsilon=4.0, delta=1e-6, share=0.1)
+    try:
+        found = Found.of(asked, released, paid=paid, widest=8, known=False)
+        declared = buying.configured(config, asked, found)
+    except (NothingReleased, ConfigError):
+        return
+    assert not is_wanted(declared)
+    text = Declarations(paid, found, asked).toml(declared)
+    assert configs.parse(text).population == declared.population
+
+
+def declared_by(ill: dict[str, Any], *, text: bool = False) -> Found:
+    """What is read off releases in which `age` is a number and the label has these names with these votes."""
+    votes_ = [1900.0, 0.0, 0.0, 0.0, 40.0]
+    released = {"age": {"kind": "number", "votes": votes_, "range": [0.0, 90.0], "held": 1900.0}}
+    released["ill"] = {"kind": "number", "votes": votes_, "names": [[name, held] for name, held in ill.items()]}
+    asked = Wanted((Want("age", "any"),), {}, Want("ill", "label"), None, ())
+    paid = Bought.calibrate(users=2000, columns=2, names=2, epsilon=4.0, delta=1e-6, share=0.1)
+    return Found.of(asked, released, paid=paid, widest=8, known=False, text=text)
+
+
+def test_a_label_that_is_rare_is_trained_on_where_its_other_value_is_known_and_said_to_be_rare():
+    for name in ("0", "1", "-1", "False", "true"):
+        found = declared_by({name: 1930.0})
+        assert found.label == {}
+        assert f"label 'ill' is {name!r} for all users but" in " ".join(found.missing)
+    found = declared_by({"no": 1930.0})
+    assert found.label == {"positive": "no"}
+    assert "nothing if there are none" in " ".join(found.missing)
+    assert declared_by({"0": 1900.0, "1": 60.0}).missing == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [("10 20 30", "[10, 30], or wider"), ("1 2 3 4 5", "[1, 5]"), ("0 1 2", ""), ("2 7", ""), ("a 1 2", "")],
+)
+def test_classes_that_are_numbers_are_said_to_be_classes(names, said):
+    each = names.split()
+    found = declared_by(dict.fromkeys(each, 1930.0 / len(each)))
+    assert len(found.label["classes"]) == len(each)
+    assert [said in line for line in found.missing] == [True] * bool(said)
+
+
+PEOPLE, FEATURES = 5_000, 4
+
+
+def table(widest: float = 40.0) -> tuple[pd.DataFrame, tuple[Numeric, ...]]:
+    """Columns that fill a part of their declared ranges."""
+    draw = np.random.Generator(np.random.Philox(8))
+    names, numbers = [f"x{k}" for k in range(FEATURES - 1)], draw.normal(size=(2 * PEOPLE, FEATURES - 1))
+    ill = draw.random(2 * PEOPLE) < 1 / (1 + np.exp(-1.5 * numbers[:, 0] + numbers[:, 1]))
+    frame = pd.DataFrame(numbers, columns=names).assign(who=np.repeat(np.arange(PEOPLE), 2), ill=ill)
+    return frame, tuple(Numeric(name, -widest, widest) for name in names)
+
+
+@cache
+def careful(widest: float = 40.0) -> TablePopulation:
+    frame, features = table(widest)
+    return from_table(frame, user="who", label="ill", features=features, domain=L2Ball(3.0), test_fraction=0.0)
+
+
+def configured(epsilon: float = 4.0, *, algorithm: str = "auto", **domain: Any) -> Config:
+    section = {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}}
+    privacy = {"epsilon": epsilon, "delta": 1e-6}
+    tree = {"population": section, "privacy": privacy, "domain": domain, "algorithm": {"name": algorithm}}
+    return from_tree(tree)
+
+
+def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_bound() -> None:
+    free = problem(configured(), careful()).settled(wide=True)
+    assert is_free(free.domain, free.feature_norm)
+    assert domain_words(free) == "unbounded"
+    assert free.domain.project(np.full(FEATURES, 1e7)).tolist() == [1e7] * FEATURES
+    assert problem(configured(radius=30.0), replace(careful(), domain=L2Ball(30.0))).wide is None
+    assert problem(configured(kind="box"), careful()).wide is None
+    # A linear loss has its least at the end of the domain; it has none where there is no end.
+    assert problem(configured(), replace(careful(), loss=Linear())).wide is None
+    assert problem(configured(), replace(careful(), loss=Linear(ridge=0.1))).wide is not None
+
+
+def test_a_loss_whose_constants_cannot_be_tried_everywhere_has_the_bound_that_is_said() -> None:
+    """cosh of a prediction leaves float64 far away, where nobody can say that its author's constants hold."""
+    declaration = Declaration(
+        value=lambda prediction, label, width: np.log(np.cosh(prediction - label)),
+        slope=lambda prediction, label, width: np.sinh(prediction - label) / np.cosh(prediction - label),
+        labels="numbers",
+        curvature=1.0,
+        slope_bound=1.0,
+        convex=True,
+    )
+    own = declared_loss("log-cosh", declaration, vouched_by="its author")(label_bound=1.0)
+    assert problem(configured(), replace(careful(), loss=own)).wide is None
+
+
+@pytest.mark.parametrize(("robust", "slope"), [(True, 30.0), (True, 0.3), (False, 30.0)])
+def test_a_cap_on_predictions_that_holds_the_model_is_said_for_real_and_in_a_simulation(
+    robust: bool, slope: float, ledger: Path, tmp_path: Path
+) -> None:
+    draw = np.random.Generator(np.random.Philox(9))
+    number = draw.uniform(-1, 1, PEOPLE)
+    ill = draw.random(PEOPLE) < 1 / (1 + np.exp(-slope * number))
+    frame = pd.DataFrame({"who": np.arange(PEOPLE), "x": number, "ill": ill})
+    given = {"user": "who", "label": "ill", "numeric": {"x": (-1, 1)}, "epsilon": 8.0, "algorithm": "whitened-tracking"}
+    given["settings"] = [f"algorithm.options.robust={str(robust).lower()}"]
+    for door in (quoron.train, quoron.simulate):
+        summary = door(frame, **said(**given, out=tmp_path / door.__name__)).summary
+        warnings = summary.remarks_simulation_only if door is quoron.simulate else summary.warnings
+        found = [each for each in warnings if "held at a root mean square of 4, in fear of hostile users" in each]
+        assert len(found) == (robust and slope == 30.0)

@@ -14,7 +14,6 @@ import dying
 import quoron
 from dying import Moment
 from quoron.cli.app import invoke
-from quoron.datasets import index
 from quoron.evaluating import figures
 from quoron.run_folder import RunFolder
 from quoron.training import buying, evaluated, look, run, votes
@@ -251,33 +250,6 @@ def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(peop
     assert bought_from[0] | measured[-1] == set(names())
 
 
-def test_a_folder_that_has_changed_since_it_was_indexed_is_refused_before_the_charge(
-    people, ledger, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "visits"
-    folder.mkdir()
-    people.to_parquet(folder / "0.parquet")
-    index.opened(folder, "who")
-    people.iloc[:-1].to_parquet(folder / "0.parquet")
-    with pytest.raises(DataError, match="has changed since"):
-        train(str(folder), tmp_path / "run")
-    assert not ledger.exists()
-
-
-def test_a_column_that_one_file_lacks_and_nobody_named_is_left_out_by_name(people, ledger, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "visits"
-    folder.mkdir()
-    people.iloc[:700].to_parquet(folder / "0.parquet")
-    people.iloc[700:].drop(columns="dose").to_parquet(folder / "1.parquet")
-    trained = train(str(folder), tmp_path / "run")
-    assert "dose" not in trained.model.feature_names_out_
-    assert any(
-        "'dose' is left out: Expected one column 'dose' in '1.parquet'" in each for each in trained.summary.warnings
-    )
-
-
 def test_a_table_that_changes_once_its_run_is_charged_says_how_to_go_on_for_that_charge(
     people, ledger, tmp_path, monkeypatch, capsys
 ):
@@ -319,17 +291,6 @@ def test_held_out_users_who_do_for_the_most_classes_do_for_all_labels_and_rows(e
 
     least = next(users for users in range(4, 1000) if tell(users, MOST_CLASSES, 2))
     assert all(tell(least, classes, cap) for classes in (0, *range(2, MOST_CLASSES)) for cap in (1, 2, 1000))
-
-
-def test_a_plan_of_what_nobody_declared_is_told_on_the_command_line(people, ledger, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    people.to_csv("people.csv", index=False)
-    words = ["plan", "people.csv", "--user", "who", "--label", "ill", "--epsilon", "4"]
-    assert invoke(words) == 0
-    assert "Nobody declared 5 facts of the table" in " ".join(capsys.readouterr().out.split())
-    assert invoke([*words, "--epsilons"]) == ConfigError.exit_code
-    assert "declared for questions of how many users and which ε" in " ".join(capsys.readouterr().err.split())
-    assert not ledger.exists()
 
 
 def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):
