@@ -15,8 +15,6 @@ from quoron_privacy.accounts.subsampling import wor_epsilon, wor_round_mu
 from quoron_privacy.means.private_range import (
     bounded_range_epsilon,
     bounded_range_mu,
-    crude_mean_users,
-    range_epsilon,
     round_mu,
 )
 from quoron_privacy.means.truncated_mean import calibrate
@@ -104,30 +102,6 @@ class TestBoundedRangeMu:
         assert round_mu(epsilon=0.1, choices=16, gaussian_mu=0.3) == pytest.approx(expected)
 
 
-class TestCrudeMeanUsers:
-    @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-    def test_figures_agree_with_a_coarser_search(self, epsilon):
-        whole = gdp.mu_for(epsilon, 1e-6)
-        for rounds, row in zip((1, 8, 32), KNOWN[epsilon], strict=True):
-            for dimension, known in zip((10, 100, 1000), row, strict=True):
-                found = crude_mean_users(
-                    dimension=dimension, bins=64, mu=whole / math.sqrt(rounds), failure=1e-3, rounds=rounds
-                )
-                assert found == pytest.approx(known, rel=0.04)
-
-    @given(dimension=st.integers(1, 3000), mu=st.floats(0.01, 5.0), share=st.floats(0.1, 0.9))
-    @fast
-    def test_one_user_fewer_does_not_do(self, dimension, mu, share):
-        users = crude_mean_users(dimension=dimension, bins=64, mu=mu, failure=1e-3, share=share)
-        choices = 1 << (dimension - 1).bit_length()
-
-        def spent(n):
-            return choices * bounded_range_mu(range_epsilon(users=n, bins=64, choices=choices, failure=5e-4)) ** 2
-
-        assert spent(users) <= share * mu**2 * (1 + 1e-12)
-        assert users == 1 or spent(users - 1) > share * mu**2
-
-
 class TestRounds:
     """Whole runs of a truncated mean on random cohorts."""
 
@@ -150,11 +124,6 @@ class TestRounds:
     @pytest.mark.parametrize("mu", [0.05, 0.3, 1.0])
     def test_the_renyi_ceiling_is_never_below(self, rate, mu):
         assert renyi_ceiling(rate, 50, mu**2 / 2, 1e-6) >= wor_epsilon(rate, 50, mu, 1e-6) * 0.999
-
-    def test_the_renyi_ceiling_has_its_known_figures(self):
-        assert renyi_ceiling(0.01, 1000, 0.125, 1e-6) == pytest.approx(1.70, abs=0.005)
-        assert renyi_ceiling(0.05, 100, 0.5, 1e-6) == pytest.approx(7.23, abs=0.01)
-        assert renyi_ceiling(0.1, 200, 0.02, 1e-6) == pytest.approx(4.80, abs=0.01)
 
     def test_sampling_never_costs_more_than_asking_everybody(self):
         assert renyi_ceiling(0.9, 10, 0.1, 1e-6) <= renyi_ceiling(1.0, 10, 0.1, 1e-6)

@@ -7,7 +7,7 @@ Each group of a release is one repetition with users of its own. An interval tha
 import numpy as np
 import pytest
 
-from quoron_privacy.counts.estimates import SURE, count_of, mean_of, needed, quantile_of
+from quoron_privacy.counts.estimates import SURE, count_of, mean_of, quantile_of
 from quoron_privacy.counts.spread import Spread, thirds
 from quoron_privacy.noise.sources import SeededNoise
 
@@ -82,16 +82,3 @@ def test_where_nobody_is_intervals_are_all_that_can_be():
     count = count_of(-40.0, users=100, scale=5.0)
     assert count.value == count.low == 0.0
     assert 0 < count.high < 20
-
-
-@pytest.mark.parametrize("weight", [-1e9, 0.0, 3.0, 100.0, 1e9])
-def test_a_count_is_a_number_of_users(weight):
-    found = count_of(weight, users=100, scale=2.0)
-    assert 0 <= found.low <= found.value <= found.high <= 100
-    assert found.error >= 2.0
-
-
-def test_so_many_users_tell_what_is_asked():
-    assert needed("count", groups=4, cells=1, unit=5.0) == 40
-    assert needed("mean", groups=1, cells=3, unit=5.0) == 28
-    assert needed("quantiles", groups=1, cells=64, unit=5.0, share=0.9) == 98

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.means import free_presence
-from quoron_privacy.means.free_presence_columns import HERE, KINDS, WEIGHTS, ColumnMean, ColumnSum, column_sensitivity
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.means.free_presence_columns import HERE, ColumnMean, ColumnSum, column_sensitivity
 from quoron_privacy.release import packed, sum_bits
 
 ONE = np.ones(1, bool)
@@ -90,39 +88,7 @@ def test_means_are_those_of_the_slow_obvious_way():
     assert found.presence == pytest.approx(answered.mean())
 
 
-def test_without_a_constant_feature_there_is_no_mean_and_numbers_are_scaled():
-    values = factor([[0.5, -0.25]])
-    found = row(values, np.array([[0.0, 0.0], [1.0, 1.0]]), False).reshape(-1)[:-1].reshape(KINDS, 2)
-    scaled = found / (np.array(WEIGHTS)[:, None] / np.sqrt(2))
-    np.testing.assert_allclose(scaled[1], [0.5, 0.25])
-    np.testing.assert_allclose(scaled[[0, 3, 5]], 0.0)
-
-
-def test_blocks_do_not_change_what_is_added(monkeypatch):
-    rng = np.random.default_rng(2)
-    rows, windows = rng.normal(size=(500, packed(4))), np.array([[0.0] * 3, [1.0] * 3])
-    whole = ColumnSum(500, windows, 1.0, True).of(rows, np.ones(500, bool))
-    monkeypatch.setattr(free_presence, "BLOCK", 37)
-    assert np.array_equal(whole.total, ColumnSum(500, windows, 1.0, True).of(rows, np.ones(500, bool)).total)
-
-
-def test_noise_has_the_deviations_that_are_told():
-    mechanism = ColumnMean.for_mu(columns=2, users=10, mu=1.0)
-    windows, rows, gone = np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros((10, packed(3))), np.zeros(10, bool)
-    drawn = [
-        mechanism.release(rows, gone, windows, 1.0, True, SeededNoise(seed).stream("columns")) for seed in range(2000)
-    ]
-    said = (*mechanism.deviations, mechanism.presence_deviation)
-    for name, deviation in zip(("mean", "spread", "square", "still", "presence"), said, strict=True):
-        assert np.std([getattr(each, name) for each in drawn]) == pytest.approx(deviation, rel=0.12)
-
-
 @pytest.mark.parametrize("windows", [[[0.0], [0.0]], [[np.nan], [1.0]], [[0.0, 0.0]], [[], []], [[0.0], [-1.0]]])
 def test_windows_that_are_none_are_refused(windows):
     with pytest.raises(ConfigError, match="windows"):
         ColumnSum(10, np.array(windows), 1.0, True)
-
-
-def test_factors_of_another_length_are_refused():
-    with pytest.raises(ConfigError, match="shape"):
-        ColumnSum(10, np.array([[0.0], [1.0]]), 1.0, True).of(np.zeros((1, 4)), ONE)

@@ -1,7 +1,5 @@
 """The Gaussian mechanism: calibration against the definition, outputs on a grid that no value can move."""
 
-from math import sqrt
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,8 +7,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.gaussian import LARGEST, GaussianNoise, mean_slack
+from quoron_privacy.errors import Infeasible
+from quoron_privacy.gaussian import LARGEST, GaussianNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import RandomStream
 
@@ -41,33 +39,12 @@ class TestCalibration:
             delta_by_definition(sensitivity / noise.scale, epsilon) >= delta * 0.99
         )  # the slack is less than a hundredth
 
-    def test_the_known_value_at_epsilon_one(self):
-        noise = GaussianNoise.for_mu(sensitivity=0.02, mu=gdp.mu_for(1.0, 1e-6, gaussians=1), dimension=1)
-        assert round(noise.scale, 4) == 0.0845
-
     def test_a_delta_below_the_resolution_of_the_noise_is_infeasible(self):
         with pytest.raises(Infeasible, match="delta=1e-60"):
             gdp.mu_for(1.0, 1e-60, gaussians=10)
 
-    def test_zero_sensitivity_is_refused_with_its_name_and_value(self):
-        with pytest.raises(ConfigError, match=r"Expected sensitivity > 0 and finite, got sensitivity=0\.0"):
-            GaussianNoise(0.0, 1.0)
-
-    def test_effective_mu_covers_the_worst_rounding_of_two_values(self):
-        noise = GaussianNoise(1.0, 2.0)
-        assert noise.effective_mu(100) >= 0.5 + 2 * sqrt(100) * 2.0**-30
-
 
 class TestRelease:
-    @given(value=st.floats(-1e3, 1e3), scale=st.floats(1e-3, 1e3))
-    @fast
-    def test_every_output_is_a_whole_number_of_steps(self, value, scale):
-        # The precision attack looks for outputs that only some values can reach.
-        noise = GaussianNoise(1.0, scale)
-        out = noise.release(np.full(20, value), SOURCE.stream("grid"))
-        steps = np.rint(out / noise.step)
-        assert np.array_equal(steps * noise.step, out)
-
     @given(value=st.floats(-100, 100), other=st.floats(-100, 100))
     @fast
     def test_two_values_under_the_same_noise_differ_by_their_grid_points_exactly(self, value, other):
@@ -86,12 +63,6 @@ class TestRelease:
             ).astype(int)
             assert stats.chisquare(np.bincount(low & 63, minlength=64)).pvalue > 1e-8
 
-    def test_the_release_has_the_stated_mean_and_deviation(self):
-        out = GaussianNoise(1.0, 0.5).release(np.full(400_000, 3.0), SOURCE.stream("moments"))
-        # six standard errors: false alarm 2e-9 each
-        assert abs(out.mean() - 3.0) < 6 * 0.5 / sqrt(400_000)
-        assert abs(out.std() - 0.5) < 6 * 0.5 / sqrt(800_000)
-
     @pytest.mark.parametrize("source", [SOURCE, SecureNoise(b"k" * 32)])
     def test_no_value_raises_warns_or_changes_the_shape(self, source):
         for scale in (1e-150, 1.0, 1e150):
@@ -100,30 +71,8 @@ class TestRelease:
             assert np.isfinite(out).all()
             assert (abs(out) <= (LARGEST + 16) * scale).all()
 
-    def test_clamping_moves_no_two_values_apart(self):
-        noise = GaussianNoise(1.0, 1.0)
-        values = np.array([-1e9, -LARGEST, LARGEST - 1, LARGEST, 1e9])
-        clean = noise.release(values, SOURCE.stream("clamp")) - noise.release(np.zeros(5), SOURCE.stream("clamp"))
-        assert (np.diff(clean) <= np.diff(values) + 2 * noise.step).all()
-        assert clean[0] == -LARGEST
-        assert clean[-1] == LARGEST
-
     def test_rounding_to_the_grid_stays_within_one_step_at_the_largest_values(self):
         noise, silence = GaussianNoise(1.0, 0.3), RandomStream(lambda size: np.zeros(size, np.uint64))
         values = np.random.default_rng(0).uniform(-LARGEST, LARGEST, 10_000) * 0.3
         steps = np.rint(noise.release(values, silence).astype(np.longdouble) / noise.step)
         assert (abs(steps - values.astype(np.longdouble) / noise.step) <= 1).all()
-
-    def test_shapes_are_kept(self):
-        noise = GaussianNoise(1.0, 1.0)
-        assert noise.release(np.zeros((2, 3)), SOURCE.stream()).shape == (2, 3)
-        assert noise.release(np.zeros(0), SOURCE.stream()).shape == (0,)
-
-    def test_the_ledger_entry_states_the_parameters(self):
-        entry = GaussianNoise(1.0, 2.0).entry()
-        assert (entry.mechanism, dict(entry.parameters)) == ("gaussian", {"sensitivity": 1.0, "scale": 2.0})
-
-
-def test_mean_slack_is_far_below_one():
-    assert 0 < mean_slack(10) < 1e-12
-    assert mean_slack(10**6) < 1e-7

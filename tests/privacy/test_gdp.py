@@ -52,32 +52,12 @@ def test_mu_for_is_the_largest_mu_that_keeps_the_promise(epsilon, log_delta):
     assert gdp.delta_for(mu * (1 + 1e-8), epsilon) > delta
 
 
-@given(mu=st.floats(0.01, 20), log_delta=st.floats(-15, -0.5))
-@settings(derandomize=True, deadline=None, max_examples=60)
-def test_epsilon_for_keeps_the_promise_and_undoes_mu_for(mu, log_delta):
-    delta = 10**log_delta
-    epsilon = gdp.epsilon_for(mu, delta)
-    assert gdp.delta_for(mu, epsilon) <= delta
-    if epsilon > 0:
-        assert gdp.mu_for(epsilon, delta) == pytest.approx(mu, rel=1e-8)
-
-
 def test_no_noise_comparison_is_needed_for_zero_mu_and_huge_values_do_not_overflow():
     assert gdp.delta_for(0.0, 1.0) == 0.0
     assert gdp.delta_for(0.0, -1.0) == pytest.approx(1 - math.exp(-1))
     assert gdp.epsilon_for(0.0, 1e-9) == 0.0
     assert gdp.delta_for(1e-300, 700.0) <= 1e-15
     assert gdp.delta_for(1e200, 1.0) == 1.0
-
-
-def test_arrays_and_numbers_give_the_same_bits():
-    grid = np.linspace(-3, 9, 25)
-    assert np.array_equal(gdp.delta_for(0.5, grid), [gdp.delta_for(0.5, float(e)) for e in grid])
-
-
-def test_independent_parts_add_in_squares():
-    assert gdp.compose(0.3, 0.4) == pytest.approx(0.5, rel=1e-15)
-    assert gdp.compose() == 0.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -17,12 +17,6 @@ EXACT = 1e-6 / SAFETY
 TABLE = {(0.01, 100): 21.338, (0.01, 1000): 66.867, (0.1, 64): 169.221}
 
 
-@pytest.mark.parametrize("case", TABLE)
-def test_noise_multipliers_are_those_that_were_computed_apart(case):
-    rate, rounds = case
-    assert item_sampling.multiplier(rate, 50, rounds, 1.0, EXACT, "zero-out") == pytest.approx(TABLE[case], rel=5e-5)
-
-
 @pytest.mark.parametrize(("rate", "items", "rounds", "z"), [(0.1, 4, 5, 1.5), (0.02, 30, 20, 3.0), (0.9, 3, 2, 2.0)])
 def test_the_account_is_that_of_an_accountant_of_others(rate, items, rounds, z):
     shifts = list(range(items + 1))
@@ -88,28 +82,9 @@ def test_vectors_in_any_direction_stay_below_the_pair():
             assert max(above(one, other), above(other, one)) <= most["replace-one", True] + 1e-6
 
 
-@settings(derandomize=True, deadline=None, max_examples=6)
-@given(
-    rate=st.floats(0.01, 0.9),
-    items=st.integers(1, 40),
-    rounds=st.integers(1, 100),
-    epsilon=st.floats(0.2, 6),
-    adjacency=st.sampled_from(["zero-out", "replace-one"]),
-)
-def test_calibrated_noise_meets_its_target_from_below_and_hardly_misses_it(rate, items, rounds, epsilon, adjacency):
-    z = item_sampling.multiplier(rate, items, rounds, epsilon, 1e-6, adjacency)
-    assert item_sampling.epsilon(rate, items, rounds, z, 1e-6, adjacency) <= epsilon * (1 + 2e-6)  # it is rounded up
-    assert item_sampling.epsilon(rate, items, rounds, z * 0.998, 1e-6, adjacency) > epsilon
-
-
 def test_all_items_in_every_round_is_plain_composition():
     assert item_sampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "zero-out") == pytest.approx(epsilon_for(0.25, 1e-6))
     assert item_sampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "replace-one") == pytest.approx(epsilon_for(0.5, 1e-6))
-
-
-def test_a_replacement_costs_about_twice_the_noise_of_an_absence():
-    ratio = [item_sampling.multiplier(0.05, 20, 30, 1.0, 1e-6, kind) for kind in ("replace-one", "zero-out")]
-    assert 1.9 < ratio[0] / ratio[1] < 2.05
 
 
 @pytest.mark.parametrize(

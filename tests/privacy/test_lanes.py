@@ -87,14 +87,6 @@ def through_a_pointer(values, out):
 
 
 @FLOATS
-def test_four_numbers_are_read_from_where_they_are_and_widened(dtype):
-    values, out = np.random.default_rng(0).standard_normal(30).astype(dtype), np.empty(WIDTH)
-    for index in range(27):
-        copied(values, index, out)
-        np.testing.assert_array_equal(out, values[index : index + WIDTH].astype(np.float64))
-
-
-@FLOATS
 def test_what_is_past_the_first_few_is_zero_whatever_is_there(dtype):
     values, out = np.full(2 * WIDTH, np.nan, dtype), np.empty(WIDTH)
     values[:4] = 1.5

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.ahead import NoiseAhead, StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 
@@ -61,8 +60,3 @@ def test_starts_are_independent_of_each_other_and_of_the_key_alone_but_those_of_
     np.testing.assert_array_equal(
         *(StartedNoise.simulated(source).stream("release", 0).gaussian_steps(1000) for _ in range(2))
     )
-
-
-def test_no_threads_are_refused():
-    with pytest.raises(ConfigError, match="threads"):
-        NoiseAhead(SOURCES[0], threads=0)

@@ -44,12 +44,6 @@ def test_a_gaussian_is_within_forty_digits_from_both_sides(mu: float, epsilon: f
     assert pair.delta(epsilon) - pair.least_delta(epsilon) <= 1e-9 * exact + 1e-299
 
 
-def test_gaussian_stages_are_one_of_the_root_of_the_sum_of_squares() -> None:
-    both = Pair.gaussian(0.3).and_(Pair.gaussian(0.4))
-    assert both.is_gaussian
-    assert 0.5 <= both.mu < 0.5 * (1 + 1e-14)
-
-
 def test_responses_are_what_their_binomial_says() -> None:
     epsilon, times, own = 0.9, 7, 0.3
     with mpmath.workdps(40):
@@ -65,15 +59,6 @@ def test_responses_are_what_their_binomial_says() -> None:
     assert pair.least_delta(epsilon) <= exact <= pair.delta(epsilon)
     assert pair.delta(epsilon) <= exact * (1 + 1e-9)
     assert Pair.response(own).delta(own + 1e-12) < 1e-12
-
-
-def test_a_gaussian_and_a_response_are_a_mixture_of_two_profiles() -> None:
-    mu, own, epsilon = 0.3, 0.05, 1.0
-    share = 1 / (1 + math.exp(-own))
-    exact = share * exact_gaussian(mu, epsilon - own) + (1 - share) * exact_gaussian(mu, epsilon + own)
-    pair = Pair.gaussian(mu).and_(Pair.response(own))
-    assert pair.least_delta(epsilon) <= exact * (1 + 1e-12)
-    assert exact * (1 - 1e-12) <= pair.delta(epsilon) <= exact * (1 + 1e-9)
 
 
 def test_stages_on_one_lattice_are_what_they_are_in_closed_form() -> None:
@@ -106,12 +91,6 @@ def test_what_samplers_lack_adds_up_and_is_paid_at_every_epsilon() -> None:
     assert added == pytest.approx((1 + math.e) * 3e-9, rel=1e-6)
 
 
-def test_everybody_asked_is_a_gaussian() -> None:
-    assert Pair.sampled(1.0, 0.1, 9, "replace-one").mu == pytest.approx(0.3, rel=1e-14)
-    assert Pair.items(1.0, 3, 4, 20.0, "replace-one").mu == pytest.approx(0.6, rel=1e-14)
-    assert Pair.items(1.0, 3, 4, 20.0, "zero-out").mu == pytest.approx(0.3, rel=1e-14)
-
-
 def test_epsilon_is_where_delta_is_reached() -> None:
     for delta in (1e-5, 1e-12):
         epsilon = Pair.gaussian(0.5).epsilon(delta)
@@ -121,12 +100,6 @@ def test_epsilon_is_where_delta_is_reached() -> None:
         assert 0.998 < both.least_epsilon(delta) / both.epsilon(delta) <= 1
     assert Pair.response(0.3).epsilon(1e-9) == pytest.approx(0.3, rel=1e-5)
     assert Pair.approximate(0.3, 1e-6).epsilon(1e-7) == math.inf
-
-
-def test_a_response_costs_less_beside_rounds_than_added() -> None:
-    delta = 1e-6
-    run = Pair.sampled(0.05, 0.3, 100, "replace-one")
-    assert run.and_(Pair.response(0.01, 20)).epsilon(delta) < run.epsilon(delta) + 0.04
 
 
 def test_a_stage_of_which_epsilon_and_delta_are_known_costs_both() -> None:
@@ -256,17 +229,6 @@ def test_both_sides_are_close_where_one_round_in_a_million_makes_up_delta(mu: fl
     run = Pair.sampled(1e-4, mu, rounds, "replace-one")
     assert 0.99 * run.epsilon(1e-12) < run.least_epsilon(1e-12) <= 0.05
     assert run.epsilon(1e-12) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("pair", "epsilon", "delta"),
-    [
-        (Pair.sampled(1e-3, 0.1, 10, "replace-one").and_(Pair.gaussian(0.3)), 1.0, 5.5e-5),
-        (Pair.items(0.00113, 1, 1, 5.65, "zero-out").and_(Pair.gaussian(0.682)), 0.0, 0.2668),
-    ],
-)
-def test_a_stage_much_fainter_than_the_rest_costs_hardly_anything(pair: Pair, epsilon: float, delta: float) -> None:
-    assert pair.least_delta(epsilon, 1e-6) <= pair.delta(epsilon, 1e-6) == pytest.approx(delta, rel=0.01)
 
 
 def test_losses_too_large_for_their_opposites_are_told_for_certain() -> None:

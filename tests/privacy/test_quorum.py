@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -127,35 +126,6 @@ def test_chances_are_those_of_the_noise_and_nearly_no_more(quorum: Quorum, cohor
     passes = ending_laws(quorum, [smallest], [0])[-1]
     for found, exact in zip(chances(quorum, cohorts), (fails, passes), strict=True):
         assert exact * (1 - 1e-6) - 1e-15 <= found <= exact * 1.02 + 1e-14
-
-
-def test_what_is_infeasible_names_the_users_and_the_epsilon_that_would_do() -> None:
-    with pytest.raises(Infeasible, match="about 711 users in every round or quorum_epsilon of about ") as error:
-        calibrate(0.5, 0.05, (615,) * 10, participations=1, rest=REST)
-    assert "--quorum none" in str(error.value)
-    calibrate(0.5, 0.05, (618,) * 10, participations=1, rest=REST)
-    with pytest.raises(Infeasible):
-        calibrate(0.5, 0.05, (617,) * 10, participations=1, rest=REST)
-    named = float(str(error.value).partition("quorum_epsilon of about ")[2].partition(" ")[0])
-    calibrate(0.5, named, (615,) * 10, participations=1, rest=REST)
-    with pytest.raises(Infeasible) as few:  # three people cannot be counted at any ε that there is
-        calibrate(0.5, 0.2, (3,) * 5, participations=5, rest=(3.8, 1e-6))
-    assert "quorum_epsilon of" not in str(few.value)
-
-
-def test_what_others_leave_of_beta_is_all_that_a_quorum_may_be_wrong() -> None:
-    rounds = 10
-    given = {"participations": 1, "rest": REST, "free": (0.02,) * rounds}
-
-    def smallest(beta: float) -> int:
-        for size in range(400, 1000):
-            with suppress(Infeasible):
-                found = calibrate(0.5, 0.0, (size,) * rounds, beta=beta, **given)
-                assert max(chances(found, (size,) * rounds, free=given["free"])) <= beta
-                return size
-        raise AssertionError
-
-    assert smallest(BETA / 2) > smallest(BETA)
 
 
 def test_a_needed_share_is_the_decimal_number_that_was_written() -> None:
@@ -311,13 +281,6 @@ def test_the_page_prints_the_smallest_cohorts_that_are_counted_for_nothing(
         assert calibrate(0.5, 0.0, (size,) * rounds, **given).epsilon == 0
         with pytest.raises(Infeasible):
             calibrate(0.5, 0.0, (size - 1,) * rounds, **given)
-
-
-def test_many_rounds_are_counted_by_sparse_vectors_and_few_by_gaussian_noise() -> None:
-    """By a rule that looks at public numbers: whichever is wrong more rarely."""
-    few, many = gaussian(0.05, 100, 100, 1600), gaussian(0.05, 1000, 1000, 2700)
-    assert (few.each > 0, few.count_scale) == (True, 0.0)
-    assert (many.each, many.threshold_scale > 0) == (0.0, True)
 
 
 @given(

@@ -53,14 +53,6 @@ def test_a_rotation_keeps_lengths_and_is_undone(dimension, rows, seed):
     assert np.array_equal(rotate(values[-1:], signs), rotated[-1:])
 
 
-@both
-def test_the_type_stays_and_the_input_is_not_written(kind):
-    values = np.ones((2, 5), kind)
-    assert rotate(values, np.ones(5)).dtype == kind
-    assert rotate_back(rotate(values, np.ones(5)), np.ones(5)).dtype == kind
-    assert (values == 1).all()
-
-
 def test_rotated_coordinates_stay_within_their_bound():
     # One spiky row is the worst for an unrotated range. The bound fails with probability below 1e-9 / 2.
     values = np.zeros((50, 200))

@@ -69,13 +69,6 @@ class TestHonestSums:
         reduction, rows = silo(kind, 10, scale=1e3)
         assert wrong(reduction, reduction.of(rows, np.ones(10, bool)), 9) is not None
 
-    def test_pass_as_those_of_parts_that_are_added(self, kind):
-        reduction, rows = silo(kind, 10)
-        one, two = reduction.of(rows[:3], np.ones(3, bool)), reduction.of(rows[3:], np.ones(7, bool))
-        whole = reduction.of(rows, np.ones(10, bool))
-        assert np.array_equal((one + two).total, whole.total)
-        assert wrong(reduction, one + two, 10) is None
-
 
 @pytest.mark.parametrize("kind", SHAPES)
 class TestHostileSums:

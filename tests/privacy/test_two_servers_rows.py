@@ -207,10 +207,3 @@ class TestAgainstTheDefinition:
                 shares = [weights[1] * left, weights[2] * near, weights[3]]
                 self.within(row[:D], [UNIT] * D, [weights[0] * each for each in unit])
                 self.within(row[D:], [WIDE] * 3, shares, off=0.2)
-
-    def test_lengths_are_their_logarithms(self):
-        here = np.ones(4, bool)
-        logs = LengthRows(sheet("length", 2), np.eye(D), 1.0, vectors=True)
-        rows = logs.rows(np.array([[1.0, 0, 0], [0, 0, 0], [np.exp(-2), 0, 0], [np.nan, 0, 0]]), here)
-        assert rows[:, 0] / UNIT == pytest.approx([-0.5, 0, 0, 0], abs=1e-8)  # no length: nobody
-        assert rows[:, 1] / UNIT == pytest.approx([sqrt(0.75), 0, sqrt(0.75), 0], abs=1e-7)

@@ -4,12 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quoron_privacy.accounts.gdp import delta_for, mu_for
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.robust.above_threshold import (
     Series,
     calibrate,
-    smallest_cohort,
     verify_above_threshold,
 )
 from quoron_privacy.robust.outlier_mean import weighted_mean
@@ -25,22 +24,6 @@ TABLE = {
     (8.0, 1000, 10): 8.5,
     (8.0, 100_000, 200): 2.4,
 }
-
-
-@pytest.mark.parametrize("case", TABLE)
-def test_noise_agrees_with_the_published_table(case):
-    epsilon, users, releases = case
-    plan = calibrate(epsilon, DELTA, users, releases=releases)
-    factor = users * plan.noise_multiplier * mu_for(epsilon, DELTA) / math.sqrt(releases)
-    assert factor == pytest.approx(TABLE[case], rel=0.08)
-    assert factor <= 1.03 * TABLE[case]
-    assert 0.999 * DELTA <= verify_above_threshold(plan, epsilon, DELTA) <= DELTA
-
-
-@pytest.mark.parametrize(("epsilon", "edges"), [(1.0, (898, 960, 1014)), (8.0, (122, 130, 136))])
-def test_smallest_batches_are_no_larger_than_published(epsilon, edges):
-    for releases, edge in zip((10, 50, 200), edges, strict=True):
-        assert 0.6 * edge <= smallest_cohort(epsilon, DELTA, releases) <= edge
 
 
 def series(plan: Series, scores: np.ndarray, xi: np.ndarray) -> np.ndarray:
@@ -87,15 +70,6 @@ def test_exact_halting_laws_of_random_score_series_stay_below_the_claim(epsilon)
                     total += p  # a release whose score was too low gives everything away
             worst = max(worst, total)
     assert 0.02 * claim < worst <= claim
-
-
-def test_fewer_participations_need_less_noise():
-    full = calibrate(1.0, DELTA, 2000, releases=100)
-    epochs = calibrate(1.0, DELTA, 2000, releases=100, participations=4)
-    assert epochs.noise_multiplier < full.noise_multiplier / 3
-    assert verify_above_threshold(epochs, 1.0, DELTA) <= DELTA
-    with pytest.raises(VerificationError, match="certified delta"):
-        verify_above_threshold(replace(epochs, participations=100), 1.0, DELTA)
 
 
 def test_broken_plans_do_not_verify():

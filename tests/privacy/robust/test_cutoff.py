@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.robust.filter.cutoff import cutoff_law, end_mass
 
 
@@ -17,8 +16,3 @@ def test_shifting_the_cutoff_by_one_changes_odds_by_exactly_the_decay(centre, de
     assert np.allclose(np.abs(ratios), decay, rtol=0, atol=1e-9)
     assert law[0] == pytest.approx(end_mass(centre, decay), rel=1e-9)
     assert law[0] == law[-1]
-
-
-def test_an_empty_range_is_refused():
-    with pytest.raises(ConfigError, match="centre"):
-        cutoff_law(0, 1.0)

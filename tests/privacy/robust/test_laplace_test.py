@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust import lottery
 from quoron_privacy.robust.laplace_test import (
     LaplaceTest,
@@ -21,16 +21,6 @@ from quoron_privacy.robust.outlier_mean import score_step
 DELTA = 1e-6
 # ε: C_min; σ/τ of random inclusion at C = 1000, from an independent implementation
 TABLE = {0.5: (186, 0.184), 1.0: (98, 0.0643), 2.0: (54, 0.0263), 4.0: (32, 0.0121), 8.0: (20, 0.0060)}
-
-
-@pytest.mark.parametrize("epsilon", TABLE)
-def test_feasibility_and_noise_agree_with_the_published_table(epsilon):
-    edge, noise = TABLE[epsilon]
-    assert 0.75 * edge <= smallest_cohort(epsilon, DELTA) <= edge
-    assert verify_laplace_test(calibrate(epsilon, DELTA, edge), epsilon, DELTA) <= DELTA
-    random = calibrate(epsilon, DELTA, 1000, kind="random")
-    assert random.noise_multiplier == pytest.approx(noise, rel=0.05)
-    assert verify_laplace_test(random, epsilon, DELTA) <= DELTA
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
@@ -94,8 +84,3 @@ def test_broken_plans_do_not_verify():
             verify_laplace_test(replace(plan, test=test), 1.0, DELTA)
     with pytest.raises(VerificationError, match="threshold >= core"):
         verify_laplace_test(replace(plan, test=replace(plan.test, threshold=plan.test.core)), 1.0, DELTA)
-
-
-def test_too_small_a_cohort_is_refused_with_the_size_that_would_do():
-    with pytest.raises(Infeasible, match="cohort_size >= "):
-        calibrate(1.0, DELTA, 60)

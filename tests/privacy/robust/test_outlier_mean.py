@@ -16,7 +16,6 @@ from quoron_privacy.robust.outlier_mean import (
     best_mean,
     ramp_floor,
     random_inclusion,
-    score_step,
     verify_outlier_mean,
     weighted_mean,
     weighted_shifts,
@@ -70,19 +69,6 @@ def test_replacing_one_user_moves_the_weighted_mean_by_no_more_than_the_sensitiv
     assert met > 100
     assert worst <= mean.sensitivity
     assert worst > 0.1 * mean.sensitivity  # the search does come near
-
-
-@given(size=st.integers(2, 40), seed=st.integers(0, 2**32 - 1))
-@settings(derandomize=True, deadline=None, max_examples=60)
-def test_replacing_one_user_moves_the_score_by_at_most_one_rung(size, seed):
-    first, second = neighbours(np.random.default_rng(seed), size, 2)
-    assert abs(score_of(first) - score_of(second)) <= score_step(size)
-
-
-def test_full_agreement_at_radius_tau_cannot_do_better_than_two_over_c():
-    mean = weighted_mean(100, 100, 1)
-    assert mean.sensitivity == pytest.approx(2 / 100, rel=1e-5)  # antipodal answers attain it
-    assert weighted_mean(100, 100, 2).sensitivity == pytest.approx(4 / 100, rel=1e-5)
 
 
 @pytest.mark.parametrize(("size", "core"), [(1000, 950), (1000, 600), (301, 280), (84, 60), (10, 8)])
@@ -147,25 +133,6 @@ def test_the_widest_ramp_of_the_largest_cohort_does_not_overflow(core):
         ends.append((2 + 2 * points / (high - low)) / below)
     mean = OutlierMean("weighted", size, core, 1, low, high, (1.0,), (1.0,))
     assert max(ends) <= largest_ratio(mean) <= max(ends) * (1 + Fraction(2, 10**15))
-
-
-def steepest_best_ramp(size: int, core: int) -> int:
-    """B of the least bound over all B, the smallest of equals."""
-    low = ramp_floor(size)
-    high = np.arange(low + 1, size, dtype=np.float64)
-    width, lost = high - low, float(size - core)
-    at_low, at_high = size * lost / (size - low), size * lost / (size - high)
-    return (
-        low + 1 + int(np.argmin(2 * np.maximum((1 + at_low / width) / (size - at_low), (1 + at_high / width) / size)))
-    )
-
-
-@given(size=st.one_of(st.integers(4, 100), st.integers(100, 2**17)), data=st.data())
-@settings(derandomize=True, deadline=None, max_examples=200)
-def test_the_best_ramp_is_the_best_of_all(size, data):
-    core = data.draw(st.one_of(st.integers(ramp_floor(size) + 1, size), st.integers(max(size - 3, 3), size)))
-    if core > ramp_floor(size):
-        assert weighted_mean(size, core, 1).ramp_high == steepest_best_ramp(size, core)
 
 
 @given(size=st.integers(2, 60), kappa=st.sampled_from([1, 2, None]))
@@ -260,12 +227,3 @@ def test_a_ramp_that_ends_lower_needs_the_larger_shifts_of_its_own(size, core, k
     for lower in {mean.ramp_low + 1, mean.ramp_high - 1}:
         with pytest.raises(VerificationError):
             verify_outlier_mean(replace(mean, ramp_high=lower))
-
-
-@given(size=st.integers(4, 200), share=st.floats(0.5, 1.0))
-@settings(derandomize=True, deadline=None, max_examples=80)
-def test_bounds_fall_as_the_core_grows(size, share):
-    core = math.ceil(share * size)
-    for kappa in (1, 2):
-        if core >= ramp_floor(size) + kappa and core + 1 <= size and ramp_floor(size) + 1 < size:
-            assert weighted_mean(size, core + 1, kappa).sensitivity <= weighted_mean(size, core, kappa).sensitivity

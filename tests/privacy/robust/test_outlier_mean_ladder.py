@@ -129,14 +129,6 @@ def climb(rng: np.random.Generator, mean: OutlierMean, turns: int) -> float:
     return best
 
 
-@pytest.mark.parametrize("kappa", [1, 2])
-@pytest.mark.parametrize(("size", "core"), [(9, 8), (14, 11), (24, 20)])
-def test_a_climbing_adversary_stays_below_the_bound(kappa, size, core):
-    rng, mean = np.random.default_rng(size), weighted_mean(size, core, kappa)
-    found = [climb(rng, mean, 40) for _ in range(2)]
-    assert 0.3 < max(found) <= 1
-
-
 @given(size=st.integers(8, 60), seed=st.integers(0, 2**32 - 1), kappa=st.sampled_from([1, 2]))
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_clusters_stay_below_the_bound_of_their_larger_score(size, seed, kappa):
@@ -239,30 +231,6 @@ def test_a_random_inclusion_charged_with_its_usual_shift_alone_does_not_verify()
     assert broken.noise_multiplier < 0.9 * plan.noise_multiplier
     with pytest.raises(VerificationError, match="certified delta"):
         verify_one_shot(broken, 2.0, 1e-6)
-
-
-def old_noise(epsilon: float, delta: float, size: int) -> float:
-    """What one shift for all rungs, that of the lowest, needs: the least over the ladder's length."""
-    best = math.inf
-    for rungs in range(2, size // 4):
-        shift = weighted_mean(size, core_for(size, rungs), 1).sensitivity
-        low, high = shift / mu_for(epsilon, delta), best
-        if low >= best:
-            continue
-        high = min(high, 1e3 * shift)
-        reaches = lambda noise: ladder(epsilon, delta, delta, np.full((rungs + 1, 1), shift / noise), np.ones((rungs + 1, 1)), 0.999)[-1] >= 0.999  # fmt: skip  # noqa: E501, E731, B023
-        if not reaches(high):
-            continue
-        while high > low * 1.001:
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if reaches(middle) else (middle, high)
-        best = high
-    return best
-
-
-@pytest.mark.parametrize(("epsilon", "size", "share"), [(1.0, 600, 0.6), (4.0, 600, 0.75)])
-def test_the_falling_shift_saves_noise(epsilon, size, share):
-    assert calibrate(epsilon, 1e-6, size).noise_multiplier <= share * old_noise(epsilon, 1e-6, size)
 
 
 BUDGETS = [(epsilon, delta) for epsilon in (0.05, 0.4, 3.0, 12.0) for delta in (1e-12, 1e-8, 1e-4)]

@@ -27,22 +27,6 @@ TABLE = {
 }
 
 
-@given(
-    epsilon=st.floats(0.1, 8.0),
-    eta_beta=st.floats(0.0, 2.0),
-    size=st.integers(8, 20_000),
-    users=st.integers(1, 10**7),
-    score_error=st.floats(0.0, 3.0),
-)
-@settings(derandomize=True, deadline=None, max_examples=150)
-def test_where_the_smallest_theta_finds_nothing_no_other_does(epsilon, eta_beta, size, users, score_error):
-    """What `smallest_cohort` rests on: it looks at the smallest θ alone."""
-    grid = soft_filter._WIDE
-    asked = (epsilon, DELTA, size, eta_beta, users, score_error)
-    all_, first = (soft_filter._proposed(*asked, each) for each in (grid, replace(grid, thetas=grid.thetas[:1])))
-    assert math.isfinite(all_[0]) == math.isfinite(first[0])
-
-
 @pytest.mark.parametrize(("eta_beta", "epsilon"), TABLE)
 def test_feasibility_and_noise_agree_with_the_published_table(eta_beta, epsilon):
     edge, *factors = TABLE[eta_beta, epsilon]
@@ -126,13 +110,6 @@ def good():
 def test_parameters_that_break_a_hypothesis_are_refused_by_its_name(good, change, condition):
     with pytest.raises(VerificationError, match=condition):
         verify(replace(good, **change(good)), 4.0, DELTA)
-
-
-def test_infeasible_problems_say_how_many_users_would_do():
-    with pytest.raises(Infeasible, match=r"cohort_size >= [0-9,]+") as caught:
-        calibrate(4.0, DELTA, 500, 1.0, 5000)
-    edge = int(caught.value.needs.split()[2].replace(",", ""))
-    assert calibrate(4.0, DELTA, edge, 1.0, 10 * edge).cohort_size == edge
 
 
 def run_phase(p, centres, curvatures, batches, errors):
