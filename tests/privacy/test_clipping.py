@@ -10,7 +10,6 @@ from hypothesis.extra import numpy as hnp
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import mean_sensitivity
-from quoron_privacy.means import norm_counts_loops
 from quoron_privacy.means.clipping import ClippedSum, clip_rows, clipped_mean
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import sum_bits
@@ -44,11 +43,6 @@ class TestClipRows:
     def test_no_clipped_row_is_longer_than_the_norm_in_exact_arithmetic(self, rows, norm):
         for row in clip_rows(rows, norm):
             assert square(row) <= Fraction(norm) ** 2
-
-    @pytest.mark.parametrize("norm", [0.0, -1.0, float("nan"), float("inf"), 1e200])
-    def test_a_norm_out_of_range_is_refused(self, norm):
-        with pytest.raises(ConfigError, match=r"Expected norm in \(1e-150, 1e150\)"):
-            clip_rows(np.ones((1, 1)), norm)
 
 
 class TestClippedMean:
@@ -122,17 +116,6 @@ class TestClippedResiduals:
             assert sum(Fraction(int(c), unit) ** 2 for c in each.total) <= left**2
             assert 0 <= Fraction(soft, unit) ** 2 <= min(1, (1 - left) * (1 + 3 * left)) * here
 
-    @given(rows=ROWS, who=st.integers(0, 5), data=st.data())
-    @fast
-    def test_rows_are_normalised_so_that_no_radius_enters_the_sensitivity(self, rows, who, data):
-        radius = data.draw(st.floats(-140, 140).map(lambda power: 10.0**power))
-        other = rows.copy()
-        other[who % len(rows)] = data.draw(hnp.arrays(np.float64, rows.shape[1], elements=ANY))
-        centre = data.draw(hnp.arrays(np.float64, rows.shape[1], elements=ANY))
-        one, two = (clipped_residuals(x, centre, np.ones(len(rows), bool), radius, len(rows))[0] for x in (rows, other))
-        moved = [Fraction(float(a)) - Fraction(float(b)) for a, b in zip(one, two, strict=True)]
-        assert sum(x * x for x in moved) <= Fraction(mean_sensitivity(1.0, len(rows))) ** 2
-
     @given(rows=ROWS, norm=NORMS, data=st.data())
     @fast
     def test_the_order_of_rows_changes_no_bit(self, rows, norm, data):
@@ -187,15 +170,3 @@ class TestNormCountSum:
         np.testing.assert_allclose(sums.total, expected.total, rtol=1e-6, atol=1e-12 * 2.0 ** sum_bits(0, 40))
         np.testing.assert_allclose(sums.cells, expected.cells, rtol=1e-9, atol=1e-12 * 2.0 ** sum_bits(0, 40))
         assert (sums.clipped, sums.answered) == (expected.clipped, expected.answered)
-
-    @pytest.mark.parametrize("held", [1, 7, 30, 100_000])
-    def test_a_transform_is_applied_to_few_rows_at_a_time_and_to_any_number_with_the_same_bits(self, monkeypatch, held):
-        draw = np.random.default_rng(8)
-        rows, transform, answered = draw.standard_normal((50, 6)), draw.standard_normal((3, 3)), draw.random(50) < 0.8
-        reduction = NormCountSum(2.0, 50, transform, draw.standard_normal(6))
-        whole = reduction.of(rows, answered)
-        monkeypatch.setattr(norm_counts_loops, "BLOCK", held)
-        sums = reduction.of(rows, answered)
-        assert np.array_equal(sums.total, whole.total)
-        assert np.array_equal(sums.cells, whole.cells)
-        assert (sums.clipped, sums.answered) == (whole.clipped, whole.answered)

@@ -14,7 +14,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence, norm_counts
 from quoron_privacy.means.clipping_loops import soft_share
-from quoron_privacy.means.free_presence import LogLength, MomentMean, moment_logs
+from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.prefix.factorisations import factorise
@@ -215,12 +215,6 @@ class TestLogLength:
         assert exact_square(first, second) <= 1
         assert exact_square(first, (0.0, 0.0)) <= 1
 
-    def test_the_mean_is_that_of_the_logarithms(self):
-        logs = np.array([0.0, -1.0, -2.0, -9.0, np.nan, -np.inf])
-        found = LogLength.for_mu(users=6, mu=1.0).release(logs, np.array([1, 1, 1, 1, 1, 0], bool), 1.0, Still())
-        assert found.mean == pytest.approx(((0 + 1 + 2 + 4) / 4 - 2) / 6, abs=1e-8)
-        assert found.presence == pytest.approx(4 / 6, abs=1e-7)
-
 
 @pytest.mark.parametrize("make", [
     lambda **more: LogLength.for_mu(users=50, **more),
@@ -300,46 +294,3 @@ class TestPrefixNormCounts:
             PrefixNormCounts.for_mu(
                 dimension=1, users=5, mu=0.7, rounds=6, participations=3, separation=2, factorisation="tree"
             )
-
-
-def moment_one_term_at_a_time(factor, transform):
-    """ln ‖Lᵀ Uᵀ U L‖, every sum in the order of its terms."""
-    d, largest = len(transform), max(abs(each) for each in factor)
-    if largest == 0.0:
-        return -np.inf
-    upper = np.zeros((d, d))
-    upper[np.triu_indices(d)] = factor / largest
-    product, moment, square = np.zeros((d, d)), np.zeros((d, d)), 0.0
-    for i in range(d):
-        for j in range(i, d):
-            product[i] += upper[i, j] * transform[j]
-    for i in range(d):
-        moment += np.multiply.outer(product[i], product[i])
-    for r in range(d):
-        square += moment[r, r] ** 2
-        for c in range(r + 1, d):
-            square += 2 * moment[r, c] ** 2
-    return np.log(np.sqrt(square)) + 2 * np.log(largest)
-
-
-@pytest.mark.parametrize("dimension", [1, 3, 4, 7, 8, 9, 20])
-def test_moments_have_the_bits_of_sums_taken_one_term_at_a_time_on_any_number_of_threads(dimension, monkeypatch):
-    draw = np.random.default_rng(dimension)
-    factors = draw.standard_normal((23, dimension * (dimension + 1) // 2)) * np.exp(5 * draw.standard_normal((23, 1)))
-    factors[draw.random(factors.shape) < 0.3] = 0.0
-    factors[3] = 0.0
-    for few in range(5, 10):  # items, and so rows
-        factors[few][np.triu_indices(dimension)[0] >= few - 4] = 0.0
-    transform = draw.standard_normal((dimension, dimension))
-    logs = moment_logs(factors, transform)
-    expected = np.array([moment_one_term_at_a_time(factor, transform) for factor in factors])
-    assert np.allclose(logs, expected, rtol=1e-15, atol=1e-15)  # logarithms are another library's
-    mechanism = MomentMean.for_mu(dimension=dimension, users=23, mu=1.0)
-    answered = np.arange(23) % 5 > 0
-    whole = mechanism.release(factors, answered, transform, 1.0, Still())
-    monkeypatch.setattr("quoron_privacy.means.free_presence_loops.PIECE", 1)
-    monkeypatch.setattr("quoron_privacy.kernels.threads._SMALL", 1)
-    again = mechanism.release(factors, answered, transform, 1.0, Still())
-    assert again.mean.tobytes() == whole.mean.tobytes()
-    assert again.presence == whole.presence
-    assert moment_logs(factors, transform).tobytes() == logs.tobytes()

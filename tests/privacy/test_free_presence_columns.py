@@ -1,7 +1,5 @@
 """Where columns lie and how wide they are: the distances of free-presence#p6, on the grid, and means."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,6 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.free_presence_columns import HERE, ColumnMean, ColumnSum, column_sensitivity
 from quoron_privacy.release import packed, sum_bits
 
-ONE = np.ones(1, bool)
 NUMBERS = st.one_of(st.floats(-3, 3), st.sampled_from([0.0, 1.0, -1.0, 1e-160, 1e160, 1e308, np.inf, np.nan]))
 
 
@@ -53,20 +50,6 @@ def test_any_two_users_are_within_one_and_any_one_of_nobody(both):
     most = column_sensitivity(windows.shape[1], 1)
     assert np.linalg.norm(first - second) <= most
     assert max(np.linalg.norm(first), np.linalg.norm(second)) <= most
-
-
-def test_pairs_of_corners_are_as_far_apart_as_claimed_and_none_is_farther():
-    """Of one column: opposite ends, and an end against the middle with everybody's items at it, are at 1."""
-    whole = np.array([[0.0], [1.0]])
-    ends = [row(factor([[x, 1.0]]), whole, True) for x in (-1.0, 0.0, 1.0)]
-    for one, other in pairwise(ends):
-        assert np.linalg.norm(one - other) == pytest.approx(1, rel=1e-12)
-    assert np.linalg.norm(ends[0] - ends[2]) == pytest.approx(1, rel=1e-12)
-    assert np.linalg.norm(ends[0]) == pytest.approx(1, abs=1e-6)  # and from nobody
-    grid = np.linspace(0, 1, 101)
-    near, far = np.meshgrid(grid, grid)
-    apart = (near + far) ** 2 + 1.5 * (near - far) ** 2 + 1.5 * (near**2 - far**2) ** 2
-    assert apart.max() <= 4 + 1e-12
 
 
 def test_means_are_those_of_the_slow_obvious_way():

@@ -63,3 +63,18 @@ def test_a_kept_user_never_lies_farther_from_the_survivors_than_the_bound(seed):
     best, applied = climb(lambda p: one_kept_ratios(p[1:], p[0], survivors), start, rng, 1500)
     assert applied > 100
     assert 0.5 < best <= 1.0
+
+
+@pytest.mark.parametrize("apart", [1e-3, 0.3, 2.0])
+def test_the_bound_for_two_kept_places_is_attained(apart):
+    others = np.array([[0.0]] * 20 + [[apart]] * 20)
+    ratio = both_kept_ratio(others, np.array([0.0]), np.array([apart]))
+    assert 1 - 1e-5 < ratio <= 1.0
+
+
+@pytest.mark.parametrize("apart", [1e-3, 0.3])
+def test_the_bound_on_the_distance_to_a_survivor_is_attained(apart):
+    # Own at one end, one survivor at the other, everybody else in between or at either end.
+    others = np.array([[apart]] * 20 + [[0.0]] * 19)
+    survivors = np.arange(39) < 20
+    assert 1 - 1e-4 < one_kept_ratios(others, np.array([0.0]), survivors) <= 1.0

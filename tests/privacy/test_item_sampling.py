@@ -12,10 +12,6 @@ from quoron_privacy.accounts.composition import SAFETY
 from quoron_privacy.accounts.gdp import epsilon_for
 from quoron_privacy.errors import ConfigError
 
-# (q, T): z for m = 50 at epsilon 1, delta 1e-6, zero-out, computed apart; a share of delta is kept for arithmetic
-EXACT = 1e-6 / SAFETY
-TABLE = {(0.01, 100): 21.338, (0.01, 1000): 66.867, (0.1, 64): 169.221}
-
 
 @pytest.mark.parametrize(("rate", "items", "rounds", "z"), [(0.1, 4, 5, 1.5), (0.02, 30, 20, 3.0), (0.9, 3, 2, 2.0)])
 def test_the_account_is_that_of_an_accountant_of_others(rate, items, rounds, z):

@@ -44,19 +44,6 @@ def error(values, seeds=12, **keywords):
     return math.sqrt(np.mean(off))
 
 
-def oracle(tables, mu=MU):
-    """Error of one clipped mean with all of μ around zero, the point that users are drawn about, by the best radius."""
-    users, dimension = tables[0].shape
-    lengths = [np.linalg.norm(table, axis=1) for table in tables]
-
-    def square(radius):
-        means = [(x * np.minimum(1.0, radius / r)[:, None]).mean(axis=0) for x, r in zip(tables, lengths, strict=True)]
-        off = [np.sum((mean - table.mean(axis=0)) ** 2) for mean, table in zip(means, tables, strict=True)]
-        return dimension * (2 * radius / users / mu) ** 2 + np.mean(off)
-
-    return math.sqrt(min(square(radius) for radius in np.quantile(lengths[0], np.linspace(0.02, 1.0, 50))))
-
-
 @pytest.mark.parametrize("module", [learnt_mean, learnt_radii, learnt_interval], ids=lambda each: each.__name__)
 def test_the_examples_run(module):
     assert doctest.testmod(module, extraglobs={"np": np}).failed == 0
@@ -131,13 +118,6 @@ def test_parts_of_bins_ascend_where_bins_are_no_wider_than_a_rounding(low, width
     assert len(parts) == learnt_radii.MOST_PARTS + 1
 
 
-def test_what_a_radius_clips_of_a_bin_is_what_it_clips_of_users_spread_over_it():
-    lows, highs = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0, 5.0])
-    for over in (0.3, 1.5, 2.0, 4.0, 6.0):
-        slow = [np.maximum(np.linspace(a, b, 4001) - over, 0).mean() for a, b in zip(lows, highs, strict=True)]
-        assert learnt_radii._excess(lows, highs, np.array([[over]]))[0] == pytest.approx(slow, abs=1e-3)
-
-
 SHELLS = learnt_radii.shells_of(4.0, 1e4, 3)
 CENTRE, EDGES = np.array([0.3, -0.1, 0.0]), learnt_radii.edges_of(1.5, 100.0)
 WAYS = {
@@ -198,32 +178,6 @@ class TestRows:
 
     def test_lengths_that_count_for_more_than_a_root_of_two_would_be_farther_apart(self):
         assert self.farthest(*WAYS["the middle"], root=Fraction(2)) > 4
-
-    def test_replacing_a_user_moves_one_pair(self):
-        values = np.random.default_rng(2).normal(size=(9, 2))
-        order = SeededNoise(1).stream("public").permutation(9)
-
-        def shares(rows, here):
-            told = learnt_mean._Told(rows, here, SeededNoise(3).stream("mean"))
-            return told.pairs(8.0, 4.0, SeededNoise(1).stream("public")), told.noises[0][0]
-
-        for user in range(9):
-            other, away = values.copy(), np.arange(9) != user
-            other[user] = 1e-9 if user % 2 else 4.0
-            (before, noise), (after, _), (absent, _) = (
-                shares(*each) for each in ((values, away | True), (other, away | True), (values, away))
-            )
-            for moved in (after - before, absent - before):
-                assert np.linalg.norm(moved) <= noise.sensitivity + 1e-6 * noise.scale
-            assert user != order[-1] or np.array_equal(after, before)
-
-
-@every
-def test_no_shape_of_users_and_no_user_can_raise(shape):
-    values = SHAPES[shape](np.random.default_rng(4), 2000, 3)
-    values[:4] = np.array([np.nan, np.inf, 1e300, -1e300])[:, None]
-    assert np.isfinite(found(values).value).all()
-    assert np.isfinite(found(values, answered=np.zeros(2000, bool)).value).all()
 
 
 def test_no_clipped_mean_is_below_what_nobody_can_be_below_on_users_with_and_without_a_far_group():

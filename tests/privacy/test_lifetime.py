@@ -116,34 +116,6 @@ def admitted(limit, runs):
     return held
 
 
-@quick
-@given(
-    runs=st.lists(gaussian_or_plain, min_size=1, max_size=12),
-    share=st.sampled_from([0.0, 0.3, 1.0]),
-)
-def test_whatever_is_asked_for_what_is_admitted_stays_within_the_limit(runs, share):
-    limit = Limit("everyone", 2.0, 1e-4, share)
-    held = admitted(limit, [promised(*each) for each in runs])
-    assert limit.has_room(held[:-1], held[-1]) if held else True
-    # the two accounts, filled greedily, by hand
-    squares, variation, plain = 0.0, 0.0, []
-    for each in held:
-        fits = each.mu is not None and math.sqrt(squares + each.mu**2) <= limit.mu * (1 + 1e-12)
-        if fits and variation + each.variation <= limit.variation * (1 + 1e-12):
-            squares, variation = squares + each.mu**2, variation + each.variation
-        else:
-            plain.append(each)
-    epsilon, delta = (sum(getattr(each, name) for each in plain) for name in ("epsilon", "delta"))
-    assert epsilon <= (1 - share) * 2.0 * (1 + 1e-12)
-    assert delta <= (1 - share) * 1e-4 * (1 + 1e-12)
-    # lifetime#lt2: what the worst of both accounts together come to, at the limit's ε
-    worst = inexact_delta(math.sqrt(squares), variation, share * 2.0) if squares else 0.0
-    assert delta + worst <= 1e-4 * (1 + 1e-9)
-    whole = [charge(epsilon, delta)] if plain else []
-    whole += [charge(1.0, 0.0, math.sqrt(squares), variation=variation)] if squares else []
-    assert reference_delta(whole, 2.0) <= 1e-4 * (1 + 1e-9)
-
-
 def room_by_hand(limit, charges):
     """Whether charges fit a limit: account by account, as lifetime#lt2 says it, run by run and to the end."""
     plain = 1 - Fraction(repr(limit.gaussian_share))

@@ -5,12 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.local import count_bits, crude_mean, mean_of_reports
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
-SOURCE = SeededRandomness(12)
 
 
 class TestCounting:

@@ -118,23 +118,6 @@ def released(noise, factors, answered, stream):
 
 
 class TestSecondMomentNoise:
-    @given(
-        dimension=st.integers(1, 200),
-        norm=NORMS,
-        divisor=st.integers(1, 10**6),
-        mu=st.floats(0.01, 5),
-        adjacency=st.sampled_from(["replace-one", "zero-out"]),
-    )
-    @fast
-    def test_noise_for_a_mu_spends_all_of_it_and_no_more(self, dimension, norm, divisor, mu, adjacency):
-        noise = SecondMomentNoise.for_mu(
-            dimension=dimension, feature_norm=norm, divisor=divisor, mu=mu, adjacency=adjacency
-        )
-        assert mu * (1 - 1e-8) <= noise.effective_mu <= mu * (1 + 1e-12)
-        moved = sqrt(2) if adjacency == "replace-one" else 1.0
-        assert noise.sensitivity == pytest.approx(moved * norm**2 / divisor, rel=1e-5)
-        assert noise.sensitivity >= moved * norm**2 / divisor
-
     def test_halving_the_noise_under_zero_out_is_not_private(self):
         mu = gdp.mu_for(1.0, 1e-6)
         replaced = SecondMomentNoise.for_mu(dimension=5, feature_norm=1.0, divisor=100, mu=mu)

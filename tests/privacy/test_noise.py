@@ -290,15 +290,6 @@ class TestLaplaceSteps:
             if word >= 0:
                 assert abs(int(scripted(*at).laplace_steps(25.0, 1)[0]) + sign) == one << digit
 
-    def test_many_samples_are_those_of_one_call_in_any_shape(self):
-        many = SOURCES[0].stream("cut").laplace_steps(3.0, (100, 90))
-        assert many.shape == (100, 90)  # more than two blocks
-        again, words = SOURCES[0].stream("cut"), len(laplace_digits(3.0)[1])
-        pieces = [again.laplace_steps(3.0, size) for size in (1, 8_000, 999)]
-        assert np.array_equal(many.ravel(), np.concatenate(pieces))
-        assert words == 9
-        assert SOURCES[0].stream().laplace_steps(3.0, 0).shape == (0,)
-
     @pytest.mark.parametrize("word", [0, 1, 2**64 - 1, 2**64 - 2])
     def test_extreme_words_and_scales_stay_in_range(self, word):
         for scale, most in ((2.0**50, 2**57), (1e-300, 0)):

@@ -259,17 +259,6 @@ def gaussian(epsilon: float, rounds: int, often: int, size: int, *, free: float 
     )
 
 
-@pytest.mark.parametrize(("epsilon", "sizes"), [(0.05, (146, 158, 1574)), (0.2, (76, 82, 606))], ids=str)
-def test_the_page_prints_the_smallest_cohorts_of_counts_with_gaussian_noise(
-    epsilon: float, sizes: tuple[int, ...]
-) -> None:
-    """The second table of docs/privacy/quorum-numbers.md."""
-    for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
-        gaussian(epsilon, rounds, often, size)
-        with pytest.raises(Infeasible):
-            gaussian(epsilon, rounds, often, size - 1)
-
-
 @pytest.mark.parametrize(("epsilon", "sizes"), [(0.1, (436, 472, 4706)), (1.0, (52, 56, 548)), (4.0, (16, 16, 156))])
 def test_the_page_prints_the_smallest_cohorts_that_are_counted_for_nothing(
     epsilon: float, sizes: tuple[int, ...]

@@ -9,26 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.prefix.factorisations import factorise
-from quoron_privacy.prefix.returning import loudness, together
+from quoron_privacy.prefix.returning import loudness
 
-OTHERS = [(200, 2, 100), (1000, 2, 500), (400, 20, 20), (100, 50, 2), (9, 3, 3), (1500, 75, 20)]
 fast = settings(derandomize=True, deadline=None, max_examples=60)
-
-
-def error(column: np.ndarray, inverse: np.ndarray, participations: int, separation: int) -> float:
-    """Root mean square noise of a prefix sum per unit of Δ/μ, from the first columns of C and of C⁻¹."""
-    moved = together(column, participations, separation)
-    return float(np.sqrt(np.sum(moved**2) * np.mean(np.cumsum(np.cumsum(inverse) ** 2))))
-
-
-def cut(column: np.ndarray, width: int) -> np.ndarray:
-    return np.where(np.arange(len(column)) < width, column, 0.0)
-
-
-def widths(rounds: int, separation: int) -> list[int]:
-    """Bands to try: a hundred of all sizes, and multiples of the separation, where the optimum is a kink."""
-    kinks = separation * np.arange(1, 5)
-    return sorted({int(p) for p in (*np.geomspace(1, rounds, 100), *kinks) if p <= rounds})
 
 
 @given(

@@ -158,10 +158,6 @@ def forgotten() -> Iterator[None]:
     forget()
 
 
-def test_two_rounds_are_what_all_pairs_of_cells_say() -> None:
-    assert brute_force_agrees()
-
-
 def test_everything_known_by_other_means_is_found() -> None:
     assert agrees()
 

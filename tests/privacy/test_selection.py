@@ -74,6 +74,17 @@ class TestThePriceIsNeverBelowTheTruth:
             assert hockey(*laws, epsilon) <= bound * (1 + 1e-9) + 1e-14
             assert hockey(*reversed(laws), epsilon) <= bound * (1 + 1e-9) + 1e-14
 
+    def test_and_close_to_it_where_the_worst_outcomes_stand_worst(self) -> None:
+        # Odds of e^±1. The best outcome is likelier in one world, and the second best in the other.
+        trials = Trials.negative_binomial(200.0, shape=1.0, most=4000)
+        one, other = np.array([0.0, 1e-4 * math.e, 0.05]), np.array([0.0, 1e-4, 0.05 * math.e])
+        one[0], other[0] = 1 - one[1:].sum(), 1 - other[1:].sum()
+        laws = selected(one, trials), selected(other, trials)
+        seen = float(np.log(laws[0] / laws[1])[1])
+        assert seen > 2.7  # of a run of ε = 1
+        assert priced(trials, one, other, seen * 0.98) > 0
+        assert priced(trials, one, other, 3.0) < 1e-9  # (2 + η) ε: Papernot & Steinke (2022)
+
     def test_of_gaussian_scores_by_integration(self) -> None:
         # A score N(0, 1) or N(μ, 1) and nothing else: the best of K is (f(Φ)), whose loss has a closed form.
         mu, trials, epsilon = 0.3, usual(), 0.9

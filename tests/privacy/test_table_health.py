@@ -110,16 +110,6 @@ def test_what_is_calibrated_is_verified_at_any_size(users, columns, labels, shar
         health.verify(epsilon, delta, users=users, adjacency="zero-out", own=own)
 
 
-@pytest.mark.parametrize("share", [0.005, 0.05, 0.5])
-def test_a_look_and_the_rest_are_the_whole_promise_and_nearly_no_less(share):
-    health, own, _ = paid(share)
-    verify(health, own)
-    both = gdp.compose(own[0], health.effective_mu)
-    assert 0.999 * WHOLE["delta"] <= gdp.delta_for(both, WHOLE["epsilon"]) <= WHOLE["delta"]
-    assert health.effective_mu**2 / both**2 == pytest.approx(share, rel=1e-5)
-    assert gdp.mu_for(health.rest_epsilon, health.rest_delta) == pytest.approx(math.sqrt(1 - share) * both, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     "broken",
     [

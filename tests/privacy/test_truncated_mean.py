@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.truncated_mean import TruncatedMean, calibrate
 from quoron_privacy.noise.sources import SeededNoise
 
@@ -71,11 +70,3 @@ def test_hostile_rows_cannot_raise(crude, bad):
 def test_an_epsilon_below_the_grid_is_refused():
     with pytest.raises(Infeasible, match="below the resolution"):
         calibrate("none", **{**KNOWN, "mu": 1e-9})
-
-
-def test_the_range_radius_is_the_proposition_with_its_constants():
-    mean = calibrate("range", **{**KNOWN, "spread": 1e-3}, failure=1e-3)
-    tail = np.sqrt(2 * np.log(4 * 16 * 20_000 / 1e-3))
-    assert isinstance(mean.crude, PrivateRange)
-    assert mean.crude.width <= 2 * 0.25 * 1e-3 * tail / 4
-    assert mean.radius == pytest.approx(1e-3 * (1 + 1.25 * tail), rel=1e-3)

@@ -62,11 +62,6 @@ def drawn(data, users, length):
     return np.array(data.draw(st.lists(row, min_size=users, max_size=users)), np.float64)
 
 
-def square(row, made):
-    """Of a row in units: Σ (z/U)², of blocks that are one row together."""
-    return sum(sum_of_squares(row[at]) / block.unit**2 for block, at in made.parts())
-
-
 def moved(one, other, made):
     """How far apart two rows are in units of the last block, as a bound in steps is checked."""
     wide = made.blocks[-1].unit

@@ -14,16 +14,6 @@ from quoron_privacy.robust.above_threshold import (
 from quoron_privacy.robust.outlier_mean import weighted_mean
 
 DELTA = 1e-6
-# (ε, n, T), everybody in every batch: n·σ·μ(ε, δ)/(τ·√T) from an independent implementation
-TABLE = {
-    (0.5, 10_000, 50): 11.0,
-    (0.5, 100_000, 200): 3.8,
-    (1.0, 10_000, 200): 7.8,
-    (2.0, 1000, 10): 25.0,
-    (4.0, 1000, 50): 13.2,
-    (8.0, 1000, 10): 8.5,
-    (8.0, 100_000, 200): 2.4,
-}
 
 
 def series(plan: Series, scores: np.ndarray, xi: np.ndarray) -> np.ndarray:

@@ -106,18 +106,10 @@ def test_the_certified_delta_is_the_sum_over_both_outcomes_of_randomised_respons
     [
         ({"noise_multiplier": PARAMETERS.noise_multiplier * 0.98}, "a certified delta"),
         ({"test_scale": PARAMETERS.test_scale / 2}, "a certified delta|a test of at most"),
-        ({"threshold": PARAMETERS.threshold - 1.0}, "a certified delta"),
         ({"core": 0.4}, "B - k < core"),
-        ({"core": PARAMETERS.core - 0.01}, "a certified delta"),
-        ({"clip": 1e9, "room": 1e9}, "a certified delta|a test of at most"),
-        ({"eta_beta": 0.5}, "a certified delta|a test of at most"),
         ({"eta_beta": 2.5}, "step"),
-        ({"trim": 100}, "B - k < core"),
         ({"trim": 0}, "1 <= k"),
-        ({"score_error": 1.0}, "a certified delta|a test of at most"),
-        ({"score_error": -1.0}, "kerr"),
         ({"noise_multiplier": float("nan")}, "finite"),
-        ({"cohort_size": 100}, "1 <= k < B/2"),
     ],
 )
 def test_a_phase_that_the_theorem_does_not_cover_is_refused_with_the_condition(changes, message) -> None:

@@ -19,8 +19,6 @@ from quoron_privacy.robust.laplace_test import (
 from quoron_privacy.robust.outlier_mean import score_step
 
 DELTA = 1e-6
-# ε: C_min; σ/τ of random inclusion at C = 1000, from an independent implementation
-TABLE = {0.5: (186, 0.184), 1.0: (98, 0.0643), 2.0: (54, 0.0263), 4.0: (32, 0.0121), 8.0: (20, 0.0060)}
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])

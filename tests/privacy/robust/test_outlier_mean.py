@@ -55,22 +55,6 @@ def neighbours(rng: np.random.Generator, size: int, dimension: int) -> tuple[np.
     return points, other
 
 
-@pytest.mark.parametrize("mean", MEANS, ids=lambda m: f"C{m.cohort_size}k{m.core}kappa{m.kappa}")
-def test_replacing_one_user_moves_the_weighted_mean_by_no_more_than_the_sensitivity(mean):
-    rng = np.random.default_rng(3)
-    worst, met = 0.0, 0
-    for trial in range(2000):
-        first, second = neighbours(rng, mean.cohort_size, 1 + trial % 2)
-        if min(score_of(first), score_of(second)) < mean.cohort_size * mean.core:
-            continue
-        met += 1
-        one, two = weights_of(first, mean), weights_of(second, mean)
-        worst = max(worst, float(np.linalg.norm(one @ first / one.sum() - two @ second / two.sum())))
-    assert met > 100
-    assert worst <= mean.sensitivity
-    assert worst > 0.1 * mean.sensitivity  # the search does come near
-
-
 @pytest.mark.parametrize(("size", "core"), [(1000, 950), (1000, 600), (301, 280), (84, 60), (10, 8)])
 @pytest.mark.parametrize("kappa", [1, 2])
 def test_every_shift_passes_the_exact_verification_and_a_smaller_one_does_not(size, core, kappa):

@@ -84,14 +84,6 @@ def test_where_too_few_agree_nothing_is_released(rows):
     assert mean.release(rows, EVERYBODY, SeededNoise(3)) is None
 
 
-def test_the_value_is_right_however_far_from_zero_the_users_are():
-    """Neither the reach of the counts nor the largest released number cuts it."""
-    mean = made(bound=1e6, spread=1e-3)
-    rows = 1e6 / np.sqrt(D) - 1e-3 * np.random.default_rng(1).uniform(size=(N, D))
-    value = mean.release(rows, EVERYBODY, SeededNoise(3))
-    assert np.abs(value - rows.mean(axis=0)).max() < 7 * mean.noise.scale < 10
-
-
 def test_what_no_number_of_users_allows_and_what_is_no_share_are_refused():
     with pytest.raises(Infeasible, match="smaller share"):
         made(outliers=0.4)

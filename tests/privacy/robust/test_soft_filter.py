@@ -3,11 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import soft_filter
 from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters, calibrate, smallest_cohort, verify
 
@@ -67,26 +65,6 @@ def test_verify_is_never_below_an_independent_evaluation_of_the_theorem(epsilon,
         assert reference_delta(changed, epsilon) * (1 - 1e-7) <= certified <= 1.02 * reference_delta(changed, epsilon)
 
 
-@given(
-    epsilon=st.sampled_from([0.5, 1.0, 4.0]),
-    stretch=st.floats(1.05, 20),
-    eta_beta=st.sampled_from([0.0, 0.3, 2.0]),
-    rounds=st.integers(1, 100),
-    error=st.floats(0, 0.1),
-    slack=st.sampled_from([0.0, 1e-11]),
-)
-@settings(derandomize=True, deadline=None, max_examples=30)
-def test_whatever_calibrate_returns_passes_verify(epsilon, stretch, eta_beta, rounds, error, slack):
-    cohort = int(stretch * smallest_cohort(epsilon, DELTA, eta_beta))
-    try:
-        p = calibrate(epsilon, DELTA, cohort, eta_beta, rounds * cohort, score_error=error, delta_slack=slack)
-    except Infeasible:
-        assert stretch < 2  # errors of the scores and long phases move the edge a little
-        return
-    assert 0.9 * DELTA < verify(p, epsilon, DELTA, delta_slack=slack) <= DELTA
-    assert 0 < p.test_threshold < p.softness_limit
-
-
 @pytest.fixture(scope="module")
 def good():
     return calibrate(4.0, DELTA, 3000, 1.0, 30_000)
@@ -97,14 +75,9 @@ def good():
     [
         (lambda p: {"noise_multiplier": p.noise_multiplier / 4}, "certified delta"),
         (lambda p: {"test_noise": p.test_noise / 4}, "certified delta"),
-        (lambda p: {"test_failure": 2 * DELTA}, "certified delta"),
         (lambda p: {"steepness": 4 * p.steepness}, "fixed point|positive|certified"),
         (lambda p: {"floor": 0.501}, "positive 2·f1"),
-        (lambda p: {"floor": 0.5}, "f1"),
-        (lambda p: {"softness_limit": p.cohort_size / 2}, "Vmax < B/2"),
         (lambda p: {"eta_beta": 2.1}, "step·smoothness <= 2"),
-        (lambda p: {"score_error": 5.0}, "fixed point|positive|certified"),
-        (lambda p: {"noise_multiplier": math.inf}, "finite"),
     ],
 )
 def test_parameters_that_break_a_hypothesis_are_refused_by_its_name(good, change, condition):
