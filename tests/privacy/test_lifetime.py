@@ -215,12 +215,6 @@ def test_the_samplers_are_paid_for_in_what_is_reported():
     assert compose(far, 1e-5).epsilon == 20.0
 
 
-@pytest.mark.parametrize(("mu", "variation"), [(None, 1e-12), (0.1, -1e-12), (0.1, 1.0), (0.1, math.nan)])
-def test_a_total_variation_that_is_none_is_refused(mu, variation):
-    with pytest.raises(ConfigError, match="variation"):
-        charge(0.5, 1e-6, mu, variation=variation)
-
-
 def test_charges_beyond_a_limit_that_was_set_later_leave_no_room():
     assert not Limit("everyone", 0.5, 1e-4).has_room([charge(1.0)], charge(0.01))
 
@@ -336,11 +330,3 @@ def test_why_the_accounts_are_fixed_beforehand():
 
     truth = float(np.maximum(excess(large, 0.0), excess(1e-12, delta - delta_for(mu, limit))).sum() * step)
     assert truth > 1.86 * delta
-
-
-@pytest.mark.parametrize(
-    "numbers", [(0.0, 1e-5, 0.0), (1.0, 0.0, 0.0), (1.0, 1.0, 0.0), (1.0, 1e-5, 1.1), (1.0, 1e-5, -1)]
-)
-def test_what_is_no_limit_is_refused(numbers):
-    with pytest.raises(ConfigError, match="Expected"):
-        Limit("everyone", *numbers)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.selection import verified
 from quoron_privacy.selection.price import Profile, Selection, at, calibrate, sticks
@@ -205,17 +205,3 @@ class TestTheNumberOfTrials:
     def test_has_the_mean_that_was_asked_for(self) -> None:
         assert usual().mean == pytest.approx(40.0, rel=1e-9)
         assert sum(usual().weights) == 1 << 60
-
-    @pytest.mark.parametrize(
-        ("make", "said"),
-        [
-            (lambda: Trials.negative_binomial(1.0), "mean number of trials"),
-            (lambda: Trials.negative_binomial(4.0, shape=-1.0), "shape"),
-            (lambda: Trials.negative_binomial(1e6), "at most 10000 trials"),
-            (lambda: Trials((1, 2), "no law"), "add up to one"),
-            (lambda: Selection(Trials.fixed(1), ()), "one pair or more"),
-        ],
-    )
-    def test_what_is_none_is_refused(self, make: object, said: str) -> None:
-        with pytest.raises(ConfigError, match=said):
-            make()  # type: ignore[operator]

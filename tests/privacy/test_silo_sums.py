@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
@@ -175,8 +174,3 @@ def in_the_hull(short, within, soft, total):
                 value = c * abs(total) / 30 + p * short / 30 + q * told
                 assert value <= np.max(c * a + p * (1 - a) + q * by_row) + 2e-3
     return True
-
-
-def test_a_reduction_that_nobody_has_bounded_is_refused_by_name():
-    with pytest.raises(ConfigError, match="got object"):
-        longest(object())

@@ -1,17 +1,36 @@
 import math
 from dataclasses import replace
+from fractions import Fraction
+from math import exp
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.robust import lottery
 from quoron_privacy.robust.above_threshold import (
+    AboveThreshold,
     Series,
     calibrate,
     verify_above_threshold,
 )
-from quoron_privacy.robust.outlier_mean import weighted_mean
+from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_privacy.robust.laplace_test import (
+    LaplaceTest,
+    certified_epsilon,
+    smallest_cohort,
+    verify_laplace_test,
+)
+from quoron_privacy.robust.laplace_test import (
+    calibrate as calibrate_test,
+)
+from quoron_privacy.robust.outlier_mean import in_score_units, score_scale, score_step, weighted_mean
 
 DELTA = 1e-6
 
@@ -77,6 +96,189 @@ def test_broken_plans_do_not_verify():
         verify_above_threshold(replace(plan, score_margin=-1.0), 1.0, DELTA)
 
 
-def test_too_small_a_batch_is_refused_with_the_size_that_would_do():
-    with pytest.raises(Infeasible, match="cohort_size >= "):
-        calibrate(1.0, DELTA, 100, releases=50)
+class Steps:
+    """A stream with one noise."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def laplace_steps(self, scale, shape):
+        assert shape == 1
+        return np.array([self.noise])
+
+
+def tail(x, scale):
+    """P(Laplace(scale) >= x)."""
+    return 0.5 * exp(-x / scale) if x > 0 else 1 - 0.5 * exp(x / scale)
+
+
+def cells(scale, span):
+    """P(⌊L⌋ = k) for k from -span to span - 1."""
+    return {k: tail(k, scale) - tail(k + 1, scale) for k in range(-span, span)}
+
+
+class TestLaplaceTest:
+    def test_one_user_changes_the_chance_of_either_answer_by_the_claimed_factor(self):
+        test = LaplaceTest(cohort_size=20, core=14, threshold=15.0, scale=3.0)
+        claimed = exp(2 * 19 / 20 / 3.0) * (1 + 1e-12)
+        limit, scale = in_score_units(15.0, 20), score_scale(3.0, 20)
+        for score in range(20, 401):
+            for other in range(max(20, score - 38), min(400, score + 38) + 1):
+                p, q = tail(limit - score, scale), tail(limit - other, scale)
+                assert p <= claimed * q
+                assert 1 - p <= claimed * (1 - q)
+        assert test.decide(400, Steps(-100))
+        assert not test.decide(400, Steps(-101))
+
+    def test_threshold_and_scale_are_rounded_up(self):
+        for average, size in ((0.1, 10), (1 / 3, 3), (700.0, 1000), (5.1, 7)):
+            exact = Fraction(average) * size
+            assert exact <= in_score_units(average, size) < exact + 1
+            assert Fraction(score_scale(average, size)) > exact
+
+
+class TestAboveThreshold:
+    def test_the_first_failure_halts_for_good(self):
+        test = AboveThreshold(cohort_size=10, threshold=6.0, threshold_scale=1.0, score_scale=2.0)
+        assert test.decide(70, 65, Steps(-5)) == 65
+        assert test.decide(70, 65, Steps(-6)) is None
+        assert test.decide(10**6, None, Steps(10**6)) is None
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_every_transcript_of_a_small_series_obeys_the_claimed_ratio(self, seed):
+        # subsampled-lottery#o6 without releases: e^{ds/b_ξ + 2 ds/b_v} on transcripts, for all scores of neighbours.
+        rng = np.random.default_rng(seed)
+        size, b_threshold, b_score = 5, 4.0, 6.0
+        test = AboveThreshold(size, 3.5, b_threshold, b_score)
+        step = 2 * (size - 1)
+        scores = rng.integers(size, size * size + 1, size=4)
+        others = np.clip(scores + rng.integers(-step, step + 1, size=4), size, size * size)
+        wide, narrow = score_scale(test.score_scale, size), score_scale(test.threshold_scale, size)
+        base = in_score_units(test.threshold, size) + 1
+
+        def transcripts(values):
+            """Chance of halting at each step, and of never halting."""
+            found = np.zeros(5)
+            for k, chance in cells(narrow, 900).items():
+                for t, value in enumerate(values):
+                    passing = tail(base + k - value, wide)
+                    found[t] += chance * (1 - passing)
+                    chance *= passing
+                found[4] += chance
+            return found
+
+        claimed = exp(step / size / b_threshold + 2 * step / size / b_score)
+        p, q = transcripts(scores), transcripts(others)
+        assert p.sum() == pytest.approx(1, abs=1e-9)
+        assert (p <= claimed * q * (1 + 1e-9)).all()
+        assert (q <= claimed * p * (1 + 1e-9)).all()
+
+    def test_a_fresh_threshold_each_step_would_break_the_ratio(self):
+        # The broken twin, the printed line inside its loop: 30 steps multiply their ratios, one threshold would not.
+        size, b_threshold, b_score = 5, 4.0, 6.0
+        step, base, wide = 2 * (size - 1), 18, score_scale(b_score, size)
+        law = cells(score_scale(b_threshold, size), 900)
+        high, low = (sum(p * tail(base + k - score, wide) for k, p in law.items()) for score in (20, 20 - step))
+        assert (high / low) ** 30 > 10 * exp(step / size / b_threshold + 2 * step / size / b_score)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_the_lottery_needs_less_noise(epsilon):
+    plan = calibrate_test(epsilon, DELTA, 500)
+    assert 0.99 * DELTA <= verify_laplace_test(plan, epsilon, DELTA) <= DELTA
+    assert plan.test.at_concentration >= 0.999 - 1e-9
+    assert lottery.calibrate(epsilon, DELTA, 500).noise_multiplier < 0.8 * plan.noise_multiplier
+
+
+@given(size=st.integers(40, 200), epsilon=st.floats(1.0, 6.0), seed=st.integers(0, 2**32 - 1))
+@settings(derandomize=True, deadline=None, max_examples=20)
+def test_no_pair_of_neighbouring_scores_exceeds_delta(size, epsilon, seed):
+    if size < smallest_cohort(epsilon, 1e-3) + 4:
+        return
+    plan, rng = calibrate_test(epsilon, 1e-3, size), np.random.default_rng(seed)
+    mu, test = plan.mean.sensitivity / plan.noise_multiplier, plan.test
+    for score in rng.integers(size, size**2 + 1, 60):
+        other = int(np.clip(score + rng.integers(-score_step(size), score_step(size) + 1), size, size**2))
+        p, q = test.chance(int(score)), test.chance(other)
+        shift = mu if min(score, other) >= size * test.core else 300.0
+        silent = max((1 - p) - math.exp(epsilon) * (1 - q), 0.0)
+        assert silent + p * delta_for(shift, epsilon - math.log(p / q)) <= 1e-3
+
+
+@pytest.mark.parametrize("kind", ["weighted", "random"])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_the_epsilon_of_a_plan_is_the_least_that_is_certified(epsilon, kind):
+    plan = calibrate_test(epsilon, DELTA, 500, kind=kind)
+    found = certified_epsilon(plan, DELTA, 0.0)
+    assert 0.995 * epsilon < found <= epsilon * (1 + 1e-6)
+    verify_laplace_test(plan, found, DELTA)
+    with pytest.raises(VerificationError):
+        verify_laplace_test(plan, 0.99 * found, DELTA)
+    assert certified_epsilon(replace(plan, noise_multiplier=plan.noise_multiplier / 2), DELTA, 0.0) > found
+    assert certified_epsilon(plan, DELTA, DELTA / 10) > found  # of δ that samplers take
+
+
+def test_a_threshold_that_lets_the_core_through_has_no_epsilon():
+    plan = calibrate_test(1.0, DELTA, 500)
+    low = replace(plan, test=replace(plan.test, threshold=plan.test.core + 3.0))
+    assert certified_epsilon(low, DELTA, 0.0) == math.inf
+    assert certified_epsilon(plan, DELTA, DELTA) == math.inf
+
+
+def test_broken_plans_of_one_test_do_not_verify():
+    plan = calibrate_test(1.0, DELTA, 500)
+    for broken in (
+        replace(plan, noise_multiplier=plan.noise_multiplier / 16),
+        replace(plan, noise_multiplier=plan.noise_multiplier * 0.99),
+        replace(plan, test=replace(plan.test, threshold=plan.test.threshold - 1.0)),
+        replace(plan, test=replace(plan.test, scale=plan.test.scale * 0.9)),
+    ):
+        with pytest.raises(VerificationError, match="certified delta"):
+            verify_laplace_test(broken, 1.0, DELTA)
+    for test in (
+        LaplaceTest(500, plan.test.core, 1.0, plan.test.threshold),
+        LaplaceTest(500, plan.test.core - 1, plan.test.scale, plan.test.threshold),
+    ):
+        with pytest.raises(VerificationError, match="scale >= "):
+            verify_laplace_test(replace(plan, test=test), 1.0, DELTA)
+    with pytest.raises(VerificationError, match="threshold >= core"):
+        verify_laplace_test(replace(plan, test=replace(plan.test, threshold=plan.test.core)), 1.0, DELTA)
+
+
+SOURCE = SeededNoise(4)
+fast = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+@given(scale=st.floats(1e-3, 1e6), threshold=st.floats(-1e6, 1e6), moved=st.floats(0, 3), score=st.floats(-10, 10))
+@fast
+def test_moving_a_score_changes_either_probability_by_no_more_than_epsilon(scale, threshold, moved, score):
+    test = LaplaceThreshold(scale, threshold * scale / 1e6)
+    # the decision is that of an exact Laplace variable at whole steps: read both grid points off noise-free decisions
+    a, b = (score * scale, (score + moved) * scale)
+    steps = [np.rint(x / test.grid) * test.grid for x in (a, b)]
+    epsilon = test.epsilon(moved * scale)
+    for law in (stats.laplace.logsf, stats.laplace.logcdf):
+        logs = [law((test.effective_threshold - step) / test.scale) for step in steps]
+        assert abs(logs[0] - logs[1]) <= epsilon * (1 + 1e-9)
+
+
+def test_a_decision_is_strict_on_the_grid():
+    # words for noise of exactly zero steps (u = 1, sign clear): score = threshold is no hit, one step above is
+    test = LaplaceThreshold(scale=2.0**20, threshold=7.0)
+    zero = RandomStream(lambda size: np.full(size, 2**64 - 2, np.uint64))
+    assert test.decide(np.array([6.0, 7.0, 8.0]), zero).tolist() == [False, False, True]
+
+
+def test_every_score_has_a_decision():
+    test = LaplaceThreshold(scale=2.0, threshold=1.0)
+    scores = np.array([np.nan, -np.inf, -1e300, np.inf, 1e300])
+    assert test.decide(scores, SOURCE.stream("hostile")).tolist() == [False, False, False, True, True]
+    assert test.decide(np.zeros((0,)), SOURCE.stream()).shape == (0,)
+
+
+def test_the_noise_of_one_score_does_not_depend_on_the_other_scores():
+    test = LaplaceThreshold(scale=2.0, threshold=1.0)
+    scores = np.linspace(-3, 3, 200)
+    other = np.where(np.arange(200) == 7, np.nan, scores)
+    one, two = (test.decide(x, SOURCE.stream("rows")) for x in (scores, other))
+    assert np.array_equal(np.delete(one, 7), np.delete(two, 7))

@@ -1,15 +1,20 @@
 import functools
 import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter import charging
 from quoron_privacy.robust.filter.charging import game_values, recounted_values, truncated_composition
+from quoron_privacy.robust.filter.cutoff import HiddenCutoff, cutoff_law, end_mass
 
 
 def jacobi_game(epsilon: float, each: float, hits: int, mu: float, reach: float = 6.0) -> dict[tuple[int, int], float]:
@@ -108,3 +113,35 @@ def test_a_game_that_has_not_converged_is_refused(monkeypatch):
     monkeypatch.setattr(charging, "_SWEEPS", 0)
     with pytest.raises(VerificationError, match="residual"):
         game_values(epsilon=1.0, each=0.05, hits=10, offsets=(0,), mus=np.array([0.2]))
+
+
+@given(centre=st.integers(1, 120), decay=st.floats(1e-3, 5))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_shifting_the_cutoff_by_one_changes_odds_by_exactly_the_decay(centre, decay):
+    law = cutoff_law(centre, decay)
+    assert law.shape == (2 * centre - 1,)
+    assert law.sum() == pytest.approx(1, abs=1e-12)
+    ratios = np.log(law[1:] / law[:-1])
+    assert np.allclose(np.abs(ratios), decay, rtol=0, atol=1e-9)
+    assert law[0] == pytest.approx(end_mass(centre, decay), rel=1e-9)
+    assert law[0] == law[-1]
+
+
+@pytest.mark.parametrize(("centre", "decay"), [(2, 0.01), (30, 0.5), (400, 0.003), (50, 40.0)])
+def test_the_drawn_law_is_as_near_to_the_ideal_one_as_plans_count_on(centre, decay):
+    weights = HiddenCutoff(centre, decay).weights
+    with localcontext() as context:
+        context.prec = 80
+        ideal = [Fraction((-abs(k - centre) * Decimal(decay)).exp()) for k in range(1, 2 * centre)]
+    whole, total = sum(weights), sum(ideal)
+    apart = sum(abs(Fraction(weight, whole) - cell / total) for weight, cell in zip(weights, ideal, strict=True)) / 2
+    assert apart <= centre * Fraction(1, 2**95)
+
+
+def test_draws_follow_the_law():
+    # chi-square, false alarm 1e-8
+    cutoff, stream = HiddenCutoff(4, 0.6), SeededNoise(1).stream("cutoff")
+    drawn = [cutoff.draw(stream) for _ in range(30_000)]
+    assert (min(drawn), max(drawn)) == (1, cutoff.largest)
+    law = np.array(cutoff.weights, float) / float(sum(cutoff.weights))
+    assert stats.chisquare(np.bincount(drawn, minlength=8)[1:], 30_000 * law).pvalue > 1e-8

@@ -1,10 +1,12 @@
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.robust.concentration_reference import KINDS, cohort, real_scores, reference_scores
-from quoron_privacy.errors import ConfigError
+from privacy.robust.concentration_reference import KINDS, cohort, real_scores, reference_decisions, reference_scores
+from quoron_privacy.kernels import threads
+from quoron_privacy.robust.filter import concentration, score_bounds
 from quoron_privacy.robust.filter.concentration import (
     DECAY_ERROR,
     RESOLUTION,
@@ -14,6 +16,9 @@ from quoron_privacy.robust.filter.concentration import (
     scores_of,
 )
 from quoron_privacy.robust.filter.concentration_loops import decay
+from quoron_privacy.robust.filter.decisions import decide, decide_by_all_pairs, filtered_mean
+from quoron_privacy.robust.filter.score_bounds import crowd_bounds, lower_bounds, observe, second_view, upper_bounds
+from quoron_privacy.robust.filter.soft_filter import soft_mean, soft_weights, suspicions
 
 examples = settings(derandomize=True, deadline=None, max_examples=60)
 cohorts = {
@@ -110,10 +115,158 @@ def test_later_scores_move_by_at_most_the_smoothness_bound(seed, link, tau):
     assert np.abs(before - after).max() <= (users - 1) * -np.expm1(-tau * beta * gap) + slack
 
 
-def test_wrong_shapes_are_refused():
-    with pytest.raises(ConfigError, match="shape"):
-        scores(np.zeros(3), 1.0)
-    with pytest.raises(ConfigError, match="answered"):
-        cohort_scores(np.zeros((3, 2)), np.ones(2, dtype=bool), 1.0)
-    with pytest.raises(ConfigError, match="at most"):
-        scores(np.zeros((2**19 + 1, 1)), 1.0)
+def assert_bracketed(rows, tau, norm="l2"):
+    exact, view = reference_scores(rows, tau, norm), observe(rows, norm)
+    for lower in (lower_bounds(rows, view, tau), *([crowd_bounds(rows, tau)] if norm == "l2" else [])):
+        assert (lower <= exact).all()
+        assert (lower >= 1.0).all()
+    for seen in (view, second_view(rows, view, tau)):
+        upper = upper_bounds(seen, tau)
+        assert (exact <= upper).all()
+        assert (upper <= len(rows)).all()
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    users=st.one_of(st.sampled_from([1, 2, 3]), st.integers(1, 200)),
+    dimension=st.integers(1, 9),
+    kind=st.sampled_from(KINDS),
+    tau=st.sampled_from([1e-100, 1e-3, 0.2, 1.0, 30.0, 1e12, 1e100]),
+)
+def test_bounds_bracket_the_computed_score(norm, seed, users, dimension, kind, tau):
+    assert_bracketed(cohort(kind, users, dimension, np.random.default_rng(seed)), tau, norm)
+
+
+def test_lower_bounds_allow_for_a_mean_that_cannot_be_written_down():
+    # Near 2⁵² neighbouring numbers are 1 apart: a shell whose mean lies at 0.2 is seen from 0 instead, and the last
+    # user, far away on the other side, seems closer to it than it is.
+    offsets = np.random.default_rng(0).permutation(np.repeat([-1.0, 0.0, 1.0], [500, 700, 800]))
+    rows = 2.0**52 + np.append(offsets, -100.0)[:, None]
+    assert observe(rows).centre[0] == 2.0**52
+    assert_bracketed(rows, 0.01)
+
+
+def random_round(seed):
+    """Answers, who answered, τ, thresholds and step of one arbitrary round; many thresholds lie exactly at scores."""
+    rng = np.random.default_rng(seed)
+    users = int(rng.choice([1, 2, 3, rng.integers(4, 160)]))
+    rows = cohort(KINDS[seed % len(KINDS)], users, int(rng.integers(1, 8)), rng)
+    answered = rng.random(users) < rng.choice([0.0, 0.7, 1.0, 1.0, 1.0])
+    tau, step = rng.choice([0.05, 0.5, 5.0]), rng.choice([2.0**-8, 1.0, 86.0 / 2**20])
+    noisy = np.rint((rng.uniform(0, users + 1) - rng.laplace(size=users) * rng.choice([0.1, 3.0])) / step)
+    at_scores = np.rint(reference_scores(rows, tau) / step) - rng.integers(0, 2, size=users)
+    thresholds = np.where(rng.random(users) < rng.choice([0.0, 0.5, 1.0]), at_scores, noisy).astype(np.int64)
+    return rows, answered, tau, thresholds, step
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_decisions_equal_those_of_all_pairs(first, norm):
+    for seed in range(first, first + 50):
+        rows, answered, tau, thresholds, step = random_round(seed)
+        expected = reference_decisions(rows, answered, tau, thresholds, step, norm)
+        outcome = decide(rows, answered, tau, thresholds, step=step, norm=norm)
+        assert np.array_equal(outcome.kept, expected), seed
+        assert 0 <= outcome.undecided <= answered.sum()
+        slow = decide_by_all_pairs(rows, answered, tau, thresholds, step=step, norm=norm)
+        assert np.array_equal(slow.kept, expected), seed
+
+
+def test_a_score_exactly_at_the_threshold_is_filtered():
+    rows, answered = np.zeros((4, 2)), np.ones(4, dtype=bool)
+    for decision in (decide, decide_by_all_pairs):
+        assert not decision(rows, answered, 1.0, np.full(4, 8), step=0.5).kept.any()
+        assert decision(rows, answered, 1.0, np.full(4, 7), step=0.5).kept.all()
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1), bad=st.sampled_from([np.nan, np.inf, -np.inf, 1e300, -1e300, 1e155]))
+def test_an_absurd_row_changes_nobody_elses_decision(seed, bad):
+    rows, answered, tau, thresholds, step = random_round(seed)
+    own = seed % len(rows)
+    absent = answered.copy()
+    absent[own] = False
+    rows = np.where(np.abs(rows).max(axis=1, keepdims=True) < 1e16, rows, 0.0)  # nobody else is as far out
+    without = np.delete(decide(rows, absent, tau, thresholds, step=step).kept, own)
+    rows[own, seed % rows.shape[1]] = bad
+    outcome = decide(rows, answered, tau, thresholds, step=step)
+    assert np.array_equal(np.delete(outcome.kept, own), without)
+    assert np.isfinite(bad) or not outcome.kept[own]
+
+
+def test_whoever_did_not_answer_is_filtered_whatever_the_threshold():
+    rows, thresholds = np.zeros((3, 2)), np.full(3, -(2**50))
+    answered = np.array([True, False, True])
+    rows[1] = np.nan
+    assert decide(rows, answered, 1.0, thresholds, step=1.0).kept.tolist() == [True, False, True]
+    nobody = np.zeros(3, dtype=bool)
+    assert not decide(rows, nobody, 1.0, thresholds, step=1.0).kept.any()
+    assert not decide_by_all_pairs(rows, nobody, 1.0, thresholds, step=1.0).kept.any()
+
+
+@pytest.mark.parametrize("users", [1, 4096, 4097, 20_000])
+def test_what_is_added_of_a_cohort_does_not_depend_on_the_number_of_threads(monkeypatch, users):
+    monkeypatch.setattr(threads, "_SMALL", 0)
+    rows = cohort("gaussian", users, 3, np.random.default_rng(users))
+    rows[:: max(2, users // 7)] *= 1e200  # beyond anybody's reach
+    answered, kept = np.arange(users) % 5 > 0, np.arange(users) % 3 < 2
+    bits = []
+    for number in (1, 2, 5):
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", number)
+        parts = score_bounds.crowd_bounds(rows, 0.2), filtered_mean(rows, kept), concentration.usable(rows, answered)
+        bits.append(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+    assert len(set(bits)) == 1
+    blocks = [(rows[first : first + 512], kept[first : first + 512]) for first in range(0, users, 512)]
+    scale, total = 2.0 ** -int(kept.sum()).bit_length(), np.zeros(3)
+    for block, chosen in blocks:  # row after row, and block after block
+        total += np.cumsum(np.vstack([np.zeros(3), block[chosen] * scale]), axis=0)[-1]
+    np.testing.assert_array_equal(filtered_mean(rows, kept), total / (kept.sum() * scale))
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_filtered_mean_is_the_mean_of_the_kept_rows(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(rng.integers(1, 80), 4))
+    kept = rng.random(len(rows)) < 0.7
+    rows[~kept] = rng.choice([np.nan, np.inf, 1e300])
+    expected = rows[kept].mean(axis=0) if kept.any() else np.zeros(4)
+    np.testing.assert_allclose(filtered_mean(rows, kept), expected, rtol=1e-12, atol=1e-13)
+
+
+@examples
+@given(seed=st.integers(0, 2**32 - 1), slope=st.sampled_from([1.0, 30.0, 300.0]), cutoff=st.floats(0.51, 0.99))
+def test_replacing_one_user_moves_others_suspicion_by_a_bounded_factor(seed, slope, cutoff):
+    rng = np.random.default_rng(seed)
+    users = int(rng.integers(2, 120))
+    rows = cohort(KINDS[seed % len(KINDS)], users, 3, rng)
+    replaced, own = rows.copy(), rng.integers(users)
+    replaced[own] = rng.normal(size=3) * rng.choice([0.1, 1.0, 1e9])
+    parameters = {"cohort_size": users, "slope": slope, "cutoff": cutoff}
+    before = np.delete(suspicions(scores(rows, 0.5), **parameters), own)
+    after = np.delete(suspicions(scores(replaced, 0.5), **parameters), own)
+    with np.errstate(under="ignore"):
+        allowed = np.expm1(slope / users) * np.minimum(before, after)
+    assert (np.abs(before - after) <= allowed * (1 + 1e-9) + 1e-300).all()
+
+
+def test_isolated_slots_have_suspicion_one_and_weight_zero():
+    rows, answered = np.zeros((20, 2)), np.ones(20, dtype=bool)
+    answered[3], rows[5] = False, np.nan
+    values = cohort_scores(rows, answered, 1.0)
+    weights = soft_weights(suspicions(values, cohort_size=20, slope=50.0, cutoff=0.6))
+    assert weights[3] == weights[5] == 0.0
+    assert np.delete(weights, [3, 5]).min() > 0.99
+    assert np.isfinite(soft_mean(rows, weights)).all()
+
+
+@examples
+@given(seed=st.integers(0, 2**32 - 1))
+def test_soft_mean_is_the_weighted_mean_and_ignores_rows_of_weight_zero(seed):
+    rng = np.random.default_rng(seed)
+    rows, weights = rng.normal(size=(40, 3)), rng.random(40) * (rng.random(40) < 0.7)
+    expected = np.average(rows, axis=0, weights=weights)
+    rows[weights == 0] = rng.choice([np.nan, np.inf, 1e300])
+    np.testing.assert_allclose(soft_mean(rows, weights), expected, rtol=1e-12, atol=1e-13)

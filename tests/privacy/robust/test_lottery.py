@@ -1,14 +1,23 @@
+import itertools
 import math
 from dataclasses import replace
+from functools import cache
+from itertools import combinations_with_replacement
+from math import comb, exp, log
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import log_ndtr
 
+from privacy.robust.means import mean_at
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.robust.combinations import SOUND, Aggregate, Sampling, Test, UnsoundCombination, theorem_for
 from quoron_privacy.robust.lottery import (
+    TICKETS,
     Lottery,
     OneShot,
     calibrate,
@@ -86,12 +95,138 @@ def test_rungs_are_decided_in_integers():
     assert lottery.at_concentration == 0.5
 
 
-def test_requests_without_a_theorem_are_refused():
-    with pytest.raises(ConfigError, match="kappa=2 with random inclusion"):
-        calibrate(1.0, DELTA, 300, kappa=1, kind="random")
-    with pytest.raises(ConfigError, match="delta"):
-        calibrate(1.0, 0.0, 300)
-    with pytest.raises(ConfigError, match="cohort_size"):
-        calibrate(1.0, DELTA, 0)
-    with pytest.raises(ConfigError, match="forgiven >= 0"):
-        calibrate(1.0, DELTA, 300, forgiven=-1)
+def delta_of_gaussian(mu, epsilon):
+    """δ of a Gaussian release (Balle & Wang)."""
+    if mu == 0:
+        return max(0.0, 1 - exp(epsilon))
+    return exp(log_ndtr(mu / 2 - epsilon / mu)) - exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+
+
+@cache
+def divergence(p, q, mu, epsilon):
+    """Hockey stick of order e^ε: released with chance p against chance q, means μ standard deviations apart."""
+    silent = max(0.0, (1 - p) - exp(epsilon) * (1 - q))
+    if p == 0:
+        return silent
+    return silent + (p if q == 0 else p * delta_of_gaussian(mu, epsilon - log(p / q)))
+
+
+def ladder(mu, epsilon, delta, rungs):
+    """The largest chances that outlier-mean#o3 allows, by bisection."""
+    table = [delta]
+    while len(table) < rungs:
+        low, high = table[-1], 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            worst = max(divergence(table[-1], middle, mu, epsilon), divergence(middle, table[-1], mu, epsilon))
+            low, high = (middle, high) if worst <= delta else (low, middle)
+        table.append(low)
+    return tuple(table)
+
+
+class One:
+    """A stream that gives one number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def uniform_below(self, bound, size):
+        assert (bound, size) == (TICKETS, 1)
+        return np.array([self.number])
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [
+        pytest.param(0.5, 0.02, marks=pytest.mark.slow),
+        pytest.param(1.0, 0.05, marks=pytest.mark.slow),
+        (2.0, 0.01),
+    ],
+)
+def test_every_cohort_of_a_tiny_world_is_private_against_every_neighbour(epsilon, delta):
+    # All cohorts of 8 answers at 7 places, all replacements, exact distributions of decision and release.
+    size, core, low, high = 8, 6, 4, 7
+    shift = 0.0
+    for h in range(low, high + 1):
+        n = size * (size - core) / (size - h)
+        shift = max(shift, (2 + 2 * n / (high - low)) / (size - n * (1 - (h - low) / (high - low))))
+    mu = 0.9 * next(m for m in np.linspace(3, 0.01, 300) if delta_of_gaussian(m, epsilon) <= delta)
+    test = Lottery(size, core, ladder(mu, epsilon, delta, 2))
+    mean = mean_at(size, 1.0, 1, low, high)
+    places, everyone, zero = [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 1e9], np.ones(size, dtype=bool), np.zeros(1)
+    known = {}
+    for cohort in combinations_with_replacement(range(len(places)), size):
+        rows = np.array([[places[i]] for i in cohort])
+        seen = mean.observe(rows, everyone, reference=zero)
+        known[cohort] = (
+            seen.score,
+            test.tickets(seen.score) / TICKETS,
+            float(mean.aggregate(rows, seen.weights, reference=zero)[0]),
+        )
+    worst, steps, farthest = 0.0, set(), shift * (1 + mean.rounding_slack(1))
+    for cohort, (score, p, value) in known.items():
+        for left in set(cohort):
+            for right in range(len(places)):
+                rest = list(cohort)
+                rest.remove(left)
+                other, q, moved = known[tuple(sorted([*rest, right]))]
+                assert abs(score - other) <= 2 * (size - 1)
+                steps.add((test.rung(score), test.rung(other)))
+                distance = abs(value - moved)
+                assert not (p > 0 and q > 0) or distance <= farthest
+                worst = max(worst, divergence(p, q, distance / (shift * (1 + 1e-6)) * mu, epsilon))
+    assert len(known) == comb(14, 8)
+    assert steps == {(a, b) for a in (None, 0, 1) for b in (None, 0, 1)} - {(None, 1), (1, None)}
+    assert 0.999 * delta <= worst <= delta * (1 + 1e-9)  # attained where one cohort never releases and the other may
+
+
+def test_a_test_without_rungs_would_be_caught_by_the_same_check():
+    # The broken twin: release whenever S >= C k.
+    assert divergence(1.0, 0.0, 0.0, 1.0) == 1.0
+    assert divergence(0.02, 1.0, 0.1, 1.0) > 0.05
+
+
+def test_rungs_are_one_user_high():
+    for size, core in ((2, 1), (3, 2), (8, 6), (1000, 950)):
+        test = Lottery(size, core, tuple(np.linspace(1e-6, 1, 500)))
+        rungs = [test.rung(s) for s in range(size, min(size * size, size * core + 40 * size) + 1)]
+        assert rungs[: size * (core - 1)] == [None] * (size * (core - 1)) or size > 100
+        step = 2 * (size - 1)
+        for i in range(len(rungs) - step):
+            first, second = (-1 if r is None else r for r in (rungs[i], rungs[i + step]))
+            assert second - first <= 1 + (first == -1 and rungs[i + step] is None) or second == first + 1
+        assert test.rung(size * core) == 0
+        assert test.rung(size * core - 1) is None
+
+
+def test_a_draw_releases_exactly_when_it_is_below_the_chance():
+    test = Lottery(10, 5, (0.25, 0.75))
+    for score in (10, 49, 50, 60, 70, 100):
+        tickets = test.tickets(score)
+        for number in {0, max(tickets - 1, 0), min(tickets, TICKETS - 1), TICKETS - 1}:
+            assert test.decide(score, One(number)) == (number < tickets)
+    assert Lottery(10, 5, (1.0,)).decide(50, One(TICKETS - 1))
+    assert not Lottery(10, 5, (1.0,)).decide(49, One(0))
+
+
+EVERY = list(itertools.product(get_args(Test), get_args(Aggregate), get_args(Sampling)))
+
+
+@pytest.mark.parametrize("combination", EVERY, ids="/".join)
+def test_every_combination_is_proved_or_refused_with_a_reason(combination):
+    if combination in SOUND:
+        assert theorem_for(*combination).startswith("docs/privacy/")
+    else:
+        with pytest.raises(UnsoundCombination, match=r": .*\.$") as error:
+            theorem_for(*combination)
+        for part in combination:
+            assert part in str(error.value)
+
+
+def test_unknown_names_are_not_silently_accepted():
+    with pytest.raises(ConfigError, match="got test='votes'"):
+        theorem_for("votes", "weighted-mean", "everybody")
+    with pytest.raises(ConfigError, match="kappa=3"):
+        theorem_for("lottery", "weighted-mean", "everybody", kappa=3)
+    with pytest.raises(TypeError):
+        SOUND["lottery", "weighted-mean", "poisson"] = "wishful"
