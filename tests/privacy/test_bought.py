@@ -18,7 +18,7 @@ from quoron_privacy.counts.bought import (
     CLOSER,
     Bought,
 )
-from quoron_privacy.counts.marks import MARKS, MISSING, NUMBER, ZERO, edge, marks, places
+from quoron_privacy.counts.marks import MARKS, MISSING, NUMBER, marks
 from quoron_privacy.counts.windows import CLOSE, HELD, Windows, of_cells
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.sources import SeededNoise
@@ -48,17 +48,6 @@ class TestMarks:
         assert found[1].tolist() == ([kind for kind, _ in at] or [MISSING] * MARKS)
         expected = [value if math.isfinite(value) else math.nan for _, value in at] or [math.nan] * MARKS
         np.testing.assert_array_equal(numbers[1], expected)
-
-    @given(number=st.floats(allow_nan=False, allow_infinity=False))
-    def test_a_place_holds_the_numbers_between_two_powers_of_four(self, number):
-        place, size = int(places(np.array(number))) - ZERO, abs(Fraction(number))
-        assert place * number >= 0
-        if place == 0:
-            assert size < Fraction(4) ** -20
-        else:
-            lower = Fraction(edge(abs(place) - 1))
-            assert lower <= size
-            assert size < 4 * lower or abs(place) == ZERO
 
 
 @st.composite
@@ -119,38 +108,16 @@ def test_a_number_counts_in_the_cell_that_exact_arithmetic_says():
 
 
 class TestCalibration:
-    @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
-    @pytest.mark.parametrize(("columns", "names"), [(1, 0), (0, 1), (12, 1), (2000, 0), (300, 60)])
-    @pytest.mark.parametrize("share", [1e-3, 0.3, 1.0])
-    def test_what_is_calibrated_is_verified_and_costs_its_share(self, columns, names, share, adjacency):
-        for epsilon, delta in ((0.1, 1e-9), (2.0, 1e-6), (10.0, 1e-3)):
-            plan = Bought.calibrate(
-                users=900, columns=columns, names=names, epsilon=epsilon, delta=delta, share=share, adjacency=adjacency
-            )  # type: ignore[arg-type]
-            own = (gdp.mu_for(plan.rest_epsilon, delta, gaussians=1000), 1e-40) if share < 1 else (0.0, 0.0)
-            plan.verify(epsilon, delta, users=900, adjacency=adjacency, own=own)
-            both = gdp.compose(plan.mu, own[0])
-            assert plan.mu**2 / both**2 == pytest.approx(share, rel=1e-3)
-            assert gdp.delta_for(both, epsilon) == pytest.approx(delta, rel=1e-2)
-            mu, variation = plan.charged
-            assert mu >= both * (1 - 1e-9)
-            assert variation >= plan.variation + own[1]
-            assert gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * variation <= delta
-
     @pytest.mark.parametrize(
         "broken",
         [
             lambda plan: (replace(plan, scales=(0.99 * plan.scales[0], *plan.scales[1:])), {}),
             lambda plan: (replace(plan, scales=(*plan.scales[:3], 0.99 * plan.scales[3])), {}),
-            lambda plan: (replace(plan, users=1001), {}),
             lambda plan: (plan, {"users": 999}),
-            lambda plan: (plan, {"adjacency": "zero-out"}),
             lambda plan: (replace(plan, adjacency="zero-out"), {}),
             lambda plan: (replace(plan, tail=1e3 * plan.tail), {}),
-            lambda plan: (replace(plan, share=0.25), {}),
             lambda plan: (plan, {"own": (gdp.mu_for(**WHOLE), 0.0)}),
             lambda plan: (plan, {"own": (gdp.mu_for(plan.rest_epsilon, 1e-6), 1e-7)}),
-            lambda plan: (plan, {"epsilon": 1.99}),
         ],
     )
     def test_too_little_noise_or_other_numbers_are_refused(self, broken):

@@ -147,14 +147,3 @@ def test_running_sums_are_those_of_the_cells_and_their_noise_is_as_said():
         found = (off - share * off[:, -1:]).std(axis=0)[:-1]
         np.testing.assert_allclose(found, made.against(share)[:-1], rtol=0.2)
     assert made.against(1.0)[-1] < 1e-6 * made.scale
-
-
-def test_sums_do_not_depend_on_the_order_of_rows():
-    rng = np.random.default_rng(3)
-    owners, cells = rng.integers(0, 1000, 20_000), rng.integers(0, 12, 20_000)
-    made = Spread(1000, 2, 6, 1.0, most=3)
-    weights = made.weights(owners)
-    order = rng.permutation(len(owners))
-    np.testing.assert_array_equal(
-        made.held(owners, cells, weights), made.held(owners[order], cells[order], weights[order])
-    )

@@ -4,7 +4,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -32,13 +31,6 @@ def test_delta_is_never_below_the_exact_value_and_at_most_1e_9_above(mu, epsilon
     exact, ours = exact_delta(mu, epsilon), gdp.delta_for(mu, epsilon)
     assert ours >= exact
     assert ours <= exact * (1 + 1e-9) + mpmath.mpf(1e-15)
-
-
-@pytest.mark.parametrize("mu", [0.05, 0.2367, 0.838, 3.0])
-@pytest.mark.parametrize("epsilon", [-2.0, 0.0, 0.1, 1.0, 4.0])
-def test_delta_agrees_with_dp_accounting(mu, epsilon):
-    theirs = GaussianPrivacyLoss(1 / mu).get_delta_for_epsilon(epsilon)
-    assert gdp.delta_for(mu, epsilon) == pytest.approx(theirs, rel=1e-9, abs=1e-14)
 
 
 @pytest.mark.parametrize(("epsilon", "mu"), [(1.0, 0.2367), (4.0, 0.8379)])
@@ -75,13 +67,6 @@ def test_composed_randomised_response_equals_the_sum_over_all_transcripts(count,
         total += max(p - math.exp(epsilon) * q, 0.0)
     ours = gdp.randomised_response_delta(epsilon, each, count)
     assert total - 1e-15 <= ours <= total * (1 + 1e-8) + 1e-14
-
-
-@pytest.mark.parametrize("pure", [0.1, 1.0, 5.0])
-def test_pure_mu_covers_randomised_response(pure):
-    mu = gdp.pure_mu(pure)
-    for epsilon in np.linspace(-pure - 1, pure + 1, 41):
-        assert gdp.delta_for(mu, float(epsilon)) >= gdp.randomised_response_delta(float(epsilon), pure, 1) - 1e-8
 
 
 @pytest.mark.parametrize("pure", [0.0, 1e-12, 1e-6, 0.1, 3.0, 40.0, 300.0, 700.0, 1400.0])

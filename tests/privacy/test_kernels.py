@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numba import cfunc, njit, types
 
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.kernels import threads
 from quoron_privacy.kernels.compiled import run
 from quoron_privacy.kernels.lanes import (
     SINGLES,
@@ -42,17 +41,6 @@ from quoron_privacy.kernels.lanes import (
 from quoron_privacy.kernels.threads import at_once, in_pieces
 
 FLOATS = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-
-
-@njit
-def copied(values, index, out):
-    keep(out, 0, lanes(values, index))
-
-
-def test_double_lanes_are_rounded_where_float32_is_kept():
-    values, out = np.array([1.0, 1.0 + 2.0**-24, 1.0 + 3 * 2.0**-24, 1e300]), np.zeros(4, np.float32)
-    copied(values, 0, out)
-    assert out.tolist() == [1.0, 1.0, 1.0 + 2.0**-22, np.inf]
 
 
 @njit
@@ -244,21 +232,6 @@ def test_an_error_is_raised_when_nothing_is_at_work_any_more(failing):
     with pytest.raises(ZeroDivisionError):
         at_once([partial(work, number) for number in range(40)], 4)
     assert sorted(begun) == sorted([*over, failing])
-
-
-def test_what_a_work_asks_for_at_once_its_own_thread_does():
-    seen = []
-
-    def inner(outer):
-        seen.append((outer, threading.get_ident()))
-
-    def outer():
-        at_once([partial(inner, threading.get_ident())] * 4, 4)
-
-    at_once([outer] * 6, 3)
-    assert len(seen) == 24
-    assert all(asked == done for asked, done in seen)
-    assert not getattr(threads._here, "at_work", False)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 40])

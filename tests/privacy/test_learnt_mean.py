@@ -2,9 +2,7 @@
 
 import doctest
 import math
-from fractions import Fraction
 from itertools import accumulate
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import learnt_interval, learnt_mean, learnt_radii
-from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.learnt_mean import LEAST, Learnt, LearntMean
 from quoron_privacy.noise.sources import SeededNoise
 
@@ -117,75 +114,12 @@ def test_parts_of_bins_ascend_where_bins_are_no_wider_than_a_rounding(low, width
     assert len(parts) == learnt_radii.MOST_PARTS + 1
 
 
-SHELLS = learnt_radii.shells_of(4.0, 1e4, 3)
-CENTRE, EDGES = np.array([0.3, -0.1, 0.0]), learnt_radii.edges_of(1.5, 100.0)
-WAYS = {
-    "a step": (learnt_mean.clipped(CENTRE, 1.5), 0),
-    "the middle": (learnt_mean.with_lengths(CENTRE, 1.5, EDGES), len(EDGES)),
-    "the last": (learnt_mean.with_narrow(CENTRE, 4.0, 1.1), 0),
-    "the last, with shells": (lambda values: last_rows(values), len(SHELLS)),
-}
-
-
-def last_rows(values):
-    """All users' rows of the last release, as they are summed: those beyond 4 in shells."""
-    far, others = learnt_mean.with_shells(CENTRE, 4.0, SHELLS)(values)
-    rows = np.zeros((len(values), 2 * 3 + 4 * len(SHELLS)))
-    rows[:, :6] = learnt_mean.with_narrow(CENTRE, 4.0, 1.1)(values)
-    rows[far] = others
-    return rows
-
-
 def test_shells_reach_every_user_and_are_no_more_than_samples_are_counted_for():
     for wide, most, dimension in ((1.0, 1.0, 2), (1.0, 1e4, 3), (1e-30, 1e30, 2), (1.0, 1e9, 5_000)):
         shells = learnt_radii.shells_of(wide, most, dimension)
         assert shells[-1] >= most * (1 - 1e-9)
         assert len(shells) <= learnt_radii.MOST_SHELLS
         assert np.all(np.diff(np.append(wide, shells)) > 0)
-
-
-class TestRows:
-    """What a user adds, in exact arithmetic: in whole steps of the grid of the sum that is released."""
-
-    def steps(self, values, row):
-        """Rows in units of the largest that may be: exact."""
-        reduction = ClippedSum(1.0, 2)
-        rows = [reduction.of(row(one), np.ones(1, bool)).total for one in values[:, None]]
-        return [[Fraction(int(number), 2**reduction.bits) for number in each] for each in rows]
-
-    def users(self):
-        rng = np.random.default_rng(1)
-        away = rng.normal(size=(40, 3)) * 10.0 ** rng.uniform(-9, 4, (40, 1))
-        far = np.array([[1e100, 0, 0], [-1e100, 0, 0], [0, 0, 0], [1e-300, 0, 0], *CENTRE + 4.0 * np.eye(3)])
-        return np.vstack([away, -away, far, 2 * CENTRE - far[-3:]])
-
-    def farthest(self, row, lengths, root=Fraction(learnt_mean._ROOT)):
-        """Squared distance of the two rows farthest apart, nobody's among them; what is released times a root is."""
-        rows = [*self.steps(self.users(), row), []]
-        width = max(map(len, rows))
-        weights = [Fraction(1)] * (width - lengths) + [root**2] * lengths
-        full = [each or [Fraction(0)] * width for each in rows]
-        return max(
-            sum(weight * (a - b) ** 2 for weight, a, b in zip(weights, one, other, strict=True))
-            for i, one in enumerate(full)
-            for other in full[:i]
-        )
-
-    @pytest.mark.parametrize("way", WAYS)
-    def test_two_users_are_two_apart_at_most_and_nearly_so(self, way):
-        assert 3.99 < self.farthest(*WAYS[way]) <= 4
-
-    def test_lengths_that_count_for_more_than_a_root_of_two_would_be_farther_apart(self):
-        assert self.farthest(*WAYS["the middle"], root=Fraction(2)) > 4
-
-
-def test_no_clipped_mean_is_below_what_nobody_can_be_below_on_users_with_and_without_a_far_group():
-    """private-mean#m8: users at zero, and the same with k of them at one; whatever the radius, a multiple of 1/(nμ)."""
-    bound = {k: k / 2 * math.sqrt(NormalDist().cdf(-k / 2)) for k in (0.1, 0.5, 1.0, 2.0, 2.4, 3.0, 5.0, 8.0)}  # k μ
-    assert max(bound.values()) == pytest.approx(0.407, abs=1e-3)
-    for k, least in bound.items():
-        radii = np.linspace(0.0, 1.0, 1001)  # of an interval from zero, whose noise is its width
-        assert np.min(np.hypot(radii, k * (1 - radii))) >= least
 
 
 @given(strength=st.floats(4.5 * LEAST, 1e12))

@@ -152,10 +152,3 @@ def test_rotated_coordinates_stay_within_their_bound():
     bound = coordinate_bound(3.0, dimension=200, rows=50, failure=1e-9)
     assert np.abs(rotate(values, signs)).max() <= bound
     assert bound < 2.0
-
-
-def test_signs_are_fair_and_repeat():
-    signs = random_signs(10_000, SeededNoise(2).stream("public"))
-    assert set(signs) == {-1.0, 1.0}
-    assert abs(signs.sum()) < 600  # six standard deviations: false alarm below 1e-8
-    assert np.array_equal(signs, random_signs(10_000, SeededNoise(2).stream("public")))

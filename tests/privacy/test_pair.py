@@ -72,14 +72,6 @@ def test_stages_on_one_lattice_are_what_they_are_in_closed_form() -> None:
         assert exact * (1 - 1e-6) <= disguised.delta(epsilon, exact) < 1.004 * exact
 
 
-def test_the_order_of_stages_and_how_rounds_are_told_do_not_matter() -> None:
-    parts = [Pair.sampled(0.05, 0.4, 30, "zero-out"), Pair.response(0.1), Pair.gaussian(0.2)]
-    forwards, backwards = parts[0].and_(parts[1]).and_(parts[2]), parts[2].and_(parts[1]).and_(parts[0])
-    assert forwards == backwards
-    assert hash(forwards) == hash(backwards)
-    assert Pair.sampled(0.05, 0.4, 10, "zero-out").and_(Pair.sampled(0.05, 0.4, 20, "zero-out")) == parts[0]
-
-
 def test_stages_of_two_adjacencies_are_not_one_pair() -> None:
     with pytest.raises(ConfigError, match="one adjacency"):
         Pair.sampled(0.1, 0.4, 3, "zero-out").and_(Pair.sampled(0.1, 0.4, 3, "replace-one"))

@@ -170,14 +170,6 @@ def test_tails_are_as_exact_as_is_said_of_them() -> None:
         assert all(abs(mpmath.mpf(float(a)) - b) <= float(off) for a, b, off in zip(found, exact, wrong, strict=True))
 
 
-@pytest.mark.parametrize(("items", "rate"), [(1, 0.3), (50, 0.01), (50, 0.999), (3000, 0.2), (40_000, 1e-6)])
-def test_chances_of_own_items_are_those_of_a_binomial(items: int, rate: float) -> None:
-    chances, numbers, lost = stages.binomial(items, rate)
-    assert np.allclose(chances, binom.pmf(numbers, items, rate), rtol=1e-9, atol=1e-40)
-    assert chances.sum() == pytest.approx(1, abs=1e-12)
-    assert lost < 1e-27
-
-
 # What somebody could get wrong in the second account: name -> (module, function, what it becomes, given what it was).
 WRONG = {
     "a third of the rate of items": (
@@ -185,13 +177,9 @@ WRONG = {
     ),
     "one order": (composed, "_both_ways", lambda was: lambda own, lost=0.0: (was(own, lost)[1],) * 2),
     "one round fewer": (loss_sums, "_raised", lambda was: lambda values, exponent: was(values, exponent - 1)),
-    "one power more": (loss_sums, "_raised", lambda was: lambda values, exponent: was(values, exponent + 1)),
     "half of δ": (loss_sums, "most", lambda was: lambda *given: was(*given) / 2),
     "all of a cell at its lower end": (
         losses, "_split", lambda was: lambda first, width, left, *given: (left, 0 * left)
-    ),
-    "all of a cell at its upper end": (
-        losses, "_split", lambda was: lambda first, width, left, *given: (0 * left, left)
     ),
     "no losses below zero": (
         losses, "_cut", lambda was: lambda places, masses, *given: was(np.maximum(places, 0), masses, *given)
@@ -208,7 +196,6 @@ WRONG = {
         "window",
         lambda was: lambda *given: (was(*given)[0], was(*given)[0] + (was(*given)[1] - was(*given)[0]) // 3),
     ),
-    "half of a Gaussian": (mixtures, "gaussian", lambda was: lambda *given: tuple(each / 2 for each in was(*given))),
     "the mean of a cell above it": (
         losses, "_mean", lambda was: lambda *given: (was(*given)[0] + 0.02, was(*given)[1])
     ),

@@ -96,33 +96,15 @@ def verify(health, own, *, users=1000, adjacency="replace-one", epsilon=1.0, del
     health.verify(epsilon, delta, users=users, adjacency=adjacency, own=own)
 
 
-@pytest.mark.parametrize("users", [1, 20, table_health.ENOUGH])
-@pytest.mark.parametrize(("columns", "labels"), [(1, 0), (1, 2), (2, 0), (21, 10_000), (100_000, 2)])
-@pytest.mark.parametrize("share", [table_health.SMALLEST, 0.05, 0.5])
-def test_what_is_calibrated_is_verified_at_any_size(users, columns, labels, share):
-    for epsilon, delta in ((0.0102, 1e-12), (1.0, 0.1), (15.0, 1e-6)):
-        left = table_health.rest(epsilon, delta, share)
-        own, sizes = (gdp.mu_for(*left) * (1 - 1e-12), 0.0), {"columns": columns, "labels": labels}
-        health = table_health.calibrate(
-            epsilon=epsilon, delta=delta, share=share, own=own, users=users, adjacency="zero-out", **sizes
-        )
-        assert health is not None
-        health.verify(epsilon, delta, users=users, adjacency="zero-out", own=own)
-
-
 @pytest.mark.parametrize(
     "broken",
     [
         lambda health, own: (replace(health, scale=0.999 * health.scale), own, {}),
-        lambda health, own: (replace(health, users=1001), own, {}),
         lambda health, own: (health, own, {"users": 999}),
         lambda health, own: (health, own, {"adjacency": "zero-out"}),
-        lambda health, own: (replace(health, adjacency="zero-out"), own, {}),
-        lambda health, own: (replace(health, share=0.04), own, {}),
         lambda health, own: (replace(health, share=0.0), own, {}),
         lambda health, own: (health, (1.001 * own[0], own[1]), {}),
         lambda health, own: (health, (own[0], 1e-7), {}),
-        lambda health, own: (health, own, {"epsilon": 0.99}),
         lambda health, own: (health, own, {"delta": 0.99e-6}),
     ],
 )

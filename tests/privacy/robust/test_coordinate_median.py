@@ -54,19 +54,6 @@ def test_the_statistic_is_the_mean_of_what_is_left_of_each_sorted_column(drawn) 
 
 
 @examples
-@given(cohorts(), st.floats(0, 2))
-def test_property_1_where_most_rows_lie_there_lies_the_statistic(drawn, radius) -> None:
-    rows, trim, rng = drawn
-    point = rows[0] + rng.uniform(-radius, radius, rows.shape[1])
-    near = len(rows) - trim  # the fewest with which the property holds: of a median, more than half
-    chosen = rng.permutation(len(rows))[:near]
-    rows[chosen] = point + rng.choice([-radius, radius, 0.0, radius / 3], size=(near, rows.shape[1]))
-    slack = FINE * (1 + np.abs(rows).max())
-    assert np.abs(trimmed_mean(rows, trim) - point).max() <= radius + slack
-    assert np.abs(debiased_mean(rows, trim, 0.7) - point).max() <= radius + 0.7 + slack
-
-
-@examples
 @given(cohorts(), st.floats(0, 10), st.floats(0, 5))
 def test_property_2_and_lemma_31_moving_rows_moves_statistic_and_estimate_no_farther(drawn, moved, radius) -> None:
     rows, trim, rng = drawn

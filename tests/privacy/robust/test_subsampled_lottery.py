@@ -292,15 +292,12 @@ def small_plan() -> SubsampledLottery:
 def test_broken_plans_do_not_verify():
     plan = small_plan()
     for broken in (
-        replace(plan, noise_multiplier=plan.noise_multiplier / 16),
         replace(plan, noise_multiplier=plan.noise_multiplier * 0.998),
         replace(plan, users=4000),
         replace(plan, releases=25),
         replace(plan, lottery=replace(plan.lottery, table=(1.0,))),
         replace(plan, lottery=replace(plan.lottery, table=plan.lottery.table[::2])),
     ):
-        if broken.lottery.table == (1.0,):
-            assert subsampled_delta(broken, 2.0) > DELTA
         with pytest.raises(VerificationError, match="certified delta"):
             verify_subsampled(broken, 2.0, DELTA)
 
