@@ -1,4 +1,4 @@
-"""Clipped means: exact norms, exact sensitivity, any order, any row."""
+"""Clipped means of vectors and of second moments: exact norms, exact sensitivity, any order, any row."""
 
 from fractions import Fraction
 from math import sqrt

@@ -1,4 +1,4 @@
-"""Four numbers at a time: each operation is what it says, number by number, and reads nothing it was not told to."""
+"""Compiled kernels: lanes, threads, loops behind an address, and roots are what they say, number by number."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""The local model's constants against direct computation."""
+"""The local model's constants, its reports, and rotations, against direct computation."""
 
 import math
 

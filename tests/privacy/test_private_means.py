@@ -1,4 +1,4 @@
-"""Private ranges: exactly the bounded range that is charged, by enumeration of every small dataset."""
+"""Private ranges and means around them: the bounded range that is charged, exactly, and how far a user moves a mean."""
 
 import math
 from dataclasses import replace

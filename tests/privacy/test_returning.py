@@ -1,4 +1,4 @@
-"""How quiet prefix sums are for users who come back: several-epochs, "How good", against the published ways."""
+"""Correlated noise for users who come back: several-epochs#c3 against all patterns, in integers, and audited."""
 
 from dataclasses import replace
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""The bound of an outlier mean by the larger of two scores: every small cohort, a climbing adversary, broken twins."""
+"""The bound of an outlier mean by the larger of two scores: every small cohort, exact references, broken twins."""
 
 import functools
 import itertools
