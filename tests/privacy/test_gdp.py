@@ -33,11 +33,6 @@ def test_delta_is_never_below_the_exact_value_and_at_most_1e_9_above(mu, epsilon
     assert ours <= exact * (1 + 1e-9) + mpmath.mpf(1e-15)
 
 
-@pytest.mark.parametrize(("epsilon", "mu"), [(1.0, 0.2367), (4.0, 0.8379)])
-def test_known_values_at_delta_1e_6(epsilon, mu):
-    assert gdp.mu_for(epsilon, 1e-6) == pytest.approx(mu, abs=5e-5)
-
-
 @given(epsilon=st.floats(0.01, 30), log_delta=st.floats(-12, -0.5))
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_mu_for_is_the_largest_mu_that_keeps_the_promise(epsilon, log_delta):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts.gdp import delta_for, epsilon_for, randomised_response_delta
-from quoron_privacy.accounts.lifetime import Charge, Limit, compose, gaussian
+from quoron_privacy.accounts.lifetime import Charge, Limit, below, compose, gaussian
 from quoron_privacy.errors import ConfigError
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -142,6 +142,34 @@ def test_what_is_kept_of_charges_decides_as_all_of_them_would(runs, share):
         held, account = [*held, run], account.after(run)
     assert limit.account(held) == account
     assert account.runs == len(held)
+
+
+@quick
+@given(
+    runs=st.lists(gaussian_or_plain, max_size=6),
+    share=st.sampled_from([0.0, 0.3, 1.0]),
+    delta=st.one_of(st.just(0.0), st.floats(1e-12, 1e-4)),
+    variation=st.floats(1e-300, 1e-8),
+    adjacency=st.sampled_from(["replace-one", "zero-out"]),
+)
+def test_what_is_said_to_fit_fits_and_nothing_more(runs, share, delta, variation, adjacency):
+    limit = Limit("everyone", 2.0, 1e-4, share)
+    account = limit.account(admitted(limit, [promised(*each) for each in runs]))
+    epsilon = account.largest_epsilon(delta, adjacency)
+    if epsilon > 0:
+        assert account.after(charge(epsilon, delta, adjacency=adjacency)).holds
+        assert account.after(charge(float(below(epsilon)) or epsilon, delta, adjacency=adjacency)).holds
+    assert not account.after(charge(epsilon * (1 + 1e-9) + 1e-9, delta, adjacency=adjacency)).holds
+    mu = account.largest_mu(variation, adjacency)
+
+    def as_gaussian(mu):
+        after = account.after(charge(1.0, 1e-9, mu, adjacency, variation=variation))
+        return after.square > account.square
+
+    if mu > 0:
+        assert as_gaussian(mu)
+    assert not as_gaussian(mu * (1 + 1e-9) + 1e-9)
+    assert account.after(charge(1e-300, account.largest_delta)).holds or account.largest_delta == 0 or epsilon == 0
 
 
 def inexact_pair(mu, variation, points):

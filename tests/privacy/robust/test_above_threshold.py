@@ -120,6 +120,7 @@ def cells(scale, span):
 class TestLaplaceTest:
     def test_one_user_changes_the_chance_of_either_answer_by_the_claimed_factor(self):
         test = LaplaceTest(cohort_size=20, core=14, threshold=15.0, scale=3.0)
+        assert dict(test.entry().parameters) == {"cohort_size": 20, "threshold": 15.0, "scale": 3.0}
         claimed = exp(2 * 19 / 20 / 3.0) * (1 + 1e-12)
         limit, scale = in_score_units(15.0, 20), score_scale(3.0, 20)
         for score in range(20, 401):

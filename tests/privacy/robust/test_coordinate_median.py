@@ -64,13 +64,6 @@ def test_property_2_and_lemma_31_moving_rows_moves_statistic_and_estimate_no_far
     assert np.abs(estimates[0] - estimates[1]).max() <= moved + slack
 
 
-@examples
-@given(st.floats(-9, 9), st.floats(-9, 9), st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 9))
-def test_lemma_31_projections_onto_intervals_that_move_together_move_no_farther(a, c, move, move_too, radius) -> None:
-    one, other = np.clip(c, a - radius, a + radius), np.clip(c + move_too, a + move - radius, a + move + radius)
-    assert abs(one - other) <= max(abs(move), abs(move_too)) + FINE
-
-
 PARAMETERS = calibrate(2.0, 1e-6, 1000, 1e-4, 3.0, score_error=1e-6)
 
 
