@@ -273,5 +273,5 @@ def test_what_is_not_private_or_not_proved_is_not_called_private() -> None:
 
 def test_every_algorithm_is_here() -> None:
     named = {name.partition("/")[0] for name in (*GAUSSIAN, *EVERYBODY, *FIXED_SIZE, *INEXPRESSIBLE)}
-    elsewhere = {"sgd", "group-dp-sgd-zero-out"}  # tests/privacy/test_item_sampling.py: theirs takes minutes
+    elsewhere = {"sgd", "group-dp-sgd-zero-out"}  # tests/privacy/test_subsampling.py: theirs takes minutes
     assert named | elsewhere == set(ALGORITHMS)

@@ -1,6 +1,7 @@
-"""Clipped means: exact norms, exact sensitivity, any order, any row."""
+"""Clipped means of vectors and of second moments: exact norms, exact sensitivity, any order, any row."""
 
 from fractions import Fraction
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -8,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.gaussian import acute_sensitivity, mean_sensitivity
-from quoron_privacy.means import norm_counts_loops
+from quoron_privacy.accounts import gdp
+from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows, clipped_mean
+from quoron_privacy.means.moment import SecondMomentNoise, moment_sensitivity
 from quoron_privacy.means.norm_counts import NormCountSum
-from quoron_privacy.release import sum_bits
-from sums import clipped_residuals
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.release import packed, sum_bits
+from sums import clipped_residuals, moment_mean
 
 NORMS = st.floats(1e-3, 1e3)
 ANY = st.floats(width=64, allow_nan=True, allow_infinity=True)
@@ -45,42 +47,6 @@ class TestClipRows:
         for row in clip_rows(rows, norm):
             assert square(row) <= Fraction(norm) ** 2
 
-    @given(rows=ROWS, norm=NORMS)
-    @fast
-    def test_rows_inside_come_back_unchanged_others_keep_their_direction(self, rows, norm):
-        clipped = clip_rows(rows, norm)
-        for row, out in zip(rows, clipped, strict=True):
-            if not np.isfinite(row).all():
-                assert not out.any()
-            elif square(row) <= Fraction(norm * (1 - 1e-13)) ** 2:
-                assert np.array_equal(out, row)
-            else:
-                length = float(np.linalg.norm(row / np.abs(row).max()))
-                direction = row / np.abs(row).max() / length
-                assert out == pytest.approx(norm * direction, rel=1e-12, abs=1e-12 * norm)
-
-    def test_what_a_row_becomes_depends_on_that_row_alone(self):
-        rows = np.random.default_rng(0).normal(size=(5, 3))
-        hostile = rows.copy()
-        hostile[2] = [np.nan, np.inf, 1e300]
-        assert np.array_equal(np.delete(clip_rows(rows, 1.0), 2, 0), np.delete(clip_rows(hostile, 1.0), 2, 0))
-
-    def test_around_a_centre_it_clips_the_difference(self):
-        centre = np.array([1.0, -2.0])
-        out = clip_rows(np.array([[4.0, 2.0], [1.0, -2.0], [1.7e308, 0.0]]), 1.0, centre)
-        assert out == pytest.approx(np.array([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0]]))
-        assert not clip_rows(np.array([[1.7e308]]), 1.0, np.array([-1.7e308])).any()  # the difference overflows
-
-    def test_the_input_is_not_changed(self):
-        rows = np.full((2, 2), 9.0)
-        clip_rows(rows, 1.0)
-        assert (rows == 9.0).all()
-
-    @pytest.mark.parametrize("norm", [0.0, -1.0, float("nan"), float("inf"), 1e200])
-    def test_a_norm_out_of_range_is_refused(self, norm):
-        with pytest.raises(ConfigError, match=r"Expected norm in \(1e-150, 1e150\)"):
-            clip_rows(np.ones((1, 1)), norm)
-
 
 class TestClippedMean:
     @given(rows=ROWS, norm=NORMS, data=st.data())
@@ -100,22 +66,6 @@ class TestClippedMean:
         moved = [Fraction(float(a)) - Fraction(float(b)) for a, b in zip(one, two, strict=True)]
         assert sum(x * x for x in moved) <= Fraction(mean_sensitivity(norm, len(rows))) ** 2
 
-    @given(rows=ROWS, norm=NORMS, who=st.integers(0, 5))
-    @fast
-    def test_leaving_one_row_out_moves_the_mean_by_half_of_that(self, rows, norm, who):
-        everyone = np.ones(len(rows), bool)
-        without = np.arange(len(rows)) != who % len(rows)
-        one, two = (clipped_mean(rows, answered, norm, 7)[0] for answered in (everyone, without))
-        moved = [Fraction(float(a)) - Fraction(float(b)) for a, b in zip(one, two, strict=True)]
-        assert sum(x * x for x in moved) <= Fraction(mean_sensitivity(norm, 7, "zero-out")) ** 2
-
-    def test_the_worst_pair_of_users_attains_the_sensitivity(self):
-        rows = np.zeros((10, 4))
-        rows[0, 0] = 5.0
-        one, _ = clipped_mean(rows, np.ones(10, bool), 2.0, 10)
-        two, _ = clipped_mean(-rows, np.ones(10, bool), 2.0, 10)
-        assert np.linalg.norm(one - two) == pytest.approx(mean_sensitivity(2.0, 10), rel=1e-12)
-
     @given(rows=ROWS, norm=NORMS, data=st.data())
     @fast
     def test_the_order_of_rows_changes_no_bit(self, rows, norm, data):
@@ -125,50 +75,12 @@ class TestClippedMean:
         assert one[0].tobytes() == two[0].tobytes()
         assert one[1] == two[1]
 
-    def test_ten_thousand_rows_in_any_order_give_the_same_bits(self):
-        # float sums of these differ between orders
-        rng = np.random.default_rng(1)
-        rows = rng.normal(size=(10_000, 3)) * np.exp(rng.normal(size=(10_000, 1)) * 8)
-        everyone = np.ones(10_000, bool)
-        one, two = (clipped_mean(x, everyone, 100.0, 10_000)[0] for x in (rows, rows[::-1]))
-        assert one.tobytes() == two.tobytes()
-        assert abs(one - slow_mean(rows, everyone, 100.0, 10_000)).max() < 1e-9
-
     @pytest.mark.parametrize("absent", [np.nan, np.inf, 1e300, 0.0])
     def test_an_absent_row_contributes_exactly_zero(self, absent):
         rows = np.array([[1.0, 2.0], [absent, absent]])
         mean, clipped = clipped_mean(rows, np.array([True, False]), 8.0, 2)
         assert mean.tolist() == [0.5, 1.0]
         assert clipped == 0
-
-    @pytest.mark.parametrize("norm", [1.0, float("inf")])
-    def test_nobody_answering_gives_zero(self, norm):
-        rows = np.full((3, 2), np.nan)
-        assert clipped_mean(rows, np.zeros(3, bool), norm, 3)[0].tolist() == [0.0, 0.0]
-        assert clipped_mean(rows, np.ones(3, bool), norm, 3)[0].tolist() == [0.0, 0.0]
-        assert clipped_mean(np.zeros((0, 2)), np.zeros(0, bool), norm, 3)[0].tolist() == [0.0, 0.0]
-
-    def test_the_divisor_is_the_cohort_whoever_answers(self):
-        mean, _ = clipped_mean(np.ones((2, 1)), np.array([True, False]), 10.0, 100)
-        assert mean[0] == pytest.approx(0.01, rel=1e-14)
-
-    def test_it_counts_clipped_rows(self):
-        rows = np.array([[3.0], [0.5], [-2.0], [np.nan], [1.0 - 1e-12]])
-        assert clipped_mean(rows, np.ones(5, bool), 1.0, 5)[1] == 2
-
-    def test_without_a_clip_norm_it_is_the_plain_mean(self):
-        rows = np.array([[3.0], [1e6], [np.inf]])
-        assert clipped_mean(rows, np.ones(3, bool), float("inf"), 4)[0].tolist() == [(3.0 + 1e6) / 4]
-
-    def test_full_cohorts_at_the_norm_do_not_overflow(self):
-        for size in (1, 2, 15, 16, 1000):
-            rows = np.ones((64 * size, 1))
-            mean, _ = clipped_mean(rows, np.ones(64 * size, bool), 1.0, size)
-            assert mean[0] == pytest.approx(64.0, rel=1e-12)
-
-    def test_more_rows_than_the_sum_can_hold_are_refused(self):
-        with pytest.raises(ConfigError, match=r"Expected at most 64 \* divisor rows, got 65 with divisor=1"):
-            clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)
 
 
 class TestClippedResiduals:
@@ -203,27 +115,6 @@ class TestClippedResiduals:
             assert sum(Fraction(int(c), unit) ** 2 for c in each.total) <= left**2
             assert 0 <= Fraction(soft, unit) ** 2 <= min(1, (1 - left) * (1 + 3 * left)) * here
 
-    @given(rows=ROWS, who=st.integers(0, 5), data=st.data())
-    @fast
-    def test_rows_are_normalised_so_that_no_radius_enters_the_sensitivity(self, rows, who, data):
-        radius = data.draw(st.floats(-140, 140).map(lambda power: 10.0**power))
-        other = rows.copy()
-        other[who % len(rows)] = data.draw(hnp.arrays(np.float64, rows.shape[1], elements=ANY))
-        centre = data.draw(hnp.arrays(np.float64, rows.shape[1], elements=ANY))
-        one, two = (clipped_residuals(x, centre, np.ones(len(rows), bool), radius, len(rows))[0] for x in (rows, other))
-        moved = [Fraction(float(a)) - Fraction(float(b)) for a, b in zip(one, two, strict=True)]
-        assert sum(x * x for x in moved) <= Fraction(mean_sensitivity(1.0, len(rows))) ** 2
-
-    @given(rows=ROWS, norm=NORMS, data=st.data())
-    @fast
-    def test_the_order_of_rows_changes_no_bit(self, rows, norm, data):
-        order = data.draw(st.permutations(range(len(rows))))
-        answered = np.ones(len(rows), bool)
-        one, two = (clipped_residuals(x, None, answered, norm, 8) for x in (rows, rows[order]))
-        assert one[0].tobytes() == two[0].tobytes()
-        assert one[1].tolist() == two[1].tolist()
-        assert one[2] == two[2]
-
     @pytest.mark.parametrize("size", [1e-160, 5e-324, 1e-200, 1e200, 1.7e308])
     def test_no_norm_underflows_past_the_clip_or_overflows_into_no_share(self, size):
         # squared, such coordinates are 0 or infinite
@@ -234,59 +125,6 @@ class TestClippedResiduals:
             q, within, here, soft = shares.tolist()
             assert (within, here, soft == unit) == (int(size < radius), 1, size < radius)
             assert abs(q - unit * (size < radius)) <= 1e-9 * unit
-
-    @pytest.mark.parametrize("reduction", [ClippedSum(1e-3, 4), ClippedSum(1e3, 4), NormCountSum(1e-3, 4)])
-    def test_zeros_are_counted_and_never_as_shortened(self, reduction):
-        for width in (1, 4, 9):
-            sums = reduction.of(np.zeros((3, width)), np.ones(3, bool))
-            assert (sums.answered, sums.clipped) == (3, 0)
-            assert not sums.total.any()
-
-    @pytest.mark.parametrize("reduction", [ClippedSum, NormCountSum])
-    def test_a_norm_that_is_a_whole_number_clips_as_any_other(self, reduction):
-        rows, answered = np.random.default_rng(3).normal(size=(9, 4)), np.ones(9, bool)
-        for centre in (np.zeros(4), np.ones(4, np.int64)):
-            whole, other = (reduction(norm, 9, centre=centre).of(rows, answered) for norm in (1, 1.0))
-            assert whole.total.tolist() == other.total.tolist() != ClippedSum(1.0, 9).of(rows, ~answered).total.tolist()
-
-    @pytest.mark.parametrize("reduction", [ClippedSum, NormCountSum])
-    def test_a_centre_of_another_shape_is_refused(self, reduction):
-        with pytest.raises(ConfigError, match=r"centre of shape \(4,\)"):
-            reduction(1.0, 9, centre=np.zeros(3)).of(np.zeros((9, 4)), np.ones(9, bool))
-
-    def test_an_absent_user_is_in_no_share_and_adds_exactly_zero(self):
-        rows = np.array([[1.0, 0.0], [0.0, 0.0], [np.nan, 1e300]])
-        answered = np.array([True, False, False])
-        mean, shares, clipped = clipped_residuals(rows, np.array([0.5, 0.0]), answered, 1.0, 2)
-        assert (mean.tolist(), shares[1:3].tolist(), clipped) == ([0.25, 0.0], [1, 1], 0)
-
-    def test_public_mistakes_are_refused_by_name(self):
-        rows, everyone = np.ones((2, 3)), np.ones(2, bool)
-        with pytest.raises(ConfigError, match=r"Expected a centre of shape \(3,\), got \(1, 3\)"):
-            clipped_residuals(rows, np.ones((1, 3)), everyone, 1.0, 2)
-        with pytest.raises(ConfigError, match=r"Expected norm in \(1e-150, 1e150\), got norm=0\.0"):
-            clipped_residuals(rows, None, everyone, 0.0, 2)
-        with pytest.raises(ConfigError, match=r"Expected at most 64 \* divisor rows, got 65 with divisor=1"):
-            clipped_residuals(np.ones((65, 1)), None, np.ones(65, bool), 1.0, 1)
-
-
-class TestClippedSum:
-    @given(ROWS, NORMS, st.data())
-    @fast
-    def test_sums_of_parts_add_to_the_sums_of_the_whole(self, rows, norm, data):
-        answered = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
-        cut = data.draw(st.integers(0, len(rows)))
-        reduction = ClippedSum(norm, len(rows), rows[0])
-        whole = reduction.of(rows, answered)
-        parts = reduction.of(rows[cut:], answered[cut:]) + reduction.of(rows[:cut], answered[:cut])
-        assert np.array_equal(parts.total, whole.total)
-        assert np.array_equal(parts.cells, whole.cells)
-        assert (parts.clipped, parts.answered) == (whole.clipped, whole.answered)
-
-    def test_more_answers_than_the_sum_can_hold_give_no_mean(self):
-        reduction = ClippedSum(1.0, 1)
-        with pytest.raises(ConfigError, match="at most 64"):
-            reduction.mean(reduction.of(np.zeros((65, 1)), np.ones(65, bool)))
 
 
 class TestNormCountSum:
@@ -303,27 +141,110 @@ class TestNormCountSum:
         np.testing.assert_allclose(sums.cells, expected.cells, rtol=1e-9, atol=1e-12 * 2.0 ** sum_bits(0, 40))
         assert (sums.clipped, sums.answered) == (expected.clipped, expected.answered)
 
-    @pytest.mark.parametrize("held", [1, 7, 30, 100_000])
-    def test_a_transform_is_applied_to_few_rows_at_a_time_and_to_any_number_with_the_same_bits(self, monkeypatch, held):
-        draw = np.random.default_rng(8)
-        rows, transform, answered = draw.standard_normal((50, 6)), draw.standard_normal((3, 3)), draw.random(50) < 0.8
-        reduction = NormCountSum(2.0, 50, transform, draw.standard_normal(6))
-        whole = reduction.of(rows, answered)
-        monkeypatch.setattr(norm_counts_loops, "BLOCK", held)
-        sums = reduction.of(rows, answered)
-        assert np.array_equal(sums.total, whole.total)
-        assert np.array_equal(sums.cells, whole.cells)
-        assert (sums.clipped, sums.answered) == (whole.clipped, whole.answered)
+
+HOSTILE = st.floats(width=64) | st.sampled_from([0.0, 5e-324, -1e-300, 1e300, np.nan, np.inf]) | st.floats(-2, 2)
+DIVISORS = st.sampled_from([1, 3, 1000, 10**9])  # the last one makes the grid of the sum coarse
 
 
-def test_vectors_at_acute_angles_need_root_two_or_one_and_nothing_else_has_a_sensitivity():
-    assert acute_sensitivity(3.0, 10) == pytest.approx(3 * 2**0.5 / 10)
-    assert acute_sensitivity(3.0, 10, "zero-out") == pytest.approx(0.3)
-    with pytest.raises(ConfigError, match="got adjacency='none'"):
-        acute_sensitivity(3.0, 10, "none")
+def factors(dimension, users):
+    return hnp.arrays(np.float64, (users, packed(dimension)), elements=HOSTILE)
 
 
-def test_no_adjacency_has_no_sensitivity():
-    for sensitivity in (mean_sensitivity, acute_sensitivity):
-        with pytest.raises(ConfigError, match="adjacency"):
-            sensitivity(1.0, 10, "none")
+def unpack(row, dimension):
+    upper = np.zeros((dimension, dimension), row.dtype)
+    upper[np.triu_indices(dimension)] = row
+    return upper
+
+
+def vec(matrix):
+    """Isometric: ‖vec(A)‖₂ = ‖A‖_F."""
+    rows, columns = np.triu_indices(len(matrix))
+    return matrix[rows, columns] * np.where(rows == columns, 1.0, np.sqrt(np.longdouble(2)))
+
+
+def slow_moment_mean(rows, answered, dimension, norm, divisor):
+    """The definition, one user at a time."""
+    total = np.zeros(packed(dimension), np.longdouble)
+    for row, here in zip(rows, answered, strict=True):
+        if here and np.isfinite(row).all() and row.any():
+            row = row.astype(np.longdouble)
+            row = row / np.abs(row).max() * min(np.abs(row).max(), norm / np.linalg.norm(row / np.abs(row).max()))
+            upper = unpack(row, dimension)
+            total += vec(upper.T @ upper)
+    return total / divisor
+
+
+def distance(one, two):
+    """Exact, squared."""
+    return sum((Fraction(float(a)) - Fraction(float(b))) ** 2 for a, b in zip(one, two, strict=True))
+
+
+class TestMomentMean:
+    @given(data=st.data(), dimension=st.integers(1, 4), norm=NORMS)
+    @fast
+    def test_it_agrees_with_the_definition(self, data, dimension, norm):
+        rows = data.draw(factors(dimension, 4))
+        answered = np.array(data.draw(st.lists(st.booleans(), min_size=4, max_size=4)))
+        mean = moment_mean(rows, answered, dimension=dimension, norm=norm, divisor=5)
+        assert abs(mean - slow_moment_mean(rows, answered, dimension, norm, 5)).max() <= norm**2 * 1e-14
+
+    @given(data=st.data(), dimension=st.integers(1, 4), norm=NORMS, divisor=DIVISORS)
+    @fast
+    def test_replacing_one_user_moves_the_mean_by_no_more_than_its_sensitivity(self, data, dimension, norm, divisor):
+        rows, other = data.draw(factors(dimension, 3)), data.draw(factors(dimension, 1))
+        means = [
+            moment_mean(np.vstack([rows, own]), np.ones(4, bool), dimension=dimension, norm=norm, divisor=divisor)
+            for own in (rows[:1], other)
+        ]
+        assert distance(*means) <= Fraction(moment_sensitivity(dimension, norm, divisor)) ** 2
+
+    def test_a_server_that_trusts_raw_matrices_is_twice_r_squared_off(self):
+        # the twin: symmetrise and clip to Frobenius norm R², as if every client sent a positive matrix
+        def trusting(matrix):
+            matrix = (matrix + matrix.T) / 2
+            return matrix * min(1.0, 1.0 / np.linalg.norm(matrix))
+
+        sent = np.diag([9.0, 0.0, 0.0])
+        moved = np.linalg.norm(vec(trusting(sent) - trusting(-sent)).astype(float))
+        assert moved == pytest.approx(2.0)
+        assert moved > 1.4 * moment_sensitivity(3, 1.0, 1)
+        # the same numbers sent to the real server, as factors, are at most √2 apart: here not at all
+        rows = np.stack([sent[np.triu_indices(3)], -sent[np.triu_indices(3)]])
+        one, two = (moment_mean(row[None], np.ones(1, bool), dimension=3, norm=1.0, divisor=1) for row in rows)
+        assert np.array_equal(one, two)
+
+    @pytest.mark.parametrize("sent", [np.nan, np.inf, -np.inf])
+    def test_a_non_finite_or_absent_factor_is_the_zero_matrix(self, sent):
+        rows = np.array([[1.0, 0.5, 0.2], [sent, 1.0, 1.0], [7.0, 7.0, 7.0]])
+        mean = moment_mean(rows, np.array([True, True, False]), dimension=2, norm=9.0, divisor=3)
+        alone = moment_mean(rows[:1], np.ones(1, bool), dimension=2, norm=9.0, divisor=3)
+        assert np.array_equal(mean, alone)
+
+
+def released(noise, factors, answered, stream):
+    return noise.release(noise.reduction.of(factors, answered), stream)
+
+
+class TestSecondMomentNoise:
+    def test_halving_the_noise_under_zero_out_is_not_private(self):
+        mu = gdp.mu_for(1.0, 1e-6)
+        replaced = SecondMomentNoise.for_mu(dimension=5, feature_norm=1.0, divisor=100, mu=mu)
+        halved = SecondMomentNoise(5, 1.0, 100, "zero-out", replaced.scale / 2)
+        assert halved.effective_mu == pytest.approx(sqrt(2) * mu, rel=1e-6)
+        assert gdp.delta_for(halved.effective_mu, 1.0) == pytest.approx(2.2e-4, rel=0.02)
+        divided = SecondMomentNoise(5, 1.0, 100, "zero-out", replaced.scale / sqrt(2))
+        assert gdp.delta_for(divided.effective_mu, 1.0) <= 1e-6 * (1 + 1e-5)
+
+    def test_the_noise_has_variance_s_squared_on_the_diagonal_and_half_of_it_off(self):
+        noise = SecondMomentNoise(20, 1.0, 10, "replace-one", 0.5)
+        stream, nobody = SeededNoise(5).stream("law"), np.zeros((1, packed(20)))
+        draws = np.array([released(noise, nobody, np.zeros(1, bool), stream) for _ in range(2000)])
+        assert np.array_equal(draws, draws.swapaxes(1, 2))
+        diagonal = draws[:, np.arange(20), np.arange(20)].ravel() / 0.5
+        off = draws[(slice(None), *np.triu_indices(20, 1))].ravel() / 0.5
+        for sample, variance in ((diagonal, 1.0), (off, 0.5)):
+            # six standard errors: false alarm 4e-9 each
+            assert abs(sample.mean()) < 6 * sqrt(variance / len(sample))
+            assert abs(sample.var() / variance - 1) < 6 * sqrt(2 / len(sample))
+        pairs = [np.corrcoef(draws[:, 0, 1], draws[:, i, j])[0, 1] for i, j in ((0, 0), (0, 2), (1, 1), (1, 2))]
+        assert np.abs(pairs).max() < 6 / sqrt(2000)

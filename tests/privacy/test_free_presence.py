@@ -2,7 +2,6 @@
 
 from fractions import Fraction
 from itertools import combinations
-from math import log, sqrt
 
 import numpy as np
 import pytest
@@ -11,15 +10,15 @@ from hypothesis import strategies as st
 from scipy.linalg import toeplitz
 
 from one_epoch_reference import strategy
-from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence, norm_counts
 from quoron_privacy.means.clipping_loops import soft_share
-from quoron_privacy.means.free_presence import SPAN, LogLength, MomentMean, moment_logs, vector_logs
-from quoron_privacy.means.norm_counts import LEAST_SHARE, NormCountMean, Presence
+from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.free_presence_columns import HERE, ColumnMean, ColumnSum, column_sensitivity
+from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
-from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.factorisations import factorise
+from quoron_privacy.release import packed, sum_bits
 
 ADJACENCIES = ("replace-one", "zero-out")
 ONE = np.ones(1, bool)
@@ -94,16 +93,6 @@ class TestNormCountMean:
             assert max(exact_square(one, rows[0]) for one in rows) <= bound
             assert float(max(exact_square(one, rows[0]) for one in rows)) > 1 - 1e-6
 
-    @settings(max_examples=300, deadline=None)
-    @given(st.lists(NUMBERS, min_size=3, max_size=3), st.lists(NUMBERS, min_size=3, max_size=3), st.floats(1e-3, 1e3))
-    def test_any_two_users_are_within_two_and_any_one_within_two_of_nobody(self, one, other, radius):
-        for soft in (False, True):
-            first, second = (tail_row(np.array(each), radius=radius, soft=soft) for each in (one, other))
-            assert exact_square(first, second) <= 4 * (1 + Fraction(1, 10**12))
-            assert exact_square(first, np.zeros(6)) <= 4 * (1 + Fraction(1, 10**12))
-            zero_out = tail_row(np.array(one), "zero-out", radius=radius, soft=soft)
-            assert exact_square(zero_out, np.zeros(6)) <= 1 + Fraction(1, 10**12)
-
     def test_whole_numbers_of_the_grid_never_exceed_four(self):
         """The claim itself, in integers: c of any length up to a' = 1 - q/2ᵇ, indicator 3 q >= 2ᵇ, tail √2 q/2ᵇ."""
         for unit in (4, 16, 27):
@@ -129,23 +118,6 @@ class TestNormCountMean:
                 assert a**2 + 2 * (1 - a) ** 2 + Fraction(h, unit) ** 2 + 1 <= 4
                 assert a**2 + (1 - a) ** 2 / 2 + Fraction(h, unit) ** 2 / 2 <= 1
 
-    def test_a_share_of_all_that_are_not_clipped_would_exceed_it(self):
-        assert (1 + 1) ** 2 + 1 > 4.9  # a = 1, and just below it, opposite
-
-    def test_a_threshold_of_three_quarters_would_exceed_it(self):
-        unit, worst = 16, Fraction(0)
-        for q in range(unit + 1):
-            for r in range(unit + 1):
-                a, b = 1 - Fraction(q, unit), 1 - Fraction(r, unit)
-                apart = (a + b) ** 2 + 2 * (a - b) ** 2 + ((4 * q >= unit) != (4 * r >= unit))
-                worst = max(worst, apart)
-        assert worst > 4.18
-
-    def test_an_overflowing_row_is_nobodys(self):
-        for values in ([1e308, 1e308], [np.nan, 0.0], [np.inf, 0.0]):
-            row = tail_row(np.array(values), transform=np.full((2, 2), 10.0))
-            np.testing.assert_array_equal(row, np.zeros(5))
-
     def test_means_are_those_of_the_slow_obvious_way(self):
         rng = np.random.default_rng(3)
         values, answered = rng.normal(size=(40, 3)), rng.random(40) < 0.8
@@ -165,15 +137,6 @@ class TestNormCountMean:
             np.testing.assert_allclose(
                 (found.beyond, found.within, found.presence), np.array([beyond, within, here]) / 40, atol=1e-7
             )
-
-    def test_noise_is_isotropic_on_the_weighted_row(self):
-        for adjacency in ADJACENCIES:
-            mechanism = NormCountMean.for_mu(dimension=2, users=10, mu=0.5, adjacency=adjacency)
-            weights = norm_counts.WEIGHTS[adjacency]
-            sensitivity = 0.2 if adjacency == "replace-one" else 0.1
-            assert mechanism.scale * weights[0] == pytest.approx(sensitivity / 0.5, rel=1e-6)
-            assert mechanism.presence_deviation * weights[3] == pytest.approx(sensitivity / 0.5, rel=1e-6)
-            assert mechanism.effective_mu <= 0.5
 
 
 class TestMomentMean:
@@ -196,27 +159,6 @@ class TestMomentMean:
         row = moment_row(np.array(one), 3, "zero-out", radius=radius, transform=transform)
         assert exact_square(row, np.zeros(7)) <= Fraction(zero_out.sensitivity) ** 2
 
-    def test_orthogonal_moments_are_as_far_apart_as_claimed(self):
-        first, second = moment_row(np.array([5.0, 0, 0]), 2), moment_row(np.array([0, 0, 5.0]), 2)
-        assert float(exact_square(first, second)) == pytest.approx(2, rel=1e-9)
-        assert float(exact_square(first, np.zeros(4))) == pytest.approx(2, rel=1e-9)
-
-    @pytest.mark.parametrize("power", [-60, -78, -80, -81, -85])
-    def test_a_factor_whose_moment_underflows_is_no_longer_than_any_other(self, power):
-        rng = np.random.default_rng(4)
-        for transform in (10.0**power * np.linalg.qr(rng.normal(size=(5, 5)))[0] for _ in range(20)):
-            row = moment_row(rng.normal(size=15) * 1e150, 5, transform=transform)
-            assert float(exact_square(row, np.zeros(16))) <= 2 * (1 + 1e-9)
-
-    def test_a_matrix_from_whoever_sends_it_stays_positive_semidefinite(self):
-        rng = np.random.default_rng(1)
-        for _ in range(50):
-            row = moment_row(rng.normal(size=6) * 10.0 ** rng.integers(-9, 9), 3, transform=rng.normal(size=(3, 3)))
-            rows, columns = np.triu_indices(3)
-            found = np.zeros((3, 3))
-            found[rows, columns] = row[:-1] / np.where(rows == columns, 1, sqrt(2))
-            assert np.linalg.eigvalsh(found + np.triu(found, 1).T)[0] > -1e-10
-
     def test_means_are_those_of_the_slow_obvious_way(self):
         rng = np.random.default_rng(3)
         factors, answered, transform = rng.normal(size=(30, 6)), rng.random(30) < 0.8, rng.normal(size=(3, 3))
@@ -234,20 +176,6 @@ class TestMomentMean:
             np.testing.assert_allclose(found.mean, total / 30, atol=1e-7)
             assert found.presence == pytest.approx(here / 30, abs=1e-7)
 
-    def test_one_draw_serves_both_triangles(self):
-        mechanism = MomentMean.for_mu(dimension=4, users=3, mu=1.0)
-        found = mechanism.release(np.zeros((3, 10)), np.ones(3, bool), np.eye(4), 1.0, SeededNoise(1).stream("x")).mean
-        np.testing.assert_array_equal(found, found.T)
-
-    def test_logarithms_of_lengths_neither_overflow_nor_underflow(self):
-        factors = np.array([[1.0, 2, 3], [1e-200, 2e-200, 3e-200], [1e200, 2e200, 3e200], [0, 0, 0], [np.nan, 0, 0]])
-        logs = moment_logs(factors, np.eye(2))
-        expected = log(np.linalg.norm(np.array([[1.0, 2], [2, 13]])))
-        np.testing.assert_allclose(logs[:3], expected + np.array([0, -400, 400]) * log(10))
-        assert logs[3] == -np.inf
-        assert np.isnan(logs[4])
-        np.testing.assert_allclose(vector_logs(np.array([[3e-200, 4e-200]]), np.eye(2)), log(5) - 200 * log(10))
-
 
 class TestLogLength:
     """free-presence#p1."""
@@ -259,39 +187,6 @@ class TestLogLength:
         assert exact_square(first, second) <= 1
         assert exact_square(first, (0.0, 0.0)) <= 1
 
-    def test_the_ends_of_the_range_are_one_apart(self):
-        assert float(exact_square(length_row(0.0), length_row(-2 * SPAN))) == 1.0
-        assert float(exact_square(length_row(0.0), (0.0, 0.0))) == pytest.approx(1, abs=1e-7)
-
-    def test_the_mean_is_that_of_the_logarithms(self):
-        logs = np.array([0.0, -1.0, -2.0, -9.0, np.nan, -np.inf])
-        found = LogLength.for_mu(users=6, mu=1.0).release(logs, np.array([1, 1, 1, 1, 1, 0], bool), 1.0, Still())
-        assert found.mean == pytest.approx(((0 + 1 + 2 + 4) / 4 - 2) / 6, abs=1e-8)
-        assert found.presence == pytest.approx(4 / 6, abs=1e-7)
-
-
-class TestPresence:
-    def test_many_noisy_shares_are_weighed_by_their_precision(self):
-        seen = Presence().seen(0.4, 0.1).seen(0.6, 0.2)
-        assert seen.share == pytest.approx((0.4 / 0.01 + 0.6 / 0.04) / (1 / 0.01 + 1 / 0.04))
-
-    def test_what_cannot_be_told_from_everybody_is_everybody_and_nobody_is_some(self):
-        assert Presence().seen(0.9, 0.1).share == 1.0
-        assert Presence().seen(-3.0, 0.1).share == LEAST_SHARE
-
-
-@pytest.mark.parametrize("make", [
-    lambda **more: LogLength.for_mu(users=50, **more),
-    lambda **more: MomentMean.for_mu(dimension=3, users=50, **more),
-    lambda **more: MomentMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
-    lambda **more: NormCountMean.for_mu(dimension=3, users=50, **more),
-    lambda **more: NormCountMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
-])  # fmt: skip
-def test_the_noise_is_the_least_that_keeps_mu(make):
-    mechanism = make(mu=0.3)
-    assert 0.2999 < mechanism.effective_mu <= 0.3
-    assert mechanism.entry().parameters["scale"] > 0
-
 
 def test_weights_are_below_what_the_proofs_allow():
     for adjacency, allowed in (
@@ -301,13 +196,6 @@ def test_weights_are_below_what_the_proofs_allow():
         for weight, most in zip(norm_counts.WEIGHTS[adjacency], allowed, strict=True):
             assert Fraction(weight) ** 2 <= most
     assert Fraction(free_presence.HERE) ** 2 <= Fraction(3, 4)
-
-
-def test_rows_of_another_length_are_refused():
-    with pytest.raises(ConfigError, match="rows of 3 numbers"):
-        NormCountMean.for_mu(dimension=3, users=4, mu=1.0).release(
-            np.zeros((4, 2)), np.ones(4, bool), np.eye(3), np.zeros(3), 1.0, Still()
-        )
 
 
 class TestPrefixNormCounts:
@@ -358,71 +246,57 @@ class TestPrefixNormCounts:
             twin = np.sqrt(len(whole)) * made.prefix.column_norm * delta / made.scale
             assert twin == pytest.approx(0.7 * np.sqrt(len(whole)), rel=1e-4)
 
-    def test_more_rounds_than_a_user_may_have_are_refused(self):
-        with pytest.raises(ConfigError, match="rounds <= participations"):
-            PrefixNormCounts.for_mu(dimension=1, users=5, mu=0.7, rounds=7, participations=3, separation=2)
-        with pytest.raises(ConfigError, match="Toeplitz"):
-            PrefixNormCounts.for_mu(
-                dimension=1, users=5, mu=0.7, rounds=6, participations=3, separation=2, factorisation="tree"
-            )
 
-    def test_a_round_adds_its_own_mean_and_tells_its_own_shares(self):
-        made = PrefixNormCounts.for_mu(dimension=2, users=4, mu=16.0, rounds=3, factorisation="blt")
-        state = made.start()
-
-        class Quiet(Still):
-            def stream(self, *labels):
-                return self
-
-        for length in (0.5, 1.0, 2.0):
-            values, answered = np.full((4, 2), length / sqrt(2)), np.array([True, True, True, False])
-            result, state = made.release(state, made.reduction(1.0).of(values, answered), Quiet())
-            a = min(length, 1.0)
-            np.testing.assert_allclose(result.mean, 0.75 * a / sqrt(2) * np.ones(2), atol=1e-8)
-            expected = 0.75 * np.array([1 - a, a <= 2 / 3, 1.0])
-            np.testing.assert_allclose([result.beyond, result.within, result.presence], expected, atol=1e-7)
-        with pytest.raises(RunError):
-            made.release(state, made.reduction(1.0).of(values, answered), Quiet())
+NUMBERS_OF_ROWS = st.one_of(st.floats(-3, 3), st.sampled_from([0.0, 1.0, -1.0, 1e-160, 1e160, 1e308, np.inf, np.nan]))
 
 
-def moment_one_term_at_a_time(factor, transform):
-    """ln ‖Lᵀ Uᵀ U L‖, every sum in the order of its terms."""
-    d, largest = len(transform), max(abs(each) for each in factor)
-    if largest == 0.0:
-        return -np.inf
-    upper = np.zeros((d, d))
-    upper[np.triu_indices(d)] = factor / largest
-    product, moment, square = np.zeros((d, d)), np.zeros((d, d)), 0.0
-    for i in range(d):
-        for j in range(i, d):
-            product[i] += upper[i, j] * transform[j]
-    for i in range(d):
-        moment += np.multiply.outer(product[i], product[i])
-    for r in range(d):
-        square += moment[r, r] ** 2
-        for c in range(r + 1, d):
-            square += 2 * moment[r, c] ** 2
-    return np.log(np.sqrt(square)) + 2 * np.log(largest)
+def factor(items):
+    """(d (d + 1) / 2,) of the mean of a aᵀ over rows a."""
+    upper = np.linalg.qr(np.vstack([items, np.zeros((len(items[0]), len(items[0])))]) / np.sqrt(len(items)))[1]
+    return upper[np.triu_indices(len(upper))]
 
 
-@pytest.mark.parametrize("dimension", [1, 3, 4, 7, 8, 9, 20])
-def test_moments_have_the_bits_of_sums_taken_one_term_at_a_time_on_any_number_of_threads(dimension, monkeypatch):
-    draw = np.random.default_rng(dimension)
-    factors = draw.standard_normal((23, dimension * (dimension + 1) // 2)) * np.exp(5 * draw.standard_normal((23, 1)))
-    factors[draw.random(factors.shape) < 0.3] = 0.0
-    factors[3] = 0.0
-    for few in range(5, 10):  # items, and so rows
-        factors[few][np.triu_indices(dimension)[0] >= few - 4] = 0.0
-    transform = draw.standard_normal((dimension, dimension))
-    logs = moment_logs(factors, transform)
-    expected = np.array([moment_one_term_at_a_time(factor, transform) for factor in factors])
-    assert np.allclose(logs, expected, rtol=1e-15, atol=1e-15)  # logarithms are another library's
-    mechanism = MomentMean.for_mu(dimension=dimension, users=23, mu=1.0)
-    answered = np.arange(23) % 5 > 0
-    whole = mechanism.release(factors, answered, transform, 1.0, Still())
-    monkeypatch.setattr("quoron_privacy.means.free_presence_loops.PIECE", 1)
-    monkeypatch.setattr("quoron_privacy.kernels.threads._SMALL", 1)
-    again = mechanism.release(factors, answered, transform, 1.0, Still())
-    assert again.mean.tobytes() == whole.mean.tobytes()
-    assert again.presence == whole.presence
-    assert moment_logs(factors, transform).tobytes() == logs.tobytes()
+def row(values, windows, constant, answered=True):
+    """One user's weighted row, as it is added, n = 1: its numbers, and whether it is here."""
+    sums = ColumnSum(1, windows, 1.0, constant).of(np.array([values]), np.array([answered]))
+    return np.append(sums.total / 2.0 ** sum_bits(1, 1), HERE * sums.cells[0])
+
+
+@st.composite
+def two_users(draw):
+    k, constant = draw(st.integers(1, 3)), draw(st.booleans())
+    numbers = packed(k + constant)
+    users = [draw(st.lists(NUMBERS_OF_ROWS, min_size=numbers, max_size=numbers)) for _ in range(2)]
+    centres = draw(st.lists(st.floats(-1, 1), min_size=k, max_size=k))
+    halves = draw(st.lists(st.sampled_from([1e-9, 0.1, 1.0]), min_size=k, max_size=k))
+    return users, np.array([centres, halves]), constant
+
+
+@settings(max_examples=300, deadline=None)
+@given(two_users())
+def test_any_two_users_are_within_one_and_any_one_of_nobody(both):
+    (one, other), windows, constant = both
+    with np.errstate(all="ignore"):
+        first, second = row(one, windows, constant), row(other, windows, constant)
+    most = column_sensitivity(windows.shape[1], 1)
+    assert np.linalg.norm(first - second) <= most
+    assert max(np.linalg.norm(first), np.linalg.norm(second)) <= most
+
+
+def test_means_are_those_of_the_slow_obvious_way():
+    rng, users = np.random.default_rng(1), 40
+    numbers = [rng.uniform(-1, 1, (rng.integers(1, 5), 3)) for _ in range(users)]
+    tables = [np.column_stack([own, np.ones(len(own))]) for own in numbers]
+    tables[0][:, 1], tables[1][:, 2], tables[2][:, 0] = -1.0, 0.0, 1.0
+    windows, answered = np.array([[0.2, -0.1, 0.0], [0.3, 2.0, 0.5]]), rng.random(users) < 0.8
+    mechanism = ColumnMean.for_mu(columns=3, users=users, mu=1.0)
+    found = mechanism.release(np.array([factor(own) for own in tables]), answered, windows, 1.0, True, Still())
+    off = [(own[:, :3] - windows[0]) / windows[1] for own, here in zip(tables, answered, strict=True) if here]
+    spreads = np.minimum([np.sqrt(np.mean(each**2, axis=0)) for each in off], 1)
+    here = [own[:, :3] for own, there in zip(tables, answered, strict=True) if there]
+    np.testing.assert_allclose(found.mean, np.clip([each.mean(axis=0) for each in off], -1, 1).sum(axis=0) / users)
+    np.testing.assert_allclose(found.spread, spreads.sum(axis=0) / users)
+    np.testing.assert_allclose(found.square, (spreads**2).sum(axis=0) / users)
+    still = [[np.all(own == place, axis=0) for own in here] for place in (-1, 0, 1)]
+    np.testing.assert_allclose(found.still, np.sum(still, axis=1) / users, atol=1e-12)
+    assert found.presence == pytest.approx(answered.mean())

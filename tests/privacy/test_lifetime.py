@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
-from quoron_privacy.accounts.lifetime import LOST, SAMPLERS, Charge, Limit, below, compose, gaussian
+from quoron_privacy.accounts.gdp import delta_for, epsilon_for, randomised_response_delta
+from quoron_privacy.accounts.lifetime import Charge, Limit, below, compose, gaussian
 from quoron_privacy.errors import ConfigError
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -76,13 +76,6 @@ def test_pure_runs_beside_gaussian_ones_agree_with_the_exact_composition():
     assert randomised_response_delta(spent.epsilon, 0.2, 2, math.hypot(0.2, 0.2)) <= spent.delta
 
 
-def test_gaussian_runs_compose_without_any_loss():
-    charges = [charge(epsilon_for(0.1, 1e-6), 1e-6, 0.1) for _ in range(25)]
-    assert compose(charges).epsilon == pytest.approx(epsilon_for(0.5, 25e-6), rel=1e-9)
-    assert compose(charges, 1e-5).epsilon == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
-    assert compose(charges).mu == pytest.approx(0.5)
-
-
 def test_decimal_numbers_add_up_as_they_are_written():
     spent = compose([charge(0.1, 1e-7) for _ in range(10)])
     assert (spent.epsilon, spent.delta) == (1.0, 1e-6)
@@ -121,53 +114,6 @@ def admitted(limit, runs):
         if limit.has_room(held, each):
             held.append(each)
     return held
-
-
-@quick
-@given(
-    runs=st.lists(gaussian_or_plain, min_size=1, max_size=12),
-    share=st.sampled_from([0.0, 0.3, 1.0]),
-)
-def test_whatever_is_asked_for_what_is_admitted_stays_within_the_limit(runs, share):
-    limit = Limit("everyone", 2.0, 1e-4, share)
-    held = admitted(limit, [promised(*each) for each in runs])
-    assert limit.has_room(held[:-1], held[-1]) if held else True
-    # the two accounts, filled greedily, by hand
-    squares, variation, plain = 0.0, 0.0, []
-    for each in held:
-        fits = each.mu is not None and math.sqrt(squares + each.mu**2) <= limit.mu * (1 + 1e-12)
-        if fits and variation + each.variation <= limit.variation * (1 + 1e-12):
-            squares, variation = squares + each.mu**2, variation + each.variation
-        else:
-            plain.append(each)
-    epsilon, delta = (sum(getattr(each, name) for each in plain) for name in ("epsilon", "delta"))
-    assert epsilon <= (1 - share) * 2.0 * (1 + 1e-12)
-    assert delta <= (1 - share) * 1e-4 * (1 + 1e-12)
-    # lifetime#lt2: what the worst of both accounts together come to, at the limit's ε
-    worst = inexact_delta(math.sqrt(squares), variation, share * 2.0) if squares else 0.0
-    assert delta + worst <= 1e-4 * (1 + 1e-9)
-    whole = [charge(epsilon, delta)] if plain else []
-    whole += [charge(1.0, 0.0, math.sqrt(squares), variation=variation)] if squares else []
-    assert reference_delta(whole, 2.0) <= 1e-4 * (1 + 1e-9)
-
-
-@quick
-@given(
-    runs=st.lists(gaussian_or_plain, max_size=8),
-    wanted=gaussian_or_plain,
-    less=st.tuples(*[st.floats(0.0, 1.0)] * 4),
-    share=st.sampled_from([0.3, 1.0]),
-)
-def test_room_for_a_run_is_room_for_a_smaller_one_and_there_was_room_before_the_last(runs, wanted, less, share):
-    limit = Limit("everyone", 2.0, 1e-4, share)
-    held = admitted(limit, [promised(*each) for each in runs])
-    if limit.has_room(held, promised(*wanted)):
-        epsilon, delta, mu, variation = (
-            None if number is None else number * (1e-3 + 0.999 * part)
-            for number, part in zip(wanted, less, strict=True)
-        )
-        assert limit.has_room(held, promised(epsilon, delta, mu, variation))
-        assert limit.has_room(held[:-1], promised(*wanted))
 
 
 def room_by_hand(limit, charges):
@@ -226,16 +172,6 @@ def test_what_is_said_to_fit_fits_and_nothing_more(runs, share, delta, variation
     assert account.after(charge(1e-300, account.largest_delta)).holds or account.largest_delta == 0 or epsilon == 0
 
 
-def test_a_run_whose_samplers_no_longer_fit_uses_the_other_account():
-    limit = Limit("everyone", 2.0, 1e-4, 0.5)
-    assert limit.variation == pytest.approx(SAMPLERS * 5e-5 / (1 + math.e), rel=1e-9)
-    fits, too_far = (charge(0.6, 1e-6, 0.01, variation=factor * limit.variation) for factor in (0.4, 0.6))
-    assert admitted(limit, [fits] * 9) == [fits] * 3  # two with the Gaussian runs, one as (0.6, 1e-6)
-    assert admitted(limit, [too_far] * 9) == [too_far] * 2
-    assert not Limit("everyone", 2.0, 1e-4, 1.0).has_room([], charge(0.6, 1e-6, 0.01, variation=1e-4))
-    assert Limit("everyone", 2000.0, 1e-4, 1.0).variation == 0.0
-
-
 def inexact_pair(mu, variation, points):
     """The pair of the lemma's (b) on cells between `points`, with the new points -inf and +inf first and last."""
     a, b = -norm.ppf(variation), mu + norm.ppf(variation)
@@ -277,31 +213,6 @@ def test_the_samplers_are_paid_for_in_what_is_reported():
     assert reference_delta(inexact, paid.epsilon) <= 1e-5
     far = [charge(0.5, 1e-7, 0.1, variation=1e-6)] * 40  # the samplers alone take more than δ
     assert compose(far, 1e-5).epsilon == 20.0
-
-
-def test_a_zero_out_gaussian_run_counts_twice_with_the_samplers_of_one():
-    one, two = (
-        charge(0.5, 1e-6, mu, adjacency, variation=1e-9)
-        for mu, adjacency in ((0.02, "zero-out"), (0.04, "replace-one"))
-    )
-    both = compose([one], 1e-4), compose([two], 1e-4)
-    assert both[0].mu == both[1].mu == 0.04
-    assert both[0].variation == both[1].variation == 1e-9
-    assert both[0].epsilon == both[1].epsilon < 0.5
-
-
-@pytest.mark.parametrize(("mu", "variation"), [(None, 1e-12), (0.1, -1e-12), (0.1, 1.0), (0.1, math.nan)])
-def test_a_total_variation_that_is_none_is_refused(mu, variation):
-    with pytest.raises(ConfigError, match="variation"):
-        charge(0.5, 1e-6, mu, variation=variation)
-
-
-def test_a_gaussian_run_that_no_longer_fits_its_share_may_use_the_other():
-    limit = Limit("everyone", 2.0, 1e-4, 0.5)
-    whole = charge(0.4, 1e-6, limit.mu)
-    assert limit.mu == mu_for(1.0, 5e-5 * (1 - SAMPLERS - LOST))
-    assert limit.has_room([whole, whole], whole)  # one in its own account, two as (0.4, 1e-6) in the other
-    assert not limit.has_room([whole, whole, whole], whole)
 
 
 def test_charges_beyond_a_limit_that_was_set_later_leave_no_room():
@@ -378,21 +289,6 @@ def most(limit, run):
     return number
 
 
-def test_of_its_points_the_one_counts_of_which_most_fit():
-    limit = Limit("everyone", 4.0, 1e-5, 1.0)
-    assert float(limit.lost) == pytest.approx(LOST * 1e-5)
-    rare, often = (0.2, 1e-12), (0.1, 5e-9)
-    both, many = near(often, rare), near((0.1, 1e-12), rare)
-    counted = limit.account([both])
-    assert (float(counted.square), float(counted.lost)) == (pytest.approx(0.01), pytest.approx(5e-9))
-    counted = limit.account([both] * 45)  # at first t is plenty, then it is scarce
-    assert counted.holds
-    assert 45 * 0.01 < counted.square < limit.mu**2
-    assert most(limit, both) > most(limit, near(often)) == 62
-    assert most(limit, both) > most(limit, near(rare)) == 21
-    assert most(limit, many) == 85
-
-
 def test_twins_that_forget_t_or_let_it_double_unseen_are_caught():
     """Sixty runs of which each tells all with chance t: without t's account they would pass D."""
     limit, run = Limit("everyone", 4.0, 1e-5, 1.0), near((0.11, 4e-7))
@@ -404,14 +300,6 @@ def test_twins_that_forget_t_or_let_it_double_unseen_are_caught():
     assert told([0.11] * forgetful, [4e-7] * forgetful, 0.0, 4.0) > 2e-5
     # t is not paid twice by what pays for a total variation: (1 + e^ε) s would admit none of these
     assert (1 + math.exp(4.0)) * 66 * 3e-9 > 1e-5
-
-
-def test_a_zero_out_run_is_counted_by_what_its_replacement_costs():
-    one, other = (near((0.1, 1e-9), adjacency=each) for each in ("replace-one", "zero-out"))
-    assert compose([one]).mu == compose([other]).mu == 0.1
-    assert other.replace_one[:2] == (1, pytest.approx(Fraction((1 + math.exp(0.5)) * 1e-7)))
-    limit = Limit("everyone", 4.0, 1e-5, 1.0)
-    assert limit.account([one]) == limit.account([other])
 
 
 def test_a_gaussian_run_is_one_way_or_the_other_and_has_numbers():
@@ -442,11 +330,3 @@ def test_why_the_accounts_are_fixed_beforehand():
 
     truth = float(np.maximum(excess(large, 0.0), excess(1e-12, delta - delta_for(mu, limit))).sum() * step)
     assert truth > 1.86 * delta
-
-
-@pytest.mark.parametrize(
-    "numbers", [(0.0, 1e-5, 0.0), (1.0, 0.0, 0.0), (1.0, 1.0, 0.0), (1.0, 1e-5, 1.1), (1.0, 1e-5, -1)]
-)
-def test_what_is_no_limit_is_refused(numbers):
-    with pytest.raises(ConfigError, match="Expected"):
-        Limit("everyone", *numbers)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.selection import verified
 from quoron_privacy.selection.price import Profile, Selection, at, calibrate, sticks
-from quoron_privacy.selection.trials import Trials, drawn
+from quoron_privacy.selection.trials import Trials
 
 Vector = NDArray[np.float64]
 LAWS = {
@@ -179,21 +179,6 @@ class TestTheBrokenTwins:
 
 
 class TestThePriceInNumbers:
-    def test_of_twenty_settings_tried_twice_each_is_below_twice_one_run_at_one(self) -> None:
-        chosen = Selection(usual(), (Pair.gaussian(gdp.mu_for(1.0, 1e-6)),))
-        assert chosen.promised(1e-6) == pytest.approx(1.9, abs=0.02)
-        assert chosen.naive_epsilon(1e-6, 20) > 5.2
-
-    def test_is_below_the_renyi_bound_of_papernot_and_steinke(self) -> None:
-        # Their bound of a Gaussian base (ρ = μ²/2) and the geometric law, optimised over both orders.
-        mu, gamma = gdp.mu_for(1.0, 1e-6), 1 / 40
-        rho, orders = mu**2 / 2, np.geomspace(1.01, 2000, 400)
-        inner = np.array([2 * ((1 - 1 / a) * rho * a + math.log(1 / gamma) / a) for a in orders]).min()
-        curve = rho * orders + inner + math.log(40) / (orders - 1)
-        published = float((curve + np.log1p(-1 / orders) - (np.log(1e-6) + np.log(orders)) / (orders - 1)).min())
-        ours = Selection(Trials.negative_binomial(40.0, shape=1.0, most=1200), (Pair.gaussian(mu),)).epsilon(1e-6)
-        assert 0.5 * published < ours < published
-
     @pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0])
     def test_calibrated_trials_cost_what_was_asked(self, epsilon: float) -> None:
         law = Trials.negative_binomial(10.0)
@@ -220,22 +205,3 @@ class TestTheNumberOfTrials:
     def test_has_the_mean_that_was_asked_for(self) -> None:
         assert usual().mean == pytest.approx(40.0, rel=1e-9)
         assert sum(usual().weights) == 1 << 60
-
-    def test_and_candidates_are_the_same_of_the_same_key(self) -> None:
-        noise = SeededNoise(3)
-        assert [drawn(noise, trial, 5) for trial in range(9)] == [drawn(noise, trial, 5) for trial in range(9)]
-        assert {drawn(noise, trial, 5) for trial in range(200)} == set(range(5))
-
-    @pytest.mark.parametrize(
-        ("make", "said"),
-        [
-            (lambda: Trials.negative_binomial(1.0), "mean number of trials"),
-            (lambda: Trials.negative_binomial(4.0, shape=-1.0), "shape"),
-            (lambda: Trials.negative_binomial(1e6), "at most 10000 trials"),
-            (lambda: Trials((1, 2), "no law"), "add up to one"),
-            (lambda: Selection(Trials.fixed(1), ()), "one pair or more"),
-        ],
-    )
-    def test_what_is_none_is_refused(self, make: object, said: str) -> None:
-        with pytest.raises(ConfigError, match=said):
-            make()  # type: ignore[operator]

@@ -1,113 +1,27 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom, norm
 
-from quoron_privacy.accounts import item_sampling
-from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for
+from quoron_privacy.accounts import composition, gdp, item_sampling, subsampling
+from quoron_privacy.accounts.composition import SAFETY
+from quoron_privacy.accounts.gdp import epsilon_for, mu_for
 from quoron_privacy.accounts.subsampling import (
     poisson_epsilon,
-    poisson_round_mu,
     wor_epsilon,
-    wor_profile,
     wor_round_mu,
 )
-from quoron_privacy.errors import ConfigError
-
-# (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
-TABLE = {
-    (0.01, 1000, 0.5): 0.827,
-    (0.05, 100, 1.0): 4.46,
-    (0.05, 100, 0.3): 0.707,
-    (0.1, 200, 0.2): 1.32,
-    (0.5, 50, 0.1): 1.58,
-}
-
-
-@pytest.mark.parametrize("case", TABLE)
-def test_composed_cohorts_agree_with_published_values(case):
-    assert wor_epsilon(*case, 1e-6) == pytest.approx(TABLE[case], rel=0.005)
-
-
-@pytest.mark.parametrize("case", TABLE)
-def test_amplification_never_hurts_and_is_less_than_for_poisson(case):
-    rate, rounds, mu = case
-    assert wor_epsilon(rate, rounds, mu, 1e-6) < epsilon_for(math.sqrt(rounds) * mu, 1e-6)
-    assert poisson_epsilon(rate, rounds, mu, 1e-6) <= wor_epsilon(rate, rounds, mu, 1e-6) * 1.001
-
-
-@pytest.mark.parametrize("rate", [0.01, 0.3])
-@pytest.mark.parametrize("mu", [0.3, 2.0])
-def test_one_round_costs_exactly_rate_times_the_gaussian_delta(rate, mu):
-    for delta in (1e-6, 1e-4):
-        epsilon = wor_epsilon(rate, 1, mu, delta)
-        exact = rate * delta_for(mu, math.log1p(math.expm1(epsilon) / rate))
-        assert exact <= delta  # never optimistic
-        assert exact >= 0.95 * delta or epsilon < 1e-3
-
-
-def tilted_pair(rate: float, mu: float, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two coarse laws of one round's data: means ±, mixed with the other cohorts' outputs; for lower bounds only."""
-    x = np.linspace(-9, 9 + mu, points)
-    density = lambda centre: np.exp(-0.5 * (x - centre) ** 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])  # noqa: E731
-    rest = density(mu / 2)  # the cohort without the user sits between the two
-    return (1 - rate) * rest + rate * density(mu), (1 - rate) * rest + rate * density(0.0)
-
-
-@pytest.mark.parametrize(("rate", "mu"), [(0.1, 1.0), (0.5, 0.7)])
-def test_two_rounds_of_a_real_sampled_gaussian_stay_below_the_claim(rate, mu):
-    p, q = tilted_pair(rate, mu, 801)
-    pp, qq = np.outer(p, p).ravel(), np.outer(q, q).ravel()
-    for delta in (1e-3, 1e-5):
-        epsilon = wor_epsilon(rate, 2, mu, delta)
-        for first, second in ((pp, qq), (qq, pp)):
-            assert np.maximum(first - math.exp(epsilon) * second, 0).sum() <= delta
-
-
-def test_profile_is_that_of_a_symmetric_pair():
-    grid = np.linspace(-3, 3, 61)
-    values = wor_profile(0.2, 1.0, grid)
-    assert np.allclose(values, 1 - np.exp(grid) + np.exp(grid) * values[::-1], atol=1e-12)
-    assert np.all(np.diff(values) <= 0)
 
 
 @pytest.mark.parametrize("epsilon_at", [wor_epsilon, poisson_epsilon])
 def test_everybody_every_round_is_plain_composition(epsilon_at):
     assert epsilon_at(1.0, 9, 0.1, 1e-6) == pytest.approx(epsilon_for(0.3, 1e-6), rel=1e-12)
     assert wor_round_mu(1.0, 9, 1.0, 1e-12) == pytest.approx(mu_for(1.0, 1e-12) / 3, rel=1e-12)
-
-
-@given(
-    rate=st.floats(1e-3, 0.9),
-    rounds=st.integers(1, 200),
-    epsilon=st.floats(0.1, 8),
-    scheme=st.sampled_from([(wor_round_mu, wor_epsilon), (poisson_round_mu, poisson_epsilon)]),
-)
-@settings(derandomize=True, deadline=None, max_examples=6)
-def test_calibrated_rounds_use_the_budget_and_no_more(rate, rounds, epsilon, scheme):
-    round_mu, epsilon_at = scheme
-    mu = round_mu(rate, rounds, epsilon, 1e-6)
-    assert epsilon_at(rate, rounds, mu, 1e-6) <= epsilon * (1 + 2e-6)  # it is rounded up
-    assert epsilon_at(rate, rounds, 1.01 * mu, 1e-6) > epsilon
-    assert mu >= 0.99 * mu_for(epsilon, 1e-6) / math.sqrt(rounds) * 0.95
-
-
-def test_cost_grows_with_rate_rounds_and_mu():
-    base = wor_epsilon(0.05, 100, 0.5, 1e-6)
-    assert base < wor_epsilon(0.06, 100, 0.5, 1e-6)
-    assert base < wor_epsilon(0.05, 120, 0.5, 1e-6)
-    assert base < wor_epsilon(0.05, 100, 0.6, 1e-6)
-    assert base < wor_epsilon(0.05, 100, 0.5, 1e-8)
-
-
-@pytest.mark.parametrize(
-    "arguments", [(0.0, 10, 0.1, 1e-6), (1.2, 10, 0.1, 1e-6), (0.1, 0, 0.1, 1e-6), (0.1, 10, 0.1, 0.0)]
-)
-def test_arguments_out_of_range_are_refused(arguments):
-    with pytest.raises(ConfigError, match=r"Expected (rate|rounds|delta)"):
-        wor_epsilon(*arguments)
 
 
 # (rate, rounds, ε) at δ = 1e-6: noise in units of C/B by subsampling#k1, #k3 and #k2, as the page prints it
@@ -129,30 +43,113 @@ def test_the_page_prints_what_cohorts_by_coins_need_where_a_user_is_replaced(cas
     assert poisson_epsilon(rate, rounds, 1 / k2, 1e-6) == pytest.approx(epsilon, rel=0.015)
 
 
-def test_vectors_of_a_replaced_user_in_any_direction_stay_below_the_pair_of_coins():
-    """subsampling#k3 in the plane: what the user adds in either world, of any lengths up to μ and angle."""
-    rate, mu, grid = 0.2, 1.3, np.linspace(-7, 7, 281)
-    x, y = np.meshgrid(grid, grid)
+@pytest.mark.parametrize("rounds", [2, 30, 4000])
+@pytest.mark.parametrize(("mu", "epsilon"), [(0.01, 0.05), (0.2, 1.0), (1.0, 0.001), (1.5, 12.0)])
+def test_gaussian_rounds_cost_what_their_composition_does(rounds: int, mu: float, epsilon: float) -> None:
+    exact = gdp.delta_for(mu, epsilon)
+    once = partial(gdp.delta_for, mu / math.sqrt(rounds))
+    found = composition.delta(once, once, rounds, epsilon, least=max(exact, 1e-300))
+    assert 1 <= found / exact < 1.002
 
-    def world(vector):
-        law = [np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) for a, b in ((0.0, 0.0), vector)]
-        return ((1 - rate) * law[0] + rate * law[1]) / (2 * math.pi) * (grid[1] - grid[0]) ** 2
 
-    for length, other, angle in (
-        (1.0, 1.0, math.pi),
-        (1.0, 1.0, 2.5),
-        (1.0, 0.4, math.pi),
-        (1.0, 0.0, 0.0),
-        (0.7, 1, 1),
-    ):
-        one = world((mu * length, 0.0))
-        two = world((mu * other * math.cos(angle), mu * other * math.sin(angle)))
-        for p, q in ((one, two), (two, one)):
-            for epsilon in (0.0, 0.1, 0.4, 1.0):
-                claimed = item_sampling.profile(rate, 1, 1 / mu, "replace-one", np.array([epsilon]))[0]
-                found = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
-                assert found <= claimed * (1 + 1e-3)  # of the grid
-                zero_out = item_sampling.profile(rate, 1, 1 / mu, "zero-out", np.array([epsilon]))[0]
-                if (length, other, angle) == (1.0, 1.0, math.pi):  # the worst, beyond subsampling#k2's pair
-                    assert found == pytest.approx(claimed, rel=1e-3)
-                    assert epsilon > 0.1 or found > 1.3 * zero_out
+@pytest.mark.parametrize(("rate", "rounds", "mu"), [(0.01, 1000, 0.5), (0.3, 10, 0.4), (0.001, 50, 2.0)])
+def test_coins_cost_what_an_accountant_of_others_says(rate: float, rounds: int, mu: float) -> None:
+    once = privacy_loss_distribution.from_gaussian_mechanism(
+        1 / mu, value_discretization_interval=2e-4, sampling_prob=rate
+    )
+    theirs = once.self_compose(rounds).get_epsilon_for_delta(1e-6)
+    ours = subsampling.poisson_epsilon(rate, rounds, mu, 1e-6 / composition.SAFETY)
+    assert ours == pytest.approx(theirs, rel=2e-3)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.1, 0.9])
+@pytest.mark.parametrize("mu", [1e-3, 0.3, 4.0])
+def test_profiles_of_coins_are_integrals_of_what_one_side_has_more(rate: float, mu: float) -> None:
+    x = np.linspace(-12 - mu, 12 + mu, 400_001)
+    normal = lambda at: np.exp(-((x - at) ** 2) / 2) / math.sqrt(2 * math.pi)  # noqa: E731
+    laws = {sign: (1 - rate) * normal(0.0) + rate * normal(sign * mu) for sign in (-1, 1)}
+    for epsilon in (0.0, 0.01, 0.3, 2.0):
+        for profile, own, other in (
+            (subsampling.wor_profile, laws[1], normal(0.0)),
+            (subsampling.absent_profile, normal(0.0), laws[1]),
+            (subsampling.replaced_profile, laws[1], laws[-1]),
+        ):
+            exact = float(np.maximum(own - math.exp(epsilon) * other, 0).sum() * (x[1] - x[0]))
+            [found] = profile(rate, mu, np.array([epsilon]))
+            assert found == pytest.approx(exact, rel=1e-6, abs=1e-14)
+
+
+def test_what_nobody_can_see_costs_nothing_and_what_everybody_sees_all() -> None:
+    assert composition.epsilon_for(lambda epsilon: 1e-9, 1e-6) == 0.0
+    told = lambda epsilon: np.ones_like(epsilon)  # noqa: E731
+    assert composition.delta(told, told, 5, 1.0) == 1.0
+
+
+@pytest.mark.parametrize(("rate", "items", "rounds", "z"), [(0.1, 4, 5, 1.5), (0.02, 30, 20, 3.0), (0.9, 3, 2, 2.0)])
+def test_the_account_is_that_of_an_accountant_of_others(rate, items, rounds, z):
+    shifts = list(range(items + 1))
+    once = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        z, shifts, list(binom.pmf(shifts, items, rate)), value_discretization_interval=5e-3
+    )
+    expected = once.self_compose(rounds).get_epsilon_for_delta(1e-5)
+    ours = item_sampling.epsilon(rate, items, rounds, z, 1e-5 / SAFETY, "zero-out")
+    assert ours == pytest.approx(expected, rel=2e-3)
+
+
+def densities(rate, items, z, adjacency, x):
+    chances = binom.pmf(np.arange(items + 1), items, rate)
+    left = sum(chance * norm.pdf(x, j, z) for j, chance in enumerate(chances))
+    sign = -1 if adjacency == "replace-one" else 0
+    return left, sum(chance * norm.pdf(x, sign * j, z) for j, chance in enumerate(chances))
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("own_left", [True, False])
+@settings(derandomize=True, deadline=None, max_examples=12)
+@given(rate=st.floats(0.01, 0.95), items=st.integers(1, 12), z=st.floats(0.4, 8.0), epsilon=st.floats(-3, 3))
+def test_the_profile_is_the_integral_of_what_one_side_has_more(adjacency, own_left, rate, items, z, epsilon):
+    x = np.linspace(-items - 12 * z, items + 12 * z, 100_001)
+    left, right = densities(rate, items, z, adjacency, x)
+    if not own_left:
+        left, right = right, left
+    expected = np.trapezoid(np.maximum(left - math.exp(epsilon) * right, 0), x)
+    [found] = item_sampling.profile(rate, items, z, adjacency, np.array([epsilon]), own_left=own_left)
+    assert found == pytest.approx(expected, abs=1e-7)
+
+
+def test_vectors_in_any_direction_stay_below_the_pair():
+    # group-privacy#g2 in the plane: m = 3, each set of items with a vector of its own, at most as long as it has items
+    rng, rate, z = np.random.default_rng(3), 0.4, 1.3
+    sets = [[bit for bit in range(3) if number >> bit & 1] for number in range(8)]
+    chances = np.array([rate ** len(s) * (1 - rate) ** (3 - len(s)) for s in sets])
+    grid = np.linspace(-9, 9, 241)
+    points = np.stack(np.meshgrid(grid, grid), axis=-1)
+    cell = (grid[1] - grid[0]) ** 2 / (2 * np.pi * z**2)
+
+    def law(turned):
+        total = np.zeros(points.shape[:2])
+        for chance, chosen in zip(chances, sets, strict=True):
+            angle, share = rng.uniform(0, 2 * np.pi), rng.choice([1.0, 1.0, rng.random()])
+            angle = turned if rng.random() < 0.5 else angle
+            mean = share * len(chosen) * np.array([np.cos(angle), np.sin(angle)])
+            total += chance * np.exp(-np.sum((points - mean) ** 2, axis=-1) / (2 * z**2))
+        return total * cell
+
+    absent = np.exp(-np.sum(points**2, axis=-1) / (2 * z**2)) * cell
+    for epsilon in (0.0, 0.3, 1.0):
+        most = {
+            (adjacency, left): item_sampling.profile(rate, 3, z, adjacency, np.array([epsilon]), own_left=left)[0]
+            for adjacency in ("zero-out", "replace-one")
+            for left in (True, False)
+        }
+        for _ in range(12):
+            one, other = law(0.0), law(np.pi)
+            above = lambda p, q, e=epsilon: np.maximum(p - math.exp(e) * q, 0).sum()  # noqa: E731
+            assert above(one, absent) <= most["zero-out", True] + 1e-6
+            assert above(absent, one) <= most["zero-out", False] + 1e-6
+            assert max(above(one, other), above(other, one)) <= most["replace-one", True] + 1e-6
+
+
+def test_all_items_in_every_round_is_plain_composition():
+    assert item_sampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "zero-out") == pytest.approx(epsilon_for(0.25, 1e-6))
+    assert item_sampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "replace-one") == pytest.approx(epsilon_for(0.5, 1e-6))

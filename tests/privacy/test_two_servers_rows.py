@@ -62,11 +62,6 @@ def drawn(data, users, length):
     return np.array(data.draw(st.lists(row, min_size=users, max_size=users)), np.float64)
 
 
-def square(row, made):
-    """Of a row in units: Σ (z/U)², of blocks that are one row together."""
-    return sum(sum_of_squares(row[at]) / block.unit**2 for block, at in made.parts())
-
-
 def moved(one, other, made):
     """How far apart two rows are in units of the last block, as a bound in steps is checked."""
     wide = made.blocks[-1].unit
@@ -207,10 +202,3 @@ class TestAgainstTheDefinition:
                 shares = [weights[1] * left, weights[2] * near, weights[3]]
                 self.within(row[:D], [UNIT] * D, [weights[0] * each for each in unit])
                 self.within(row[D:], [WIDE] * 3, shares, off=0.2)
-
-    def test_lengths_are_their_logarithms(self):
-        here = np.ones(4, bool)
-        logs = LengthRows(sheet("length", 2), np.eye(D), 1.0, vectors=True)
-        rows = logs.rows(np.array([[1.0, 0, 0], [0, 0, 0], [np.exp(-2), 0, 0], [np.nan, 0, 0]]), here)
-        assert rows[:, 0] / UNIT == pytest.approx([-0.5, 0, 0, 0], abs=1e-8)  # no length: nobody
-        assert rows[:, 1] / UNIT == pytest.approx([sqrt(0.75), 0, sqrt(0.75), 0], abs=1e-7)

@@ -1,46 +1,38 @@
 import math
 from dataclasses import replace
+from fractions import Fraction
+from math import exp
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
-from quoron_privacy.accounts.gdp import delta_for, mu_for
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.accounts.gdp import delta_for
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.robust import lottery
 from quoron_privacy.robust.above_threshold import (
+    AboveThreshold,
     Series,
     calibrate,
-    smallest_cohort,
     verify_above_threshold,
 )
-from quoron_privacy.robust.outlier_mean import weighted_mean
+from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_privacy.robust.laplace_test import (
+    LaplaceTest,
+    certified_epsilon,
+    smallest_cohort,
+    verify_laplace_test,
+)
+from quoron_privacy.robust.laplace_test import (
+    calibrate as calibrate_test,
+)
+from quoron_privacy.robust.outlier_mean import in_score_units, score_scale, score_step, weighted_mean
 
 DELTA = 1e-6
-# (ε, n, T), everybody in every batch: n·σ·μ(ε, δ)/(τ·√T) from an independent implementation
-TABLE = {
-    (0.5, 10_000, 50): 11.0,
-    (0.5, 100_000, 200): 3.8,
-    (1.0, 10_000, 200): 7.8,
-    (2.0, 1000, 10): 25.0,
-    (4.0, 1000, 50): 13.2,
-    (8.0, 1000, 10): 8.5,
-    (8.0, 100_000, 200): 2.4,
-}
-
-
-@pytest.mark.parametrize("case", TABLE)
-def test_noise_agrees_with_the_published_table(case):
-    epsilon, users, releases = case
-    plan = calibrate(epsilon, DELTA, users, releases=releases)
-    factor = users * plan.noise_multiplier * mu_for(epsilon, DELTA) / math.sqrt(releases)
-    assert factor == pytest.approx(TABLE[case], rel=0.08)
-    assert factor <= 1.03 * TABLE[case]
-    assert 0.999 * DELTA <= verify_above_threshold(plan, epsilon, DELTA) <= DELTA
-
-
-@pytest.mark.parametrize(("epsilon", "edges"), [(1.0, (898, 960, 1014)), (8.0, (122, 130, 136))])
-def test_smallest_batches_are_no_larger_than_published(epsilon, edges):
-    for releases, edge in zip((10, 50, 200), edges, strict=True):
-        assert 0.6 * edge <= smallest_cohort(epsilon, DELTA, releases) <= edge
 
 
 def series(plan: Series, scores: np.ndarray, xi: np.ndarray) -> np.ndarray:
@@ -89,15 +81,6 @@ def test_exact_halting_laws_of_random_score_series_stay_below_the_claim(epsilon)
     assert 0.02 * claim < worst <= claim
 
 
-def test_fewer_participations_need_less_noise():
-    full = calibrate(1.0, DELTA, 2000, releases=100)
-    epochs = calibrate(1.0, DELTA, 2000, releases=100, participations=4)
-    assert epochs.noise_multiplier < full.noise_multiplier / 3
-    assert verify_above_threshold(epochs, 1.0, DELTA) <= DELTA
-    with pytest.raises(VerificationError, match="certified delta"):
-        verify_above_threshold(replace(epochs, participations=100), 1.0, DELTA)
-
-
 def test_broken_plans_do_not_verify():
     plan = calibrate(1.0, DELTA, 2000, releases=50)
     for broken in (
@@ -113,6 +96,148 @@ def test_broken_plans_do_not_verify():
         verify_above_threshold(replace(plan, score_margin=-1.0), 1.0, DELTA)
 
 
-def test_too_small_a_batch_is_refused_with_the_size_that_would_do():
-    with pytest.raises(Infeasible, match="cohort_size >= "):
-        calibrate(1.0, DELTA, 100, releases=50)
+class Steps:
+    """A stream with one noise."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def laplace_steps(self, scale, shape):
+        assert shape == 1
+        return np.array([self.noise])
+
+
+def tail(x, scale):
+    """P(Laplace(scale) >= x)."""
+    return 0.5 * exp(-x / scale) if x > 0 else 1 - 0.5 * exp(x / scale)
+
+
+def cells(scale, span):
+    """P(⌊L⌋ = k) for k from -span to span - 1."""
+    return {k: tail(k, scale) - tail(k + 1, scale) for k in range(-span, span)}
+
+
+class TestLaplaceTest:
+    def test_one_user_changes_the_chance_of_either_answer_by_the_claimed_factor(self):
+        test = LaplaceTest(cohort_size=20, core=14, threshold=15.0, scale=3.0)
+        assert dict(test.entry().parameters) == {"cohort_size": 20, "threshold": 15.0, "scale": 3.0}
+        claimed = exp(2 * 19 / 20 / 3.0) * (1 + 1e-12)
+        limit, scale = in_score_units(15.0, 20), score_scale(3.0, 20)
+        for score in range(20, 401):
+            for other in range(max(20, score - 38), min(400, score + 38) + 1):
+                p, q = tail(limit - score, scale), tail(limit - other, scale)
+                assert p <= claimed * q
+                assert 1 - p <= claimed * (1 - q)
+        assert test.decide(400, Steps(-100))
+        assert not test.decide(400, Steps(-101))
+
+    def test_threshold_and_scale_are_rounded_up(self):
+        for average, size in ((0.1, 10), (1 / 3, 3), (700.0, 1000), (5.1, 7)):
+            exact = Fraction(average) * size
+            assert exact <= in_score_units(average, size) < exact + 1
+            assert Fraction(score_scale(average, size)) > exact
+
+
+class TestAboveThreshold:
+    def test_the_first_failure_halts_for_good(self):
+        test = AboveThreshold(cohort_size=10, threshold=6.0, threshold_scale=1.0, score_scale=2.0)
+        assert test.decide(70, 65, Steps(-5)) == 65
+        assert test.decide(70, 65, Steps(-6)) is None
+        assert test.decide(10**6, None, Steps(10**6)) is None
+
+    def test_a_fresh_threshold_each_step_would_break_the_ratio(self):
+        # The broken twin, the printed line inside its loop: 30 steps multiply their ratios, one threshold would not.
+        size, b_threshold, b_score = 5, 4.0, 6.0
+        step, base, wide = 2 * (size - 1), 18, score_scale(b_score, size)
+        law = cells(score_scale(b_threshold, size), 900)
+        high, low = (sum(p * tail(base + k - score, wide) for k, p in law.items()) for score in (20, 20 - step))
+        assert (high / low) ** 30 > 10 * exp(step / size / b_threshold + 2 * step / size / b_score)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_the_lottery_needs_less_noise(epsilon):
+    plan = calibrate_test(epsilon, DELTA, 500)
+    assert 0.99 * DELTA <= verify_laplace_test(plan, epsilon, DELTA) <= DELTA
+    assert plan.test.at_concentration >= 0.999 - 1e-9
+    assert lottery.calibrate(epsilon, DELTA, 500).noise_multiplier < 0.8 * plan.noise_multiplier
+
+
+@given(size=st.integers(40, 200), epsilon=st.floats(1.0, 6.0), seed=st.integers(0, 2**32 - 1))
+@settings(derandomize=True, deadline=None, max_examples=20)
+def test_no_pair_of_neighbouring_scores_exceeds_delta(size, epsilon, seed):
+    if size < smallest_cohort(epsilon, 1e-3) + 4:
+        return
+    plan, rng = calibrate_test(epsilon, 1e-3, size), np.random.default_rng(seed)
+    mu, test = plan.mean.sensitivity / plan.noise_multiplier, plan.test
+    for score in rng.integers(size, size**2 + 1, 60):
+        other = int(np.clip(score + rng.integers(-score_step(size), score_step(size) + 1), size, size**2))
+        p, q = test.chance(int(score)), test.chance(other)
+        shift = mu if min(score, other) >= size * test.core else 300.0
+        silent = max((1 - p) - math.exp(epsilon) * (1 - q), 0.0)
+        assert silent + p * delta_for(shift, epsilon - math.log(p / q)) <= 1e-3
+
+
+def test_a_threshold_that_lets_the_core_through_has_no_epsilon():
+    plan = calibrate_test(1.0, DELTA, 500)
+    low = replace(plan, test=replace(plan.test, threshold=plan.test.core + 3.0))
+    assert certified_epsilon(low, DELTA, 0.0) == math.inf
+    assert certified_epsilon(plan, DELTA, DELTA) == math.inf
+
+
+def test_broken_plans_of_one_test_do_not_verify():
+    plan = calibrate_test(1.0, DELTA, 500)
+    for broken in (
+        replace(plan, noise_multiplier=plan.noise_multiplier / 16),
+        replace(plan, noise_multiplier=plan.noise_multiplier * 0.99),
+        replace(plan, test=replace(plan.test, threshold=plan.test.threshold - 1.0)),
+        replace(plan, test=replace(plan.test, scale=plan.test.scale * 0.9)),
+    ):
+        with pytest.raises(VerificationError, match="certified delta"):
+            verify_laplace_test(broken, 1.0, DELTA)
+    for test in (
+        LaplaceTest(500, plan.test.core, 1.0, plan.test.threshold),
+        LaplaceTest(500, plan.test.core - 1, plan.test.scale, plan.test.threshold),
+    ):
+        with pytest.raises(VerificationError, match="scale >= "):
+            verify_laplace_test(replace(plan, test=test), 1.0, DELTA)
+    with pytest.raises(VerificationError, match="threshold >= core"):
+        verify_laplace_test(replace(plan, test=replace(plan.test, threshold=plan.test.core)), 1.0, DELTA)
+
+
+SOURCE = SeededNoise(4)
+fast = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+@given(scale=st.floats(1e-3, 1e6), threshold=st.floats(-1e6, 1e6), moved=st.floats(0, 3), score=st.floats(-10, 10))
+@fast
+def test_moving_a_score_changes_either_probability_by_no_more_than_epsilon(scale, threshold, moved, score):
+    test = LaplaceThreshold(scale, threshold * scale / 1e6)
+    # the decision is that of an exact Laplace variable at whole steps: read both grid points off noise-free decisions
+    a, b = (score * scale, (score + moved) * scale)
+    steps = [np.rint(x / test.grid) * test.grid for x in (a, b)]
+    epsilon = test.epsilon(moved * scale)
+    for law in (stats.laplace.logsf, stats.laplace.logcdf):
+        logs = [law((test.effective_threshold - step) / test.scale) for step in steps]
+        assert abs(logs[0] - logs[1]) <= epsilon * (1 + 1e-9)
+
+
+def test_a_decision_is_strict_on_the_grid():
+    # words for noise of exactly zero steps (u = 1, sign clear): score = threshold is no hit, one step above is
+    test = LaplaceThreshold(scale=2.0**20, threshold=7.0)
+    zero = RandomStream(lambda size: np.full(size, 2**64 - 2, np.uint64))
+    assert test.decide(np.array([6.0, 7.0, 8.0]), zero).tolist() == [False, False, True]
+
+
+def test_every_score_has_a_decision():
+    test = LaplaceThreshold(scale=2.0, threshold=1.0)
+    scores = np.array([np.nan, -np.inf, -1e300, np.inf, 1e300])
+    assert test.decide(scores, SOURCE.stream("hostile")).tolist() == [False, False, False, True, True]
+    assert test.decide(np.zeros((0,)), SOURCE.stream()).shape == (0,)
+
+
+def test_the_noise_of_one_score_does_not_depend_on_the_other_scores():
+    test = LaplaceThreshold(scale=2.0, threshold=1.0)
+    scores = np.linspace(-3, 3, 200)
+    other = np.where(np.arange(200) == 7, np.nan, scores)
+    one, two = (test.decide(x, SOURCE.stream("rows")) for x in (scores, other))
+    assert np.array_equal(np.delete(one, 7), np.delete(two, 7))

@@ -1,15 +1,20 @@
 import functools
 import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter import charging
 from quoron_privacy.robust.filter.charging import game_values, recounted_values, truncated_composition
+from quoron_privacy.robust.filter.cutoff import HiddenCutoff, cutoff_law, end_mass
 
 
 def jacobi_game(epsilon: float, each: float, hits: int, mu: float, reach: float = 6.0) -> dict[tuple[int, int], float]:
@@ -47,21 +52,6 @@ def test_game_and_recount_agree_with_plain_value_iteration(epsilon, each, hits, 
             exact = reference[r, offset]
             for found in values:  # the narrow lattice costs a little
                 assert exact * (1 - 1e-12) - 1e-16 <= found[r - 1, k, 0] <= exact * 1.01 + 1e-15
-
-
-@given(
-    epsilon=st.sampled_from([0.05, 1.0, 8.0]),
-    share=st.floats(0.01, 0.15),
-    hits=st.integers(1, 12),
-    mu=st.floats(0.05, 0.5),
-)
-@settings(derandomize=True, deadline=None, max_examples=15)
-def test_the_recount_is_never_below_the_game_and_hardly_above_it(epsilon, share, hits, mu):
-    asked = {"epsilon": epsilon, "each": share * epsilon, "hits": hits, "offsets": (-4, 0, 4)}
-    mus = np.array([mu, 2 * mu]) * min(epsilon, 4.0)
-    game, recount = game_values(**asked, mus=mus), recounted_values(**asked, mus=mus, near=1e-6)
-    assert np.all(recount >= game * (1 - 1e-11) - 1e-14)
-    assert np.all(recount <= game * (1 + 1e-8) + 1e-14)
 
 
 def laplace_above(score: float, scale: float, threshold: float) -> float:
@@ -119,24 +109,39 @@ def test_truncated_composition_is_a_ceiling_of_the_game(epsilon, each, hits, mu)
         assert value <= truncated_composition(epsilon=epsilon, each=each, hits=hits, mu=mu) * (1 + 1e-9) + 1e-15
 
 
-def test_game_grows_with_hits_with_the_prior_and_with_mu():
-    values = game_values(epsilon=1.0, each=0.05, hits=10, offsets=(-3, 0, 3), mus=np.array([0.05, 0.2, 0.5]))
-    for axis in range(3):
-        assert np.all(np.diff(values, axis=axis) >= -1e-16)
-
-
 def test_a_game_that_has_not_converged_is_refused(monkeypatch):
     monkeypatch.setattr(charging, "_SWEEPS", 0)
     with pytest.raises(VerificationError, match="residual"):
         game_values(epsilon=1.0, each=0.05, hits=10, offsets=(0,), mus=np.array([0.2]))
 
 
-@given(epsilon=st.floats(0.1, 8.0), share=st.floats(0.01, 0.5), hits=st.integers(1, 30), mu=st.floats(0.01, 1.0))
-@settings(derandomize=True, deadline=None, max_examples=50)
-def test_one_sweep_each_way_reaches_the_fixed_point(epsilon, share, hits, mu):
-    """Going to and fro between neighbours is solved for; one more sweep settles the last bits."""
-    asked = {"epsilon": epsilon, "each": share * epsilon, "hits": hits, "offsets": (-1, 0, 1), "mus": np.array([mu])}
-    patient = game_values(**asked)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charging, "_SWEEPS", 1)
-        np.testing.assert_allclose(game_values(**asked), patient, rtol=0, atol=1e-12)
+@given(centre=st.integers(1, 120), decay=st.floats(1e-3, 5))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_shifting_the_cutoff_by_one_changes_odds_by_exactly_the_decay(centre, decay):
+    law = cutoff_law(centre, decay)
+    assert law.shape == (2 * centre - 1,)
+    assert law.sum() == pytest.approx(1, abs=1e-12)
+    ratios = np.log(law[1:] / law[:-1])
+    assert np.allclose(np.abs(ratios), decay, rtol=0, atol=1e-9)
+    assert law[0] == pytest.approx(end_mass(centre, decay), rel=1e-9)
+    assert law[0] == law[-1]
+
+
+@pytest.mark.parametrize(("centre", "decay"), [(2, 0.01), (30, 0.5), (400, 0.003), (50, 40.0)])
+def test_the_drawn_law_is_as_near_to_the_ideal_one_as_plans_count_on(centre, decay):
+    weights = HiddenCutoff(centre, decay).weights
+    with localcontext() as context:
+        context.prec = 80
+        ideal = [Fraction((-abs(k - centre) * Decimal(decay)).exp()) for k in range(1, 2 * centre)]
+    whole, total = sum(weights), sum(ideal)
+    apart = sum(abs(Fraction(weight, whole) - cell / total) for weight, cell in zip(weights, ideal, strict=True)) / 2
+    assert apart <= centre * Fraction(1, 2**95)
+
+
+def test_draws_follow_the_law():
+    # chi-square, false alarm 1e-8
+    cutoff, stream = HiddenCutoff(4, 0.6), SeededNoise(1).stream("cutoff")
+    drawn = [cutoff.draw(stream) for _ in range(30_000)]
+    assert (min(drawn), max(drawn)) == (1, cutoff.largest)
+    law = np.array(cutoff.weights, float) / float(sum(cutoff.weights))
+    assert stats.chisquare(np.bincount(drawn, minlength=8)[1:], 30_000 * law).pvalue > 1e-8

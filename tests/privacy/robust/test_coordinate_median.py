@@ -8,14 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.coordinate_median import (
     MedianParameters,
     calibrate,
     debiased_mean,
     median_trim,
-    smallest_cohort,
     trimmed_mean,
     verify,
 )
@@ -56,26 +54,6 @@ def test_the_statistic_is_the_mean_of_what_is_left_of_each_sorted_column(drawn) 
 
 
 @examples
-@given(cohorts(), st.floats(0, 2))
-def test_property_1_where_most_rows_lie_there_lies_the_statistic(drawn, radius) -> None:
-    rows, trim, rng = drawn
-    point = rows[0] + rng.uniform(-radius, radius, rows.shape[1])
-    near = len(rows) - trim  # the fewest with which the property holds: of a median, more than half
-    chosen = rng.permutation(len(rows))[:near]
-    rows[chosen] = point + rng.choice([-radius, radius, 0.0, radius / 3], size=(near, rows.shape[1]))
-    slack = FINE * (1 + np.abs(rows).max())
-    assert np.abs(trimmed_mean(rows, trim) - point).max() <= radius + slack
-    assert np.abs(debiased_mean(rows, trim, 0.7) - point).max() <= radius + 0.7 + slack
-
-
-def test_property_1_as_printed_is_false_of_trimmed_means_and_true_of_medians() -> None:
-    # Remark 29 of the paper: "more than B/2 rows" is not enough where fewer than half are trimmed on either side.
-    rows = np.array([[0.0]] * 6 + [[100.0]] * 5)
-    assert trimmed_mean(rows, median_trim(11)) == 0.0
-    assert trimmed_mean(rows, 2) > 1.0
-
-
-@examples
 @given(cohorts(), st.floats(0, 10), st.floats(0, 5))
 def test_property_2_and_lemma_31_moving_rows_moves_statistic_and_estimate_no_farther(drawn, moved, radius) -> None:
     rows, trim, rng = drawn
@@ -86,61 +64,7 @@ def test_property_2_and_lemma_31_moving_rows_moves_statistic_and_estimate_no_far
     assert np.abs(estimates[0] - estimates[1]).max() <= moved + slack
 
 
-@examples
-@given(st.floats(-9, 9), st.floats(-9, 9), st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 9))
-def test_lemma_31_projections_onto_intervals_that_move_together_move_no_farther(a, c, move, move_too, radius) -> None:
-    one, other = np.clip(c, a - radius, a + radius), np.clip(c + move_too, a + move - radius, a + move + radius)
-    assert abs(one - other) <= max(abs(move), abs(move_too)) + FINE
-
-
-@examples
-@given(cohorts(), st.sampled_from([-3.0, -1.0, -0.1, 0.0, 0.5, 4.0]))
-def test_property_3_scaling_by_any_sign_and_translating_are_followed(drawn, scale) -> None:
-    rows, trim, rng = drawn
-    by = rng.normal(size=rows.shape[1])
-    size = 1 + np.abs(rows).max()
-    np.testing.assert_allclose(
-        trimmed_mean(scale * rows + by, trim), scale * trimmed_mean(rows, trim) + by, atol=1e-11 * size
-    )
-    np.testing.assert_allclose(
-        debiased_mean(scale * rows + by, trim, abs(scale) * 0.4),
-        scale * debiased_mean(rows, trim, 0.4) + by,
-        atol=1e-11 * size,
-    )
-
-
-def test_a_lower_median_does_not_follow_a_change_of_sign() -> None:
-    # Why an even number of rows takes the middle of the two middle ones: the proof scales by -η.
-    rows = np.array([0.0, 1.0])
-    assert np.sort(-rows)[0] != -np.sort(rows)[0]
-    assert trimmed_mean(-rows[:, None], 0) == -trimmed_mean(rows[:, None], 0) == -0.5
-
-
-@pytest.mark.parametrize("trim", [-1, 2, 5])
-def test_trimming_everybody_is_refused(trim) -> None:
-    with pytest.raises(ConfigError, match=rf"0 <= 2 \* trim < 4 rows, got trim={trim}"):
-        trimmed_mean(np.zeros((4, 1)), trim)
-
-
 PARAMETERS = calibrate(2.0, 1e-6, 1000, 1e-4, 3.0, score_error=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "eta_beta", "size", "factor"),
-    [(1, 1e-4, 300, 156.6), (1, 1e-4, 1000, 53.4), (2, 1e-4, 300, 41.0), (4, 1e-4, 300, 14.3), (8, 1e-2, 300, 6.8)],
-)
-def test_noise_factors_are_those_of_the_notes(epsilon, eta_beta, size, factor) -> None:
-    found = calibrate(epsilon, 1e-6, size, eta_beta, 3.0)
-    assert verify(found, epsilon, 1e-6) <= 1e-6
-    assert found.noise_factor == pytest.approx(factor, rel=0.06)
-
-
-def test_a_worst_gradient_that_moves_the_mean_farther_than_medians_do_is_paid_for() -> None:
-    # The notes' accountant leaves this branch out: with few items apart, 2G/B is more than twice the reach.
-    calm, wild = calibrate(2.0, 1e-6, 300, 0.0, 3.0), calibrate(2.0, 1e-6, 300, 0.0, 1e6)
-    assert calm.shift == pytest.approx(2 * calm.reach)
-    assert wild.shift > 2 * wild.reach
-    assert wild.shift == pytest.approx(2 * wild.reach + 2 * wild.room)
 
 
 def test_the_certified_delta_is_the_sum_over_both_outcomes_of_randomised_response() -> None:
@@ -156,33 +80,15 @@ def test_the_certified_delta_is_the_sum_over_both_outcomes_of_randomised_respons
     [
         ({"noise_multiplier": PARAMETERS.noise_multiplier * 0.98}, "a certified delta"),
         ({"test_scale": PARAMETERS.test_scale / 2}, "a certified delta|a test of at most"),
-        ({"threshold": PARAMETERS.threshold - 1.0}, "a certified delta"),
         ({"core": 0.4}, "B - k < core"),
-        ({"core": PARAMETERS.core - 0.01}, "a certified delta"),
-        ({"clip": 1e9, "room": 1e9}, "a certified delta|a test of at most"),
-        ({"eta_beta": 0.5}, "a certified delta|a test of at most"),
         ({"eta_beta": 2.5}, "step"),
-        ({"trim": 100}, "B - k < core"),
         ({"trim": 0}, "1 <= k"),
-        ({"score_error": 1.0}, "a certified delta|a test of at most"),
-        ({"score_error": -1.0}, "kerr"),
         ({"noise_multiplier": float("nan")}, "finite"),
-        ({"cohort_size": 100}, "1 <= k < B/2"),
     ],
 )
 def test_a_phase_that_the_theorem_does_not_cover_is_refused_with_the_condition(changes, message) -> None:
     with pytest.raises(VerificationError, match=message):
         verify(replace(PARAMETERS, **changes), 2.0, 1e-6)
-
-
-def test_what_is_infeasible_says_what_would_do() -> None:
-    with pytest.raises(Infeasible, match="cohort_size >= "):
-        calibrate(1.0, 1e-6, 20, 1e-4, 3.0)
-    with pytest.raises(Infeasible, match="a smaller step"):
-        calibrate(1.0, 1e-6, 1000, 1.9, 3.0)
-    edge = smallest_cohort(1.0, 1e-6, 1e-4)
-    assert edge is not None
-    assert 60 < edge < 130  # without a 1/B there is little to hope for from more
 
 
 def one_phase(parameters: MedianParameters, rounds, step: float) -> tuple[float, np.ndarray]:
@@ -229,24 +135,3 @@ def test_no_search_moves_score_or_iterates_farther_than_the_theorem_says(trim) -
         worst_score = max(worst_score, abs(score - other_score) / p.test.sensitivity)
     assert 0.2 < worst_shift <= 1.0
     assert 0.2 < worst_score <= 1.0
-
-
-def test_the_shift_of_a_median_is_attained() -> None:
-    # Half the cohort at either end, the own user decides which half is the larger: the median jumps by twice the reach.
-    size, end = 11, 0.3
-    rows = np.array([[0.0]] * 5 + [[end]] * 5 + [[0.0]])
-    other = rows.copy()
-    other[-1] = end
-    score = float(np.mean(scores(rows, 1.0, norm="linf")))
-    p = MedianParameters(size, 5, score / size, 1.0, 1.0, 0.0, 1.0, 1e-9, 5.0, 1.0, 0.0)
-    jump = float(np.abs(trimmed_mean(rows, 5) - trimmed_mean(other, 5))[0])
-    assert jump == pytest.approx(end)
-    assert jump <= 2 * p.reach < 3 * jump
-
-
-@pytest.mark.parametrize("place", ["above", "below"])
-def test_the_test_decides_at_its_threshold(place) -> None:
-    test = PARAMETERS.test
-    far = 60 * test.scale
-    score = test.threshold + (far if place == "above" else -far)
-    assert test.decide(score, SeededNoise(1).stream("test", 0)) == (place == "above")

@@ -1,18 +1,25 @@
+import itertools
 import math
 from dataclasses import replace
+from functools import cache
+from itertools import combinations_with_replacement
+from math import comb, exp, log
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import log_ndtr
 
+from privacy.robust.means import mean_at
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.robust.combinations import SOUND, Aggregate, Sampling, Test, UnsoundCombination, theorem_for
 from quoron_privacy.robust.lottery import (
+    TICKETS,
     Lottery,
-    OneShot,
     calibrate,
-    estimate,
     pair_divergence,
     smallest_cohort,
     verify_one_shot,
@@ -20,36 +27,6 @@ from quoron_privacy.robust.lottery import (
 from quoron_privacy.robust.outlier_mean import score_step
 
 DELTA = 1e-6
-SIZES = (100, 200, 300, 500, 1000, 3000, 10_000)
-# ε: C_min of an independent implementation, whose search was coarser at the edge, and σ/τ at SIZES of docs/privacy
-TABLE = {
-    0.5: (160, (None, 0.886, 0.278, 0.102, 0.0336, 0.00744, 0.00181)),
-    1.0: (84, (1.03, 0.168, 0.0812, 0.036, 0.0134, 0.00341, 0.000901)),
-    2.0: (48, (0.186, 0.0551, 0.0296, 0.0144, 0.00587, 0.00166, 0.000462)),
-    4.0: (24, (0.0582, 0.021, 0.0121, 0.00636, 0.00281, 0.000846, 0.000243)),
-    8.0: (12, (0.0211, 0.00878, 0.00542, 0.00303, 0.00142, 0.000449, 0.000132)),
-}
-
-
-@pytest.mark.parametrize("epsilon", TABLE)
-def test_feasibility_and_noise_agree_with_the_published_table(epsilon):
-    edge, row = TABLE[epsilon]
-    assert 0.75 * edge <= smallest_cohort(epsilon, DELTA) <= edge
-    for size, noise in zip(SIZES, row, strict=True):
-        if noise is None:
-            with pytest.raises(Infeasible, match="cohort_size >= "):
-                calibrate(epsilon, DELTA, size)
-            continue
-        plan = calibrate(epsilon, DELTA, size)
-        assert plan.noise_multiplier == pytest.approx(noise, rel=0.01)
-        assert 0.999 * DELTA <= verify_one_shot(plan, epsilon, DELTA) <= DELTA
-        assert plan.lottery.at_concentration >= 0.999
-
-
-def test_random_inclusion_needs_about_twice_the_noise():
-    weighted, random = calibrate(2.0, DELTA, 300), calibrate(2.0, DELTA, 300, kind="random")
-    assert verify_one_shot(random, 2.0, DELTA) <= DELTA
-    assert 1.5 < random.noise_multiplier / weighted.noise_multiplier < 3
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
@@ -75,32 +52,6 @@ def test_pair_divergence_is_the_theorems_formula(p, q, mu, epsilon):
     assert found == pytest.approx(exact(epsilon, p, q, mu), rel=1e-8, abs=3e-15)
 
 
-@given(size=st.integers(20, 300_000), epsilon=st.floats(0.3, 8.0), kappa=st.sampled_from([None, 1, 2]))
-@settings(derandomize=True, deadline=None, max_examples=30)
-def test_an_estimate_is_the_calibrated_noise_without_its_certificate(size, epsilon, kappa):
-    found = estimate(epsilon, 1e-6, size, kappa=kappa)
-    try:
-        plan = calibrate(epsilon, 1e-6, size, kappa=kappa)
-    except Infeasible:
-        assert found == math.inf
-    else:
-        assert found == pytest.approx(plan.noise_multiplier, rel=1e-4)
-
-
-@given(size=st.integers(60, 3000), epsilon=st.floats(0.5, 8.0), share=st.floats(0, 0.2), kappa=st.sampled_from([1, 2]))
-@settings(derandomize=True, deadline=None, max_examples=20)
-def test_a_lottery_that_forgives_passes_as_often_at_the_lower_score(size, epsilon, share, kappa):
-    forgiven = round(share * size)
-    try:
-        plan = calibrate(epsilon, DELTA, size, kappa=kappa, forgiven=forgiven)
-    except Infeasible:
-        assert estimate(epsilon, DELTA, size, kappa=kappa, forgiven=forgiven) == math.inf
-    else:
-        assert plan.lottery.chance(size**2 - size * forgiven) >= 0.999
-        assert plan.noise_multiplier >= 0.999 * calibrate(epsilon, DELTA, size, kappa=kappa).noise_multiplier
-        assert verify_one_shot(plan, epsilon, DELTA) <= DELTA
-
-
 @given(size=st.integers(12, 60), epsilon=st.floats(1.0, 8.0), seed=st.integers(0, 2**32 - 1))
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_no_pair_of_neighbouring_scores_exceeds_delta(size, epsilon, seed):
@@ -117,69 +68,17 @@ def test_no_pair_of_neighbouring_scores_exceeds_delta(size, epsilon, seed):
     assert (0.0 if p == q == 0 else exact(epsilon, p, q, mu)) <= 1e-3
 
 
-def test_real_cohorts_at_critical_distances_stay_below_delta_and_sixteenth_noise_does_not():
-    """Both orders, exact divergences: one dimension, so the shift of the aggregate is all that matters."""
-    epsilon, delta = 2.0, 1e-3
-    plan = calibrate(epsilon, delta, 60)
-    mean = plan.mean
-    rng = np.random.default_rng(1)
-
-    def law(points: np.ndarray) -> tuple[float, float]:
-        gaps = np.abs(points[:, None] - points)
-        heights = (gaps <= mean.removal_radius).sum(1)
-        weights = np.clip((heights - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
-        centre = float(weights @ points / weights.sum()) if weights.sum() > 0 else 0.0
-        return plan.lottery.chance(int((gaps <= 1).sum())), centre
-
-    worst, broken = 0.0, 0.0
-    for trial in range(1500):
-        common = rng.choice([0.0, 1.0, 2.0], size=59, p=rng.dirichlet([6, 1, 0.5]))
-        if trial % 3 == 0:
-            common[:] = 0.0
-        ends = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, 9.0], size=2, replace=False)
-        (p, x), (q, y) = (law(np.append(common, end)) for end in ends)
-        if p == q == 0:
-            continue
-        for one, two in ((p, q), (q, p)):
-            worst = max(worst, exact(epsilon, one, two, max(abs(x - y), 1e-9) / plan.noise_multiplier))
-            broken = max(broken, exact(epsilon, one, two, max(abs(x - y), 1e-9) / plan.noise_multiplier * 16))
-    assert 0 < worst <= delta
-    assert broken > 10 * delta
-
-
-def test_without_the_test_one_user_is_identified_where_the_test_stays_silent():
-    plan = calibrate(1.0, DELTA, 1000, kappa=1)
-    first = np.repeat([0.0, 1.5], [501, 499])  # only answers at 0 have more than half of the cohort around them
-    second = np.repeat([0.0, 1.5], [500, 500])  # nobody has
-
-    def law(points: np.ndarray) -> tuple[float, float]:
-        near = np.abs(points[:, None] - points) <= 1
-        weights = np.maximum(near.sum(1) - plan.mean.ramp_low, 0)
-        return plan.lottery.chance(int(near.sum())), float(weights @ points / weights.sum()) if weights.any() else 1.5
-
-    (p, x), (q, y) = law(first), law(second)
-    assert p == q == 0.0
-    assert delta_for(abs(x - y) / plan.noise_multiplier, 1.0) > 0.99  # released without a test: far beyond δ
-
-
 def test_broken_plans_do_not_verify():
     plan = calibrate(1.0, DELTA, 300)
-    with pytest.raises(VerificationError, match="certified delta"):
-        verify_one_shot(replace(plan, noise_multiplier=plan.noise_multiplier / 16), 1.0, DELTA)
-    with pytest.raises(VerificationError, match="certified delta"):
-        verify_one_shot(replace(plan, noise_multiplier=plan.noise_multiplier * 0.999), 1.0, DELTA)
-    always = Lottery(300, plan.mean.core, (1.0,))
-    with pytest.raises(VerificationError, match="certified delta"):
-        verify_one_shot(OneShot(plan.mean, always, plan.noise_multiplier), 1.0, DELTA)
-    skipping = Lottery(300, plan.mean.core, plan.lottery.table[::2])
-    with pytest.raises(VerificationError, match="certified delta"):
-        verify_one_shot(OneShot(plan.mean, skipping, plan.noise_multiplier), 1.0, DELTA)
-    falling = Lottery(300, plan.mean.core, plan.lottery.table[::-1])
-    with pytest.raises(VerificationError, match="climbing ladder"):
-        verify_one_shot(OneShot(plan.mean, falling, plan.noise_multiplier), 1.0, DELTA)
-    elsewhere = replace(plan.lottery, core=plan.lottery.core - 1)
-    with pytest.raises(VerificationError, match="own cohort and core"):
-        verify_one_shot(OneShot(plan.mean, elsewhere, plan.noise_multiplier), 1.0, DELTA)
+    for broken, words in (
+        (replace(plan, noise_multiplier=plan.noise_multiplier * 0.999), "certified delta"),
+        (replace(plan, lottery=replace(plan.lottery, table=(1.0,))), "certified delta"),
+        (replace(plan, lottery=replace(plan.lottery, table=plan.lottery.table[::2])), "certified delta"),
+        (replace(plan, lottery=replace(plan.lottery, table=plan.lottery.table[::-1])), "climbing ladder"),
+        (replace(plan, lottery=replace(plan.lottery, core=plan.lottery.core - 1)), "own cohort and core"),
+    ):
+        with pytest.raises(VerificationError, match=words):
+            verify_one_shot(broken, 1.0, DELTA)
 
 
 def test_rungs_are_decided_in_integers():
@@ -188,31 +87,138 @@ def test_rungs_are_decided_in_integers():
     assert lottery.at_concentration == 0.5
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-9), (3.0, 1e-12), (12.0, 1e-6), (0.1, 1e-5)])
-def test_extreme_budgets_are_calibrated_and_verified(epsilon, delta):
-    plan = calibrate(epsilon, delta, 4000)
-    assert verify_one_shot(plan, epsilon, delta) <= delta
-    table = np.array(plan.lottery.table)
-    assert np.all(np.diff(table) >= 0)
-    assert np.all(table * 2.0**53 == np.floor(table * 2.0**53))
+def delta_of_gaussian(mu, epsilon):
+    """δ of a Gaussian release (Balle & Wang)."""
+    if mu == 0:
+        return max(0.0, 1 - exp(epsilon))
+    return exp(log_ndtr(mu / 2 - epsilon / mu)) - exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
 
 
-def test_gaussian_pairs_agree_with_a_direct_integral():
-    x = np.linspace(-12, 14, 200_001)
-    density = lambda centre: np.exp(-0.5 * (x - centre) ** 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])  # noqa: E731
-    p, q, mu, epsilon = 0.3, 0.1, 1.2, 0.7
-    integral = np.maximum(p * density(mu) - math.exp(epsilon) * q * density(0.0), 0).sum()
-    silent = max(0.7 - math.exp(epsilon) * 0.9, 0)
-    found = pair_divergence(epsilon, np.array([p]), np.array([q]), np.array([mu]), np.ones(1))[0]
-    assert found == pytest.approx(integral + silent, rel=1e-6)
+@cache
+def divergence(p, q, mu, epsilon):
+    """Hockey stick of order e^ε: released with chance p against chance q, means μ standard deviations apart."""
+    silent = max(0.0, (1 - p) - exp(epsilon) * (1 - q))
+    if p == 0:
+        return silent
+    return silent + (p if q == 0 else p * delta_of_gaussian(mu, epsilon - log(p / q)))
 
 
-def test_requests_without_a_theorem_are_refused():
-    with pytest.raises(ConfigError, match="kappa=2 with random inclusion"):
-        calibrate(1.0, DELTA, 300, kappa=1, kind="random")
-    with pytest.raises(ConfigError, match="delta"):
-        calibrate(1.0, 0.0, 300)
-    with pytest.raises(ConfigError, match="cohort_size"):
-        calibrate(1.0, DELTA, 0)
-    with pytest.raises(ConfigError, match="forgiven >= 0"):
-        calibrate(1.0, DELTA, 300, forgiven=-1)
+def ladder(mu, epsilon, delta, rungs):
+    """The largest chances that outlier-mean#o3 allows, by bisection."""
+    table = [delta]
+    while len(table) < rungs:
+        low, high = table[-1], 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            worst = max(divergence(table[-1], middle, mu, epsilon), divergence(middle, table[-1], mu, epsilon))
+            low, high = (middle, high) if worst <= delta else (low, middle)
+        table.append(low)
+    return tuple(table)
+
+
+class One:
+    """A stream that gives one number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def uniform_below(self, bound, size):
+        assert (bound, size) == (TICKETS, 1)
+        return np.array([self.number])
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [
+        pytest.param(0.5, 0.02, marks=pytest.mark.slow),
+        pytest.param(1.0, 0.05, marks=pytest.mark.slow),
+        (2.0, 0.01),
+    ],
+)
+def test_every_cohort_of_a_tiny_world_is_private_against_every_neighbour(epsilon, delta):
+    # All cohorts of 8 answers at 7 places, all replacements, exact distributions of decision and release.
+    size, core, low, high = 8, 6, 4, 7
+    shift = 0.0
+    for h in range(low, high + 1):
+        n = size * (size - core) / (size - h)
+        shift = max(shift, (2 + 2 * n / (high - low)) / (size - n * (1 - (h - low) / (high - low))))
+    mu = 0.9 * next(m for m in np.linspace(3, 0.01, 300) if delta_of_gaussian(m, epsilon) <= delta)
+    test = Lottery(size, core, ladder(mu, epsilon, delta, 2))
+    mean = mean_at(size, 1.0, 1, low, high)
+    places, everyone, zero = [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 1e9], np.ones(size, dtype=bool), np.zeros(1)
+    known = {}
+    for cohort in combinations_with_replacement(range(len(places)), size):
+        rows = np.array([[places[i]] for i in cohort])
+        seen = mean.observe(rows, everyone, reference=zero)
+        known[cohort] = (
+            seen.score,
+            test.tickets(seen.score) / TICKETS,
+            float(mean.aggregate(rows, seen.weights, reference=zero)[0]),
+        )
+    worst, steps, farthest = 0.0, set(), shift * (1 + mean.rounding_slack(1))
+    for cohort, (score, p, value) in known.items():
+        for left in set(cohort):
+            for right in range(len(places)):
+                rest = list(cohort)
+                rest.remove(left)
+                other, q, moved = known[tuple(sorted([*rest, right]))]
+                assert abs(score - other) <= 2 * (size - 1)
+                steps.add((test.rung(score), test.rung(other)))
+                distance = abs(value - moved)
+                assert not (p > 0 and q > 0) or distance <= farthest
+                worst = max(worst, divergence(p, q, distance / (shift * (1 + 1e-6)) * mu, epsilon))
+    assert len(known) == comb(14, 8)
+    assert steps == {(a, b) for a in (None, 0, 1) for b in (None, 0, 1)} - {(None, 1), (1, None)}
+    assert 0.999 * delta <= worst <= delta * (1 + 1e-9)  # attained where one cohort never releases and the other may
+
+
+def test_a_test_without_rungs_would_be_caught_by_the_same_check():
+    # The broken twin: release whenever S >= C k.
+    assert divergence(1.0, 0.0, 0.0, 1.0) == 1.0
+    assert divergence(0.02, 1.0, 0.1, 1.0) > 0.05
+
+
+def test_rungs_are_one_user_high():
+    for size, core in ((2, 1), (3, 2), (8, 6), (1000, 950)):
+        test = Lottery(size, core, tuple(np.linspace(1e-6, 1, 500)))
+        rungs = [test.rung(s) for s in range(size, min(size * size, size * core + 40 * size) + 1)]
+        assert rungs[: size * (core - 1)] == [None] * (size * (core - 1)) or size > 100
+        step = 2 * (size - 1)
+        for i in range(len(rungs) - step):
+            first, second = (-1 if r is None else r for r in (rungs[i], rungs[i + step]))
+            assert second - first <= 1 + (first == -1 and rungs[i + step] is None) or second == first + 1
+        assert test.rung(size * core) == 0
+        assert test.rung(size * core - 1) is None
+
+
+def test_a_draw_releases_exactly_when_it_is_below_the_chance():
+    test = Lottery(10, 5, (0.25, 0.75))
+    for score in (10, 49, 50, 60, 70, 100):
+        tickets = test.tickets(score)
+        for number in {0, max(tickets - 1, 0), min(tickets, TICKETS - 1), TICKETS - 1}:
+            assert test.decide(score, One(number)) == (number < tickets)
+    assert Lottery(10, 5, (1.0,)).decide(50, One(TICKETS - 1))
+    assert not Lottery(10, 5, (1.0,)).decide(49, One(0))
+
+
+EVERY = list(itertools.product(get_args(Test), get_args(Aggregate), get_args(Sampling)))
+
+
+@pytest.mark.parametrize("combination", EVERY, ids="/".join)
+def test_every_combination_is_proved_or_refused_with_a_reason(combination):
+    if combination in SOUND:
+        assert theorem_for(*combination).startswith("docs/privacy/")
+    else:
+        with pytest.raises(UnsoundCombination, match=r": .*\.$") as error:
+            theorem_for(*combination)
+        for part in combination:
+            assert part in str(error.value)
+
+
+def test_unknown_names_are_not_silently_accepted():
+    with pytest.raises(ConfigError, match="got test='votes'"):
+        theorem_for("votes", "weighted-mean", "everybody")
+    with pytest.raises(ConfigError, match="kappa=3"):
+        theorem_for("lottery", "weighted-mean", "everybody", kappa=3)
+    with pytest.raises(TypeError):
+        SOUND["lottery", "weighted-mean", "poisson"] = "wishful"

@@ -4,28 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import outlier_filter
-from quoron_privacy.robust.filter.outlier_filter import calibrate, smallest_cohort, verify
+from quoron_privacy.robust.filter.outlier_filter import calibrate, verify
 
 DELTA = 1e-6
-# (ηβ, ε): B_min and Ξ at 1.5, 2, 4, 10 times that B_min, from an independent implementation of the same theorem
-TABLE = {
-    (0.05, 0.5): (11_443, 81.3, 53.9, 33.0, 25.4),
-    (0.05, 1.0): (4_804, 36.7, 24.6, 16.7, 12.9),
-    (0.05, 2.0): (1_809, 21.7, 13.4, 8.8, 6.8),
-    (0.05, 4.0): (792, 9.6, 6.9, 4.6, 3.6),
-    (0.05, 8.0): (317, 7.0, 4.5, 2.7, 2.0),
-    (1.0, 0.5): (15_506, 68.0, 42.7, 29.6, 24.0),
-    (1.0, 1.0): (6_652, 29.4, 21.5, 15.1, 12.2),
-    (1.0, 2.0): (2_559, 19.0, 11.8, 7.9, 6.4),
-    (1.0, 4.0): (1_121, 8.2, 5.6, 4.2, 3.4),
-    (1.0, 8.0): (471, 5.0, 3.6, 2.3, 1.9),
-}
 
 
 def reference_game(epsilon: float, each: float, hits: int, mu: float) -> tuple[range, list[np.ndarray]]:
@@ -95,40 +80,6 @@ def test_verify_is_never_below_an_independent_evaluation_of_the_theorem(cohort, 
         assert reference <= certified <= 2 * reference
 
 
-@pytest.mark.parametrize(("eta_beta", "epsilon"), TABLE)
-def test_feasibility_and_noise_agree_with_the_published_table(eta_beta, epsilon):
-    edge, *factors = TABLE[eta_beta, epsilon]
-    assert smallest_cohort(epsilon, DELTA, eta_beta) <= 1.1 * edge
-    for multiple, factor in zip((1.5, 2, 4, 10), factors, strict=True):
-        cohort = int(multiple * edge)
-        p = calibrate(epsilon, DELTA, cohort, eta_beta, 10 * cohort)
-        assert p.noise_factor <= 1.1 * factor
-        assert verify(p, epsilon, DELTA) <= DELTA
-
-
-@given(
-    epsilon=st.sampled_from([2.0, 4.0, 8.0]),
-    stretch=st.floats(1.05, 20),
-    eta_beta=st.floats(0, 2),
-    rounds=st.integers(1, 100),
-    error=st.floats(0, 0.3),
-    slack=st.sampled_from([0.0, 1e-11]),
-    adjacency=st.sampled_from(["replace-one", "zero-out"]),
-)
-@settings(derandomize=True, deadline=None, max_examples=40)
-def test_whatever_calibrate_returns_passes_verify(epsilon, stretch, eta_beta, rounds, error, slack, adjacency):
-    cohort = int(stretch * smallest_cohort(epsilon, DELTA, eta_beta, adjacency=adjacency))
-    settings_ = {"score_error": error, "adjacency": adjacency, "delta_slack": slack}
-    try:
-        p = calibrate(epsilon, DELTA, cohort, eta_beta, rounds * cohort, **settings_)
-    except Infeasible:
-        assert stretch < 1.6  # errors of the scores and long phases move the edge a little
-        return
-    assert 0.5 * DELTA < verify(p, epsilon, DELTA, adjacency, delta_slack=slack) <= DELTA
-    assert p.eta_beta == eta_beta
-    assert p.score_error == error
-
-
 @pytest.fixture(scope="module")
 def good():
     return calibrate(4.0, DELTA, 2500, 1.0, 25_000)
@@ -138,43 +89,18 @@ def good():
     ("change", "condition"),
     [
         (lambda p: {"laplace_scale": p.laplace_scale / 4}, "kerr.*/λ <= e0"),
-        (lambda p: {"threshold": 0.55 * p.cohort_size}, "B"),
         (lambda p: {"noise_multiplier": p.noise_multiplier / 4}, "certified delta"),
-        (lambda p: {"score_error": 2.0}, "λ <= e0"),
         (lambda p: {"eta_beta": 2.1}, "step·smoothness <= 2"),
-        (lambda p: {"own_tail": p.own_tail / 2}, "certified delta"),
         (lambda p: {"others_tail": p.others_tail / 2}, "certified delta"),
-        (lambda p: {"others_tail": 0.5}, "w2 >= 1"),
         (lambda p: {"cutoff_centre": 1}, "c_mid >= 2"),
-        (lambda p: {"cutoff_centre": 700}, "c_max < B/2"),
-        (lambda p: {"cutoff_centre": p.cutoff_centre // 2}, "certified delta"),
-        (lambda p: {"cutoff_lattice": 0}, "j_c >= 1"),
-        (lambda p: {"cutoff_lattice": 2.0}, "integer"),
         (lambda p: {"cutoff_lattice": 4 * p.cutoff_lattice}, "certified delta"),
-        (lambda p: {"threshold": float(p.cohort_size)}, "F < B"),
-        (lambda p: {"own_tail": -1.0}, "w1 >= 0"),
-        (lambda p: {"theta": 0.0}, "θ > 0"),
         (lambda p: {"noise_multiplier": math.nan}, "finite"),
-        (lambda p: {"decision_epsilon": 4 * p.decision_epsilon, "cutoff_lattice": 4}, "certified delta"),
         (lambda p: {"decision_epsilon": p.decision_epsilon * (1 - 1e-6)}, "λ <= e0"),
     ],
 )
 def test_parameters_that_break_a_hypothesis_are_refused_by_its_name(good, change, condition):
     with pytest.raises(VerificationError, match=condition):
         verify(replace(good, **change(good)), 4.0, DELTA)
-
-
-def test_a_promise_smaller_than_the_calibrated_one_is_refused(good):
-    verify(good, 4.0, DELTA)
-    with pytest.raises(VerificationError):
-        verify(good, 3.8, DELTA)
-    with pytest.raises(VerificationError):
-        verify(good, 4.0, DELTA / 2)
-
-
-def test_more_noise_certifies_less_delta(good):
-    values = [verify(replace(good, noise_multiplier=k * good.noise_multiplier), 4.0, DELTA) for k in (1, 1.1, 1.5, 3)]
-    assert all(later < earlier for earlier, later in itertools.pairwise(values))
 
 
 def test_zero_out_needs_less_noise_and_replace_one_parameters_serve_it(good):
@@ -198,48 +124,6 @@ def test_empty_slots_never_make_the_shift_larger_than_in_a_full_cohort():
         n = np.arange(math.floor(k1) + 1, size + 1, dtype=float)
         shift = outlier_filter._one_kept(np.full_like(n, k1), k2, n, n - c_max) / (n - c_max + 1)
         assert shift.argmax() == len(n) - 1
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_kept_user_is_no_farther_from_the_kept_others_than_the_shift_says(seed):
-    # Random clusters on a line, in the plane and in space: the geometry behind ρ_A and ρ_B, with τ = 1.
-    rng = np.random.default_rng(seed)
-    size, dimension = 14, 1 + seed % 3
-    spread = rng.exponential(0.15)
-    points = spread * rng.standard_normal((size, dimension))
-    points[: rng.integers(0, 4)] += rng.uniform(0, 1.5)
-    moved = points.copy()
-    moved[0] += rng.uniform(-1, 1, dimension)
-    kappa = np.exp(-np.linalg.norm(points[:, None] - points[None], axis=2)).sum(axis=1)
-    kappa_moved = np.exp(-np.linalg.norm(moved[0] - points[1:], axis=1)).sum() + 1
-    k1 = min(kappa[0], kappa_moved)
-    if 2 * (k1 - 1) > size - 1:
-        rho_a = -math.log(2 * (k1 - 1) / (size - 1) - 1)
-        assert np.linalg.norm(points[0] - moved[0]) <= rho_a + 1e-12
-    kept = np.argsort(-kappa[1:])[: size - 4] + 1  # at least N = B − c_max with c_max = 3, minus none
-    k1, k2 = kappa[0], kappa[kept].min()
-    if k1 + k2 > size:
-        bound = outlier_filter._one_kept(np.array([k1]), k2, np.float64(size), np.float64(len(kept)))[0]
-        assert np.linalg.norm(points[0] - points[kept].mean(axis=0)) <= bound + 1e-12
-
-
-def test_linear_losses_need_the_least_noise():
-    flat, curved = (calibrate(4.0, DELTA, 2500, eta_beta, 25_000) for eta_beta in (0.0, 2.0))
-    assert flat.noise_factor < curved.noise_factor
-    assert outlier_filter.score_sensitivity(2500, 0.0) == 1.0
-
-
-def test_infeasible_problems_say_how_many_users_would_do():
-    with pytest.raises(Infeasible, match=r"cohort_size >= [0-9,]+") as caught:
-        calibrate(4.0, DELTA, 500, 1.0, 5000)
-    edge = int(caught.value.needs.split()[2].replace(",", ""))
-    assert calibrate(4.0, DELTA, edge, 1.0, 10 * edge).cohort_size == edge
-    with pytest.raises(Infeasible, match="<= 2 fails"):
-        calibrate(4.0, DELTA, 2500, 2.5, 25_000)
-    with pytest.raises(Infeasible, match="delta_slack"):
-        calibrate(4.0, DELTA, 2500, 1.0, 25_000, delta_slack=1e-6)
-    with pytest.raises(ConfigError, match="cohort_size"):
-        calibrate(4.0, DELTA, 0, 1.0, 25_000)
 
 
 def test_noise_is_scale_free(good):

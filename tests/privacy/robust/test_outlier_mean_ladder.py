@@ -1,16 +1,22 @@
-"""The bound of an outlier mean by the larger of two scores: every small cohort, a climbing adversary, broken twins."""
+"""The bound of an outlier mean by the larger of two scores: every small cohort, exact references, broken twins."""
 
 import functools
 import itertools
 import math
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
+from privacy.robust.means import mean_at
 from quoron_privacy.accounts.gdp import delta_for, mu_for
-from quoron_privacy.errors import VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust.lottery import (
     Lottery,
     OneShot,
@@ -23,13 +29,21 @@ from quoron_privacy.robust.lottery import (
 from quoron_privacy.robust.lottery_loops import ladder
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
+    REACH,
     OutlierMean,
+    aggregate,
+    best_mean,
     certified_shifts,
     ramp_floor,
     random_inclusion,
     score_step,
+    verify_outlier_mean,
     weighted_mean,
+    weighted_shifts,
 )
+from quoron_privacy.robust.outlier_mean_loops import largest_ratios
+from quoron_privacy.robust.robust_mean import RobustMean, verify
+from quoron_privacy.robust.robust_mean import calibrate as calibrate_mean
 
 FAR = 1e3  # isolated
 
@@ -91,65 +105,6 @@ def test_the_shift_of_the_next_rung_is_too_small():
         assert max(found.max(initial=0.0) for found in worst) > 1.01
 
 
-def test_for_kappa_one_the_smaller_score_must_leave_a_mean():
-    """Of one score alone nothing follows: a user in reach of all, the others in a ring, and without it no weight."""
-    angles = 2 * math.pi * np.arange(9) / 9
-    ring = 0.7 * np.column_stack([np.cos(angles), np.sin(angles)])
-    mean, reference = weighted_mean(10, 6, 1), np.array([500.0, 0.0])
-    scores, released = [], []
-    for first in ([0.0, 0.0], [30.0, 0.0]):
-        points, at = np.vstack([first, ring]), {"radius": 1.0, "reference": reference}
-        cohort = mean.observe(points, np.ones(10, dtype=np.bool_), **at)
-        scores.append(cohort.score)
-        released.append(mean.aggregate(points, cohort.weights, **at))
-    assert scores == [64, 46]
-    assert np.linalg.norm(released[0] - released[1]) > 100 * mean.shifts_at(np.array([64]))[0].max()
-    assert Lottery(10, mean.core, (0.5, 1.0)).chance(46) == 0  # hence such a pair is never released
-
-
-def climb(rng: np.random.Generator, mean: OutlierMean, turns: int) -> float:
-    """The largest ratio that a hill climb over answers at multiples of τ/4 finds."""
-    size = mean.cohort_size
-    here = np.zeros((2, size))
-    here[:, : int(rng.integers(0, size // 3 + 1)) + 1] = rng.choice([-1.0, 1.0, 2.0, FAR])
-    here[0, 0], here[1, 0] = -1.0, 1.0
-    best = 0.0
-    for _ in range(turns):
-        tried = np.repeat(here[None], 24, axis=0)
-        for row in tried:
-            for _ in range(int(rng.integers(1, 4))):
-                if rng.random() < 0.3:
-                    row[int(rng.integers(2)), 0] = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, FAR])
-                else:
-                    chosen = rng.integers(1, size, int(rng.integers(1, 4)))
-                    row[:, chosen] = rng.choice([-2.0, -1.25, -1.0, -0.5, 0.0, 0.5, 1.0, 1.25, 2.0, FAR, FAR + 5])
-        values = np.array([ratios(row[:1], row[1:], mean).max(initial=-1.0) for row in tried])
-        if values.max() >= best:
-            best, here = float(values.max()), tried[values.argmax()]
-    return best
-
-
-@pytest.mark.parametrize("kappa", [1, 2])
-@pytest.mark.parametrize(("size", "core"), [(9, 8), (14, 11), (24, 20)])
-def test_a_climbing_adversary_stays_below_the_bound(kappa, size, core):
-    rng, mean = np.random.default_rng(size), weighted_mean(size, core, kappa)
-    found = [climb(rng, mean, 40) for _ in range(2)]
-    assert 0.3 < max(found) <= 1
-
-
-@given(size=st.integers(8, 60), seed=st.integers(0, 2**32 - 1), kappa=st.sampled_from([1, 2]))
-@settings(derandomize=True, deadline=None, max_examples=60)
-def test_clusters_stay_below_the_bound_of_their_larger_score(size, seed, kappa):
-    rng = np.random.default_rng(seed)
-    low = ramp_floor(size)
-    mean = OutlierMean("weighted", size, size, kappa, low, int(rng.integers(low + 1, size)), (1.0,), (1.0,))
-    places = rng.choice([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0], 3)
-    points = np.append(places, FAR)[rng.choice(4, (50, size), p=rng.dirichlet([8.0, 0.5, 0.3, 0.3]))]
-    other = points.copy()
-    points[:, 0], other[:, 0] = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, FAR], (2, 50))
-    assert ratios(points, other, mean).max(initial=0.0) <= 1
-
-
 @given(size=st.one_of(st.integers(6, 100), st.integers(100, 2**19)), data=st.data())
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_both_routes_to_the_bounds_agree_and_they_fall_with_the_score(size, data):
@@ -167,14 +122,6 @@ def test_both_routes_to_the_bounds_agree_and_they_fall_with_the_score(size, data
     assert np.all(shifts[:, 0] >= second[:, 0])
     assert np.all(others.sum(1) >= 1)
     assert np.all(chances.sum(1) >= 1)
-
-
-def test_a_bound_where_the_theorem_has_none_is_refused():
-    mean = weighted_mean(40, 30, 2)
-    with pytest.raises(VerificationError, match="core of more than 29"):
-        certified_shifts(mean, np.array([40 * 28]))
-    with pytest.raises(VerificationError, match="positive total weight"):
-        certified_shifts(weighted_mean(40, 30, 1), np.array([40 * 20]))
 
 
 # Lotteries.
@@ -221,50 +168,6 @@ def twin(plan: OneShot, epsilon: float, delta: float, shifts: np.ndarray, chance
     return OneShot(plan.mean, Lottery(size, plan.mean.core, tuple(map(float, table(high)))), high)
 
 
-@pytest.mark.parametrize(("epsilon", "size"), [(1.0, 200), (4.0, 600), (8.0, 60)])
-def test_a_ladder_that_is_charged_one_rung_too_high_does_not_verify(epsilon, size):
-    plan = calibrate(epsilon, 1e-6, size)
-    broken = twin(plan, epsilon, 1e-6, *plan.mean.shifts_at(plan.lottery.scores + score_step(size)))
-    assert broken.noise_multiplier < 0.995 * plan.noise_multiplier
-    with pytest.raises(VerificationError, match="certified delta"):
-        verify_one_shot(broken, epsilon, 1e-6)
-
-
-def test_a_random_inclusion_charged_with_its_usual_shift_alone_does_not_verify():
-    """Coins that rarely differ are most of δ: the mean of the shifts is no stand-in for their mixture."""
-    plan = calibrate(2.0, 1e-6, 300, kind="random")
-    shifts, chances = plan.mean.shifts_at(plan.lottery.scores)
-    usual = (shifts * chances).sum(1, keepdims=True)
-    broken = twin(plan, 2.0, 1e-6, usual, np.ones_like(usual))
-    assert broken.noise_multiplier < 0.9 * plan.noise_multiplier
-    with pytest.raises(VerificationError, match="certified delta"):
-        verify_one_shot(broken, 2.0, 1e-6)
-
-
-def old_noise(epsilon: float, delta: float, size: int) -> float:
-    """What one shift for all rungs, that of the lowest, needs: the least over the ladder's length."""
-    best = math.inf
-    for rungs in range(2, size // 4):
-        shift = weighted_mean(size, core_for(size, rungs), 1).sensitivity
-        low, high = shift / mu_for(epsilon, delta), best
-        if low >= best:
-            continue
-        high = min(high, 1e3 * shift)
-        reaches = lambda noise: ladder(epsilon, delta, delta, np.full((rungs + 1, 1), shift / noise), np.ones((rungs + 1, 1)), 0.999)[-1] >= 0.999  # fmt: skip  # noqa: E501, E731, B023
-        if not reaches(high):
-            continue
-        while high > low * 1.001:
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if reaches(middle) else (middle, high)
-        best = high
-    return best
-
-
-@pytest.mark.parametrize(("epsilon", "size", "share"), [(1.0, 600, 0.6), (4.0, 600, 0.75)])
-def test_the_falling_shift_saves_noise(epsilon, size, share):
-    assert calibrate(epsilon, 1e-6, size).noise_multiplier <= share * old_noise(epsilon, 1e-6, size)
-
-
 BUDGETS = [(epsilon, delta) for epsilon in (0.05, 0.4, 3.0, 12.0) for delta in (1e-12, 1e-8, 1e-4)]
 
 
@@ -278,3 +181,285 @@ def test_plans_are_certified_at_every_budget_and_use_it_up(epsilon, delta):
         plan = calibrate(epsilon, delta, size)
         assert 0.999 * delta <= verify_one_shot(plan, epsilon, delta) <= delta
         assert plan.lottery.at_concentration >= 0.999
+
+
+MEANS = [weighted_mean(5, 5, 1), weighted_mean(6, 5, 1), weighted_mean(7, 6, 1), weighted_mean(8, 7, 1)]
+MEANS += [weighted_mean(6, 5, 2), weighted_mean(7, 7, 2), weighted_mean(8, 7, 2), weighted_mean(12, 10, 2)]
+MEANS += [weighted_mean(12, 10, 1), weighted_mean(20, 18, 1), weighted_mean(20, 17, 2)]
+
+
+@pytest.mark.parametrize(("size", "core"), [(1000, 950), (1000, 600), (301, 280), (84, 60), (10, 8)])
+@pytest.mark.parametrize("kappa", [1, 2])
+def test_every_shift_passes_the_exact_verification_and_a_smaller_one_does_not(size, core, kappa):
+    mean = weighted_mean(size, core, kappa)
+    verify_outlier_mean(mean)
+    smaller = OutlierMean(
+        mean.kind, size, core, kappa, mean.ramp_low, mean.ramp_high, (mean.shifts[0] * (1 - 2e-7),), (1.0,)
+    )
+    with pytest.raises(VerificationError, match="shift of at least"):
+        verify_outlier_mean(smaller)
+
+
+def largest_ratio(mean: OutlierMean) -> Fraction:
+    """Of all heights, as the second route has it, rounded up."""
+    lost = np.array([mean.cohort_size * (mean.cohort_size - mean.core)])
+    return Fraction(float(largest_ratios(mean.cohort_size, mean.ramp_low, mean.ramp_high, lost)[0]) * (1 + 1e-15))
+
+
+def largest_ratio_by_fractions(size: int, core: int, low: int, high: int) -> Fraction | None:
+    """outlier-mean#o1 (b) as it is written, height by height; None where the total weight may vanish."""
+    worst = Fraction(0)
+    for height in range(low, high + 1):
+        points = Fraction(size * (size - core), size - height)
+        below = size - points * (1 - Fraction(height - low, high - low))
+        if below <= 0:
+            return None
+        worst = max(worst, (2 + 2 * points / (high - low)) / below)
+    return worst
+
+
+@st.composite
+def ramps(draw):
+    """(C, k, A, B) with C/2 <= A < B < C, at every size that a lottery may have and some beyond; short where large."""
+    size = draw(st.one_of(st.integers(4, 400), st.integers(400, 2**19), st.integers(2**20 - 50, 2**20)))
+    low = draw(st.integers((size + 1) // 2, size - 2))
+    high = draw(st.integers(low + 1, min(size - 1, low + 300)))
+    return size, draw(st.integers(size // 2, size)), low, high
+
+
+@given(ramp=ramps())
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_the_largest_ratio_over_all_heights_is_that_of_rational_arithmetic_rounded_up(ramp):
+    exact = largest_ratio_by_fractions(*ramp)
+    mean = OutlierMean("weighted", ramp[0], ramp[1], 1, ramp[2], ramp[3], (1.0,), (1.0,))
+    if exact is None:
+        with pytest.raises(VerificationError, match="positive total weight"):
+            verify_outlier_mean(mean)
+    else:
+        assert exact <= largest_ratio(mean) <= exact * (1 + Fraction(2, 10**15))
+
+
+@pytest.mark.parametrize("core", [2**18 + 2, 2**19 - 1, 2**19])
+def test_the_widest_ramp_of_the_largest_cohort_does_not_overflow(core):
+    """All products are at their largest here. The ends are worst, or all heights alike, as in `_near_shift`."""
+    size, low, high = 2**19, 2**18, 2**19 - 1
+    ends = []
+    for height in (low, high):
+        points = Fraction(size * (size - core), size - height)
+        below = size - points * (1 - Fraction(height - low, high - low))
+        ends.append((2 + 2 * points / (high - low)) / below)
+    mean = OutlierMean("weighted", size, core, 1, low, high, (1.0,), (1.0,))
+    assert max(ends) <= largest_ratio(mean) <= max(ends) * (1 + Fraction(2, 10**15))
+
+
+@given(size=st.integers(2, 60), kappa=st.sampled_from([1, 2, None]))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_shifts_of_many_cores_are_those_of_each_aggregate(size, kappa):
+    cores = np.arange(-2, size + 3)
+    means = [best_mean(size, int(core), kappa, "weighted") for core in cores]
+    expected = [math.inf if mean is None else mean.sensitivity for mean in means]
+    assert weighted_shifts(np.full_like(cores, size), cores, kappa).tolist() == expected
+
+
+FLIPPING = [(12, 11, None), (60, 50, None), (60, 50, 40), (1000, 900, None), (1000, 835, None), (1000, 700, 667)]
+
+
+@pytest.mark.parametrize(("size", "core", "ramp_high"), FLIPPING)
+def test_random_inclusion_dominates_the_binomial_number_of_flips(size, core, ramp_high):
+    mean = random_inclusion(size, core, ramp_high)
+    verify_outlier_mean(mean)
+    chance, most = 1 / ((ramp_high or core - 1) - ramp_floor(size)), size - core
+    exact = sum(
+        binom.pmf(b, most, chance)
+        * delta_for((4 + 2 * b * (2 - max(ramp_floor(size) + core - size, 0) / size)) / core / 0.05, 1.0)
+        for b in range(most + 1)
+    )
+    assert exact <= mean.profile(0.05, 1.0) <= exact * (1 + 1e-3)
+    halved = OutlierMean("random", size, core, 2, mean.ramp_low, mean.ramp_high, mean.shifts, tuple(np.array(mean.chances) / 2))  # fmt: skip  # noqa: E501
+    with pytest.raises(VerificationError, match=r"dominate|add up"):
+        verify_outlier_mean(halved)
+
+
+@pytest.mark.parametrize("kind", ["weighted", "random"])
+@pytest.mark.parametrize(("size", "core"), [(9, 8), (20, 16), (200, 151), (1001, 900)])
+def test_a_ramp_that_ends_lower_needs_the_larger_shifts_of_its_own(size, core, kind):
+    """Fewer steps of the ramp: weights move by more, and coins differ more often."""
+    mean = aggregate(size, core, 2, kind)
+    verify_outlier_mean(mean)
+    for lower in {mean.ramp_low + 1, mean.ramp_high - 1}:
+        with pytest.raises(VerificationError):
+            verify_outlier_mean(replace(mean, ramp_high=lower))
+
+
+examples = settings(derandomize=True, deadline=None, max_examples=40)
+SEED = st.integers(0, 2**32 - 1)
+
+
+def floor_of(cohort_size):
+    return (cohort_size + 1) // 2
+
+
+def wide_mean(cohort_size, core, radius=1.0):
+    return mean_at(cohort_size, radius, 2, floor_of(cohort_size), core - 1)
+
+
+def near_mean(cohort_size, high, radius=1.0):
+    return mean_at(cohort_size, radius, 1, floor_of(cohort_size), high)
+
+
+def run(mean, rows, reference=None):
+    """(score, weights, aggregate) with everybody answering."""
+    reference = np.zeros(rows.shape[1]) if reference is None else reference
+    seen = mean.observe(rows, np.ones(len(rows), dtype=bool), reference=reference)
+    return seen.score, seen.weights, mean.aggregate(rows, seen.weights, reference=reference)
+
+
+def reference_aggregate(mean, rows):
+    """Score, weights and mean from the definition, in exact arithmetic (radii and answers as given)."""
+    rows = [[Fraction(float(x)) for x in row] for row in rows]
+    squares = [[sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) for b in rows] for a in rows]
+
+    def heights(radius):
+        return [sum(s <= Fraction(radius) ** 2 for s in row) for row in squares]
+
+    width = mean.ramp_high - mean.ramp_low
+    weights = [min(max(h - mean.ramp_low, 0), width) for h in heights(mean.radius * mean.removal_radius)]
+    total = sum(weights)
+    sums = [sum(w * row[k] for w, row in zip(weights, rows, strict=True)) for k in range(len(rows[0]))]
+    return sum(heights(mean.radius)), weights, [float(s / total) if total else 0.0 for s in sums]
+
+
+@examples
+@given(seed=SEED, cohort_size=st.integers(5, 24), dimension=st.integers(1, 3), wide=st.booleans())
+def test_score_weights_and_aggregate_equal_the_exact_reference(seed, cohort_size, dimension, wide):
+    rng = np.random.default_rng(seed)
+    mean = mean_at(cohort_size, 1.0, 2 if wide else 1, floor_of(cohort_size), cohort_size)
+    rows = np.rint(8 * rng.normal(size=(cohort_size, dimension)) * rng.choice([0.1, 0.3, 1.0])) / 8
+    score, weights, aggregate = run(mean, rows)
+    expected = reference_aggregate(mean, rows)
+    assert (score, weights.tolist()) == expected[:2]
+    np.testing.assert_allclose(aggregate, expected[2], rtol=1e-12, atol=1e-11)
+
+
+@examples
+@given(seed=SEED, value=st.sampled_from([np.nan, np.inf, -np.inf, 1e300, 3e6, "absent"]))
+def test_unusable_and_far_answers_contribute_exactly_nothing(seed, value):
+    rng = np.random.default_rng(seed)
+    mean = near_mean(20, 15)
+    rows, answered, zero = rng.normal(size=(20, 3)) * 0.3, np.ones(20, dtype=bool), np.zeros(3)
+    hostile, own = rows.copy(), int(rng.integers(20))
+    if value == "absent":
+        answered[own] = False
+        hostile[own] = np.nan
+    else:
+        hostile[own, rng.integers(3)] = value
+    seen = mean.observe(hostile, answered, reference=zero)
+    others = near_mean(20, 15).observe(rows, np.arange(20) != own, reference=zero)
+    assert seen.weights[own] == 0
+    assert (seen.score, seen.weights.tolist()) == (others.score, others.weights.tolist())
+    aggregate = mean.aggregate(hostile, seen.weights, reference=zero)
+    assert np.isfinite(aggregate).all()
+    assert np.array_equal(aggregate, mean.aggregate(rows, others.weights, reference=zero))
+
+
+@examples
+@given(seed=SEED, offset=st.sampled_from([0.0, 1.0, 1e3, 0.99 * REACH]), scale=st.sampled_from([1e-90, 1.0, 1e90]))
+def test_aggregates_lie_within_the_rounding_that_the_slack_allows(seed, offset, scale):
+    rng = np.random.default_rng(seed)
+    size, dimension = 200, 5
+    mean = mean_at(size, scale, 1, 100, 190)
+    rows = rng.normal(size=(size, dimension)) * 0.1
+    rows[:, 0] += offset
+    rows *= scale
+    _, weights, aggregate = run(mean, rows)
+    units = [[Fraction(float(x)) / Fraction(scale) for x in row] for row in rows]
+    exact = [sum(int(w) * row[k] for w, row in zip(weights, units, strict=True)) / int(weights.sum()) for k in range(5)]
+    error = np.linalg.norm(
+        [float(Fraction(float(a)) / Fraction(scale) - e) for a, e in zip(aggregate, exact, strict=True)]
+    )
+    assert weights.sum() > 0
+    # Two cohorts err by this each, against a shift of at least 2/C; the grid error alone is the same for both.
+    assert 2 * error <= mean.rounding_slack(dimension) * 2 / size
+
+
+class Coins:
+    """A stream whose coins are given."""
+
+    def __init__(self, coins):
+        self.coins = np.asarray(coins)
+
+    def uniform_below(self, bound, size):
+        assert size == len(self.coins)
+        assert self.coins.max() < bound
+        return self.coins
+
+
+def test_random_inclusion_keeps_each_answer_with_exactly_its_weight_as_chance():
+    mean = wide_mean(12, 10)  # A = 6, B = 9: thirds
+    weights = np.array([0, 1, 2, 3] * 3)
+    kept = [mean.include(weights, Coins(np.full(12, coin))) for coin in range(3)]
+    assert np.array_equal(sum(kept), weights)
+    drawn = mean.include(weights, SeededNoise(3).stream("include", 0))
+    assert set(drawn.tolist()) <= {0, 1}
+    assert (drawn[weights == 3] == 1).all()
+    assert (drawn[weights == 0] == 0).all()
+
+
+N, D = 600, 3
+DECLARED = {"users": N, "dimension": D, "bound": 10.0, "spread": 1.0, "outliers": 0.05, "epsilon": 2.0, "delta": 1e-6}
+LOST = 30  # outliers that are tolerated
+EVERYBODY = np.ones(N, np.bool_)
+
+
+def made(**changes) -> RobustMean:
+    return calibrate_mean(**{**DECLARED, **changes})
+
+
+def scene(outliers: int, at: float, seed: int = 0) -> np.ndarray:
+    """The honest on the sphere of the declared spread around (3, 3, 3), as far from one another as declared."""
+    rows = np.random.default_rng(seed).normal(size=(N, D))
+    rows = 3.0 + rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[:outliers] = at
+    return rows
+
+
+def chance(mean: RobustMean, rows: np.ndarray) -> float:
+    """Of a release."""
+    seen = mean.plan.mean.observe(rows, EVERYBODY, radius=mean.radius, reference=np.zeros(D))
+    return mean.plan.test.chance(seen.score)
+
+
+def test_less_noise_a_smaller_core_and_a_smaller_epsilon_are_refused():
+    mean = made()
+    for wrong, epsilon in (
+        (replace(mean, noise=replace(mean.noise, scale=0.999 * mean.noise.scale)), 2.0),
+        (replace(mean, radius=1.001 * mean.radius), 2.0),
+        (replace(mean, plan=replace(mean.plan, noise_multiplier=0.99 * mean.plan.noise_multiplier)), 2.0),
+        (mean, 1.9),
+    ):
+        with pytest.raises(VerificationError):
+            verify(wrong, epsilon, 1e-6, D)
+
+
+def test_the_samplers_are_paid_for():
+    slack = (1 + np.exp(2.0)) * total_variation(gaussians=D, laplaces=1)
+    with pytest.raises(Infeasible, match="resolution"):
+        made(delta=0.5 * slack)
+
+
+@pytest.mark.parametrize("outliers", [0, 1, LOST])
+@pytest.mark.parametrize("at", [-5.0, 1e6, np.nan, np.inf, 1e300])
+def test_with_no_more_outliers_than_declared_a_release_is_nearly_certain_and_near_the_honest_mean(outliers, at):
+    mean, rows = made(), scene(outliers, at)
+    assert chance(mean, rows) >= 0.999
+    value = mean.release(rows, EVERYBODY, SeededNoise(3))
+    honest = rows[outliers:].mean(axis=0)
+    # Honest users may differ in weight, by little; noise beyond seven standard deviations has probability below 1e-10.
+    assert np.abs(value - honest).max() < 7 * mean.noise.scale + 0.02
+
+
+@pytest.mark.parametrize("rows", [100 * scene(0, 0.0), scene(N // 2, -5.0), np.full((N, D), np.nan)])
+def test_where_too_few_agree_nothing_is_released(rows):
+    mean = made()
+    assert chance(mean, rows) == 0
+    assert mean.release(rows, EVERYBODY, SeededNoise(3)) is None

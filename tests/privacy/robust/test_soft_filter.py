@@ -3,11 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import soft_filter
 from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters, calibrate, smallest_cohort, verify
 
@@ -25,22 +23,6 @@ TABLE = {
     (1.0, 4.0): (1_196, 32, 20, 10.4, 6.6),
     (1.0, 8.0): (710, 17.7, 11, 5.6, 3.6),
 }
-
-
-@given(
-    epsilon=st.floats(0.1, 8.0),
-    eta_beta=st.floats(0.0, 2.0),
-    size=st.integers(8, 20_000),
-    users=st.integers(1, 10**7),
-    score_error=st.floats(0.0, 3.0),
-)
-@settings(derandomize=True, deadline=None, max_examples=150)
-def test_where_the_smallest_theta_finds_nothing_no_other_does(epsilon, eta_beta, size, users, score_error):
-    """What `smallest_cohort` rests on: it looks at the smallest θ alone."""
-    grid = soft_filter._WIDE
-    asked = (epsilon, DELTA, size, eta_beta, users, score_error)
-    all_, first = (soft_filter._proposed(*asked, each) for each in (grid, replace(grid, thetas=grid.thetas[:1])))
-    assert math.isfinite(all_[0]) == math.isfinite(first[0])
 
 
 @pytest.mark.parametrize(("eta_beta", "epsilon"), TABLE)
@@ -83,26 +65,6 @@ def test_verify_is_never_below_an_independent_evaluation_of_the_theorem(epsilon,
         assert reference_delta(changed, epsilon) * (1 - 1e-7) <= certified <= 1.02 * reference_delta(changed, epsilon)
 
 
-@given(
-    epsilon=st.sampled_from([0.5, 1.0, 4.0]),
-    stretch=st.floats(1.05, 20),
-    eta_beta=st.sampled_from([0.0, 0.3, 2.0]),
-    rounds=st.integers(1, 100),
-    error=st.floats(0, 0.1),
-    slack=st.sampled_from([0.0, 1e-11]),
-)
-@settings(derandomize=True, deadline=None, max_examples=30)
-def test_whatever_calibrate_returns_passes_verify(epsilon, stretch, eta_beta, rounds, error, slack):
-    cohort = int(stretch * smallest_cohort(epsilon, DELTA, eta_beta))
-    try:
-        p = calibrate(epsilon, DELTA, cohort, eta_beta, rounds * cohort, score_error=error, delta_slack=slack)
-    except Infeasible:
-        assert stretch < 2  # errors of the scores and long phases move the edge a little
-        return
-    assert 0.9 * DELTA < verify(p, epsilon, DELTA, delta_slack=slack) <= DELTA
-    assert 0 < p.test_threshold < p.softness_limit
-
-
 @pytest.fixture(scope="module")
 def good():
     return calibrate(4.0, DELTA, 3000, 1.0, 30_000)
@@ -113,26 +75,14 @@ def good():
     [
         (lambda p: {"noise_multiplier": p.noise_multiplier / 4}, "certified delta"),
         (lambda p: {"test_noise": p.test_noise / 4}, "certified delta"),
-        (lambda p: {"test_failure": 2 * DELTA}, "certified delta"),
         (lambda p: {"steepness": 4 * p.steepness}, "fixed point|positive|certified"),
         (lambda p: {"floor": 0.501}, "positive 2·f1"),
-        (lambda p: {"floor": 0.5}, "f1"),
-        (lambda p: {"softness_limit": p.cohort_size / 2}, "Vmax < B/2"),
         (lambda p: {"eta_beta": 2.1}, "step·smoothness <= 2"),
-        (lambda p: {"score_error": 5.0}, "fixed point|positive|certified"),
-        (lambda p: {"noise_multiplier": math.inf}, "finite"),
     ],
 )
 def test_parameters_that_break_a_hypothesis_are_refused_by_its_name(good, change, condition):
     with pytest.raises(VerificationError, match=condition):
         verify(replace(good, **change(good)), 4.0, DELTA)
-
-
-def test_infeasible_problems_say_how_many_users_would_do():
-    with pytest.raises(Infeasible, match=r"cohort_size >= [0-9,]+") as caught:
-        calibrate(4.0, DELTA, 500, 1.0, 5000)
-    edge = int(caught.value.needs.split()[2].replace(",", ""))
-    assert calibrate(4.0, DELTA, edge, 1.0, 10 * edge).cohort_size == edge
 
 
 def run_phase(p, centres, curvatures, batches, errors):

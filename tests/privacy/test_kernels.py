@@ -1,9 +1,18 @@
-"""Four numbers at a time: each operation is what it says, number by number, and reads nothing it was not told to."""
+"""Compiled kernels: lanes, threads, loops behind an address, and roots are what they say, number by number."""
+
+import math
+import threading
+from functools import partial
 
 import numpy as np
 import pytest
-from numba import njit
+import scipy.optimize
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import cfunc, njit, types
 
+from quoron_privacy.accounts.roots import root
+from quoron_privacy.kernels.compiled import run
 from quoron_privacy.kernels.lanes import (
     SINGLES,
     WIDTH,
@@ -29,19 +38,9 @@ from quoron_privacy.kernels.lanes import (
     times,
     turned,
 )
+from quoron_privacy.kernels.threads import at_once, in_pieces
 
 FLOATS = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-
-
-@njit
-def copied(values, index, out):
-    keep(out, 0, lanes(values, index))
-
-
-def test_double_lanes_are_rounded_where_float32_is_kept():
-    values, out = np.array([1.0, 1.0 + 2.0**-24, 1.0 + 3 * 2.0**-24, 1e300]), np.zeros(4, np.float32)
-    copied(values, 0, out)
-    assert out.tolist() == [1.0, 1.0, 1.0 + 2.0**-22, np.inf]
 
 
 @njit
@@ -84,14 +83,6 @@ def added(total, values):
 def through_a_pointer(values, out):
     for i in range(2):
         keep(pointer(out), 4 * i, lanes(pointer(values), 4 * i))
-
-
-@FLOATS
-def test_four_numbers_are_read_from_where_they_are_and_widened(dtype):
-    values, out = np.random.default_rng(0).standard_normal(30).astype(dtype), np.empty(WIDTH)
-    for index in range(27):
-        copied(values, index, out)
-        np.testing.assert_array_equal(out, values[index : index + WIDTH].astype(np.float64))
 
 
 @FLOATS
@@ -211,3 +202,99 @@ def test_rows_turn_into_columns_and_nothing_else_is_read(dtype, count):
         expected[j] = values[begins + 3 + j]
     np.testing.assert_array_equal(out[16:-16].reshape(16, 16), expected)
     assert (np.concatenate([out[:16], out[-16:]]) == -1.0).all()
+
+
+def test_an_error_of_another_thread_is_the_callers_and_the_next_call_is_as_the_first():
+    mine, met = threading.get_ident(), threading.Barrier(2)
+
+    def work():
+        met.wait(60)  # so that both threads have one
+        if threading.get_ident() != mine:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        at_once([work, work], 2)
+    done = []
+    at_once([partial(done.append, number) for number in range(9)], 2)
+    assert sorted(done) == list(range(9))
+
+
+@pytest.mark.parametrize("failing", [0, 5, 39])
+def test_an_error_is_raised_when_nothing_is_at_work_any_more(failing):
+    begun, over = [], []
+
+    def work(number):
+        begun.append(number)
+        if number == failing:
+            raise ZeroDivisionError
+        over.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        at_once([partial(work, number) for number in range(40)], 4)
+    assert sorted(begun) == sorted([*over, failing])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 40])
+def test_pieces_begin_at_multiples_and_cover_all_rows(rows):
+    found = []
+    in_pieces(lambda first, last: found.append((first, last)), rows, 1 << 20, 8)
+    assert sorted(found) == [(first, min(first + 8, rows)) for first in range(0, rows, 8)]
+
+
+SIGNATURE = types.void(types.CPointer(types.float64), types.CPointer(types.int64), types.intp, types.float64)
+
+
+@cfunc(SIGNATURE)
+def scaled(numbers, integers, count, factor):
+    for i in range(count):
+        numbers[i] = factor * numbers[i] + integers[i]
+
+
+@cfunc(SIGNATURE)
+def filled(numbers, integers, count, factor):
+    for i in range(count):
+        numbers[i] = factor
+
+
+@njit
+def called(address, numbers, integers, factor):
+    run(address, (numbers, integers, len(numbers), factor))
+
+
+def test_a_loop_runs_what_it_is_told_to():
+    numbers, integers = np.arange(3.0), np.array([10, 20, 30])
+    called(scaled.address, numbers, integers, 2.0)
+    np.testing.assert_array_equal(numbers, [10, 22, 34])
+    called(filled.address, numbers, integers, 0.5)
+    np.testing.assert_array_equal(numbers, 0.5)
+
+
+FUNCTIONS = {
+    "line": lambda x, at: x - at,
+    "cube": lambda x, at: (x - at) ** 3,
+    "cliff": lambda x, at: math.tanh(1e4 * (x - at)),
+    "exponential": lambda x, at: math.exp(3 * x) - math.exp(3 * at),
+    "step": lambda x, at: 1.0 if x > at else -1.0,
+    "tiny": lambda x, at: 1e-200 * math.sinh(x - at),
+}
+
+
+@given(
+    name=st.sampled_from(sorted(FUNCTIONS)),
+    at=st.floats(-5, 5),
+    below=st.floats(0, 20),
+    above=st.floats(0, 20),
+    xtol=st.sampled_from([1e-300, 1e-15, 2e-12, 1e-4]),
+    rtol=st.sampled_from([4 * 2.0**-52, 1e-13, 1e-6]),
+)
+def test_has_the_bits_of_scipys_brentq(
+    name: str, at: float, below: float, above: float, xtol: float, rtol: float
+) -> None:
+    def function(x: float) -> float:
+        return FUNCTIONS[name](x, at)
+
+    low, high = at - below, at + above
+    if function(low) * math.copysign(1, function(high)) > 0:
+        return
+    expected, _ = scipy.optimize.brentq(function, low, high, xtol=xtol, rtol=rtol, full_output=True, disp=False)
+    assert root(function, low, high, xtol=xtol, rtol=rtol) == expected

@@ -1,0 +1,286 @@
+"""Public numbers, shapes and plans for which nothing is proved are refused, each by its name."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from quoron_privacy import local
+from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, roots, subsampling
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.counts import facts, quorum
+from quoron_privacy.counts.bought import CELLS, Bought, share_for
+from quoron_privacy.counts.held_out import HeldOut
+from quoron_privacy.counts.marks import MARKS, marks
+from quoron_privacy.counts.spread import Spread
+from quoron_privacy.counts.table_health import TableHealth
+from quoron_privacy.counts.votes import HiddenBins, KnownBins
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.means import rotation, silo_sums, truncated_mean
+from quoron_privacy.means.clipping import ClippedSum, clipped_mean
+from quoron_privacy.means.free_presence_columns import ColumnSum
+from quoron_privacy.means.learnt_mean import LearntMean
+from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
+from quoron_privacy.means.private_range import PrivateRange
+from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.prefix.factorisations import LONGEST
+from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.robust import above_threshold, laplace_test, lottery, robust_mean, subsampled_lottery
+from quoron_privacy.robust import outlier_mean as outliers
+from quoron_privacy.robust.above_threshold import AboveThreshold
+from quoron_privacy.robust.coordinate_median import trimmed_mean
+from quoron_privacy.robust.filter import concentration, outlier_filter
+from quoron_privacy.robust.filter.decisions import decide
+from quoron_privacy.robust.filter.soft_filter import suspicions
+from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_privacy.robust.neighbour_counts import neighbour_counts
+from quoron_privacy.selection.price import Selection
+from quoron_privacy.selection.trials import Trials
+from quoron_privacy.two_servers import groups, seals
+from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
+from sums import moment_mean
+
+NAN, STREAM = math.nan, SeededNoise(1).stream("refused")
+ONE, TWO, THREE = (np.ones(size, bool) for size in (1, 2, 3))
+MADE = {
+    "bought": Bought.calibrate(users=1000, columns=3, names=2, share=0.3, epsilon=2.0, delta=1e-6),
+    "health": TableHealth.for_mu(users=50, columns=3, labels=2, mu=0.5, adjacency="replace-one"),
+    "coins": outliers.random_inclusion(200, 160),
+}
+COUNTS = partial(PrefixNormCounts.for_mu, dimension=1, users=5, mu=0.7, participations=3, separation=2)
+LATTICE = exports.lattice(Pair.gaussian(0.3), near=1e-6).as_json()
+ORDER = {"first": 0, "masses": [1.0], "infinite": 0.0}
+CRUDE, COUNTED = PrivateRange(1.0, 8, 2.0), Block("sums", 1, 1, "norm-counts")
+
+
+def bought(**given: object) -> Bought:
+    sizes = {"users": 1000, "columns": 3, "names": 2, "share": 0.3, "epsilon": 2.0, "delta": 1e-6}
+    return Bought.calibrate(**(sizes | given))  # type: ignore[arg-type]
+
+
+def items(**given: object) -> float:
+    usual = {"rate": 0.1, "items": 4, "rounds": 2, "z": 3.0, "delta": 1e-6, "adjacency": "zero-out"}
+    return item_sampling.epsilon(**(usual | given))  # type: ignore[arg-type]
+
+
+def robust(**given: object) -> robust_mean.RobustMean:
+    usual = {"users": 1000, "dimension": 5, "outliers": 0.05, "bound": 10.0, "spread": 0.1}
+    return robust_mean.calibrate(**(usual | {"epsilon": 2.0, "delta": 1e-6} | given))  # type: ignore[arg-type]
+
+
+def prefix(**given: object) -> PrefixNoise:
+    return PrefixNoise(**({"rounds": 4, "sensitivity": 1.0, "scale": 1.0} | given))  # type: ignore[arg-type]
+
+
+def boxed(users: int, mu: float) -> WinsorisedMean:
+    return WinsorisedMean.for_mu(users=users, crude=CRUDE, half_width=0.1, mu=mu, dimension=3)
+
+
+def observed(radius: float, users: int, reference: float) -> object:
+    rows, at = np.zeros((users, 2)), np.full(2, reference)
+    return outliers.weighted_mean(6, 5, 1).observe(rows, np.ones(users, bool), radius=radius, reference=at)
+
+
+def decided(answered=THREE, tau=1.0, thresholds=np.zeros(3, np.int64), step=1.0):  # noqa: B008
+    return decide(np.zeros((3, 2)), answered, tau, thresholds, step=step)
+
+
+def several(words: str, call: Callable[..., object], *given: tuple | dict) -> list[tuple[str, Callable[[], object]]]:
+    return [(words, partial(call, **own) if isinstance(own, dict) else partial(call, *own)) for own in given]
+
+
+CONFIG: list[tuple[str, Callable[[], object]]] = [
+    ("Expected epsilon", lambda: gdp.mu_for(-1.0, 1e-6)),
+    ("Expected delta", lambda: gdp.mu_for(1.0, 1.5)),
+    ("Expected mu", lambda: gdp.delta_for(-1.0, 1.0)),
+    ("variation", lambda: lifetime.Charge("run", "all", 0.5, 1e-6, None, "replace-one", 1e-12)),
+    ("variation", lambda: lifetime.Charge("run", "all", 0.5, 1e-6, 0.1, "replace-one", NAN)),
+    *several("Expected", lifetime.Limit, ("all", 0.0, 1e-5, 0), ("all", 1, 1, 0), ("all", 1, 1e-5, 1.1)),
+    ("rate", lambda: Pair.sampled(1.2, 0.1, 3, "zero-out")),
+    ("rounds", lambda: Pair.sampled(0.2, 0.1, 0, "zero-out")),
+    ("adjacency", lambda: Pair.sampled(0.2, 0.1, 3, "none")),
+    ("most", lambda: Pair.items(0.2, 0, 3, 1.0, "zero-out")),
+    ("mu", lambda: Pair.gaussian(0.0)),
+    ("epsilon", lambda: Pair.response(-1.0)),
+    ("epsilon", lambda: Pair.gaussian(0.1).delta(-0.1)),
+    ("Expected", lambda: Pair.table((0.2, 0.1), (0.5, 0.5))),
+    ("Expected", lambda: Pair.table((0.1, 0.2), (1.5, -0.5))),
+    ("Expected", lambda: Pair.table((0.1, 0.2), (1.0,))),
+    ("Expected", lambda: Pair.table((-3.0,), (1.0,))),
+    ("as they are exported", lambda: exports.Lattice.of_json({})),
+    ("as they are exported", lambda: exports.Lattice.of_json({**LATTICE, "direction": "both"})),
+    ("as they are exported", lambda: exports.Lattice.of_json({**LATTICE, "masses": 3, "orders": []})),
+    ("infinite finite", lambda: exports.Lattice.of_json({**LATTICE, "orders": [{**ORDER, "infinite": NAN}]})),
+    ("masses finite", lambda: exports.Lattice.of_json({**LATTICE, "orders": [{**ORDER, "masses": [-1.0]}]})),
+    ("lack finite", lambda: exports.Lattice.of_json({**LATTICE, "lack": math.inf})),
+    ("places", lambda: exports.lattice(Pair.gaussian(30.0).and_(Pair.response(1e-6, 100)), near=1e-12)),
+    ("Expected rate", lambda: subsampling.wor_epsilon(1.2, 10, 0.1, 1e-6)),
+    ("Expected rounds", lambda: subsampling.wor_epsilon(0.1, 0, 0.1, 1e-6)),
+    ("Expected delta", lambda: subsampling.wor_epsilon(0.1, 10, 0.1, 0.0)),
+    ("rate in", lambda: items(rate=1.5)),
+    ("delta", lambda: items(delta=0.0)),
+    ("items", lambda: items(items=0)),
+    ("adjacency", lambda: items(adjacency="add")),
+    ("quorum_epsilon=1 of epsilon=1", lambda: quorum.rest(1.0, 1e-6, 1.0)),
+    ("held as integers", lambda: facts.release_items_per_user(np.ones(9), epsilon=1.0, stream=STREAM)),
+    ("a share of users", lambda: facts.users_for_items(epsilon=1.0, most_below=0.0)),
+    ("epsilon in", lambda: facts.users_for_items(epsilon=0.0)),
+    ("one owner", lambda: facts.release_categories(["a"], np.zeros(2, int), epsilon=1.0, delta=1e-6, stream=STREAM)),
+    *several("Expected", bought, {"users": 0}, {"columns": -1}, {"names": 1.5}, {"share": 1.1}),
+    ("Expected", lambda: bought(columns=0, names=0)),
+    ("Expected", lambda: bought(adjacency="none")),
+    ("a scale for each", lambda: replace(MADE["bought"], scales=(1.0, 1.0, 1.0, 0.0))),
+    ("marks of shape", lambda: MADE["bought"].place_counts(np.zeros((5, 2, MARKS)), np.zeros((5, 2, MARKS), np.int8))),
+    ("counts of 1 to 3 columns", lambda: MADE["bought"].release_cells(np.zeros((4, CELLS), np.int64), STREAM)),
+    ("names of 1 to 2 columns", lambda: MADE["bought"].release_names([], STREAM)),
+    ("Expected", lambda: marks(np.ones(1), np.array([0, 1]), 3)),
+    ("Expected", lambda: marks(np.ones(1), np.array([0.0]), 3)),
+    ("Expected", lambda: marks(np.ones(1), np.array([3]), 3)),
+    ("classes=1", lambda: HeldOut.calibrate(users=50, classes=1, epsilon=1.0, delta=1e-6)),
+    ("cap=0", lambda: HeldOut.calibrate(users=50, classes=2, epsilon=1.0, delta=1e-6, cap=0)),
+    ("one weight of each", lambda: Spread(10, 1, 2, 1.0).held(*np.zeros((2, 2), np.int64), np.full(2, 1 << 52))),
+    ("10 users", lambda: Spread(10, 1, 2, 1.0).held(np.array([10]), np.array([0]), np.array([1]))),
+    ("weights of shape", lambda: Spread(10, 1, 2, 1.0).release(np.zeros(2), STREAM)),
+    ("Expected cells <=", lambda: Spread(10, 1, 1 << 20, 1.0)),
+    *several("Expected", partial(replace, MADE["health"]), {"users": 0}, {"labels": 1.5}, {"scale": 0.0}),
+    ("Expected", lambda: replace(MADE["health"], adjacency="none")),
+    ("Expected epsilon in", lambda: HiddenBins.calibrate(most=1, epsilon=NAN, delta=1e-6)),
+    ("Expected delta >= ", lambda: HiddenBins.calibrate(most=1, epsilon=15.0, delta=1e-42)),
+    ("Expected most <= 64", lambda: HiddenBins.calibrate(most=65, epsilon=1.0, delta=1e-6)),
+    ("Expected bins", lambda: KnownBins.calibrate(bins=0, most=1, epsilon=1.0)),
+    ("nothing is promised", lambda: KnownBins.calibrate(bins=2, most=1, epsilon=1.0, adjacency="none")),
+    ("Expected scale in", lambda: KnownBins(2, 1, math.inf)),
+    ("Expected chance in", lambda: HiddenBins(1, 1.0, 3).kept_from(0.2)),
+    ("owners and votes", lambda: KnownBins(2, 1, 1.0).release(np.zeros(2), np.zeros(2, int), STREAM)),
+    ("of one shape", lambda: KnownBins(2, 1, 1.0).release(np.zeros(2, int), np.zeros(3, int), STREAM)),
+    (r"64 \* divisor rows", lambda: clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)),
+    ("centre of shape", lambda: ClippedSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
+    ("centre of shape", lambda: NormCountSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
+    ("windows", lambda: ColumnSum(9, np.zeros((2, 1)), 1.0, True)),
+    ("windows", lambda: ColumnSum(9, np.array([[NAN], [1.0]]), 1.0, True)),
+    ("windows", lambda: ColumnSum(9, np.zeros((1, 2)), 1.0, True)),
+    ("rounds <= participations", lambda: COUNTS(rounds=7)),
+    ("Toeplitz", lambda: COUNTS(rounds=6, factorisation="tree")),
+    ("factors of 6 numbers", lambda: moment_mean(np.ones((2, 9)), TWO, dimension=3, norm=1.0, divisor=2)),
+    ("vectors of shape", lambda: LearntMean(5000, 3, 1.0, 0.24).release(np.zeros((3, 2)), THREE, STREAM, STREAM)),
+    ("at most users=2", lambda: boxed(users=2, mu=9.0).release(np.zeros((3, 3)), THREE, np.ones(3), STREAM, STREAM)),
+    ("adjacency", lambda: box_sensitivity(0.1, 10, 3, "add-remove")),
+    *several("Expected", PrivateRange, (0.0, 4, 1.0), (2e3, 4, 1.0), (1.0, 0, 1.0), (1.0, 4, math.inf)),
+    ("Expected counts of 8 coordinates", lambda: local.crude_mean(np.ones((4, 3), np.int64), 1.0, np.ones(5))),
+    ("a coordinate for each report", lambda: local.count_bits(np.ones((3, 2)), THREE, np.zeros(2, int), 1)),
+    ("got object", lambda: silo_sums.longest(object())),
+    *several("Expected", rotation.walsh_hadamard, (np.ones((2, 6)),), (np.ones(8),), (np.ones((8, 8)).T[:, ::2],)),
+    ("Expected", lambda: rotation.walsh_hadamard(np.ones((2, 8), np.int64))),
+    ("got zero bytes", lambda: SecureNoise(bytes(32))),
+    *several("Expected scale", STREAM.laplace_steps, (2.0**51, 1), (0.0, 1), (NAN, 1)),
+    ("chosen=4, size=3", lambda: STREAM.subset(3, 4)),
+    *several("Expected chance", STREAM.bernoulli, (-0.1, 1), (1.1, 1), (NAN, 1)),
+    *several("integer weights", STREAM.weighted_choice, ([],), ([0, 0],), ([3, -1],)),
+    ("rounds", lambda: prefix(rounds=0)),
+    ("rounds <=", lambda: prefix(rounds=LONGEST + 1)),
+    ("sensitivity > 0", lambda: prefix(sensitivity=0.0)),
+    ("Change the units", lambda: prefix(scale=1e-300, sensitivity=1e-300)),
+    ("scale >= sensitivity / 16", lambda: prefix(scale=0.01)),
+    ("factorisation='haar'", lambda: prefix(factorisation="haar")),
+    (r"shape \(2,\), got \(3,\)", lambda: prefix().release(prefix().start(2), np.zeros(3), SeededNoise(1))),
+    ("got t=4", lambda: prefix().std(4)),
+    *several("Expected", LaplaceThreshold, (0.0, 1.0), (1.0, 1e12), (1.0, NAN)),
+    *several("Expected", laplace_test.LaplaceTest, (0, 5, 0.5, 6.0), (9, 5, 0.5, NAN), (9, 5, 0.0, 6.0)),
+
+    *several("Expected", AboveThreshold, (9, 6.0, 0.0, 1.0), (9, 6.0, 1.0, 0.0), (9, -1.0, 1.0, 1.0)),
+    ("shape", lambda: concentration.scores(np.zeros(3), 1.0)),
+    ("answered", lambda: concentration.cohort_scores(np.zeros((3, 2)), TWO, 1.0)),
+    ("at most", lambda: concentration.scores(np.zeros((2**19 + 1, 1)), 1.0)),
+    ("step", lambda: decided(step=0.0)),
+    ("thresholds", lambda: decided(thresholds=np.zeros(3))),
+    ("answered", lambda: decided(answered=TWO)),
+    ("tau", lambda: decided(tau=-1.0)),
+    *several("cutoff", partial(suspicions, np.ones(3), cohort_size=3, slope=1.0), {"cutoff": 0.5}, {"cutoff": 1.0}),
+    ("slope", lambda: suspicions(np.ones(3), cohort_size=3, slope=0.0, cutoff=0.7)),
+    ("cohort_size", lambda: suspicions(np.ones(3), cohort_size=1, slope=1.0, cutoff=0.7)),
+    *several("trim=", partial(trimmed_mean, np.zeros((4, 1))), (-1,), (2,)),
+    *several("Expected", lottery.Lottery, (9, 11, (0.5,)), (9, 5, ()), (9, 5, (0.0,)), (9, 5, (1.5,)), (9, 5, (NAN,))),
+    ("kappa=2 with random inclusion", lambda: lottery.calibrate(1.0, 1e-6, 300, kappa=1, kind="random")),
+    ("delta", lambda: lottery.calibrate(1.0, 0.0, 300)),
+    ("cohort_size", lambda: lottery.calibrate(1.0, 1e-6, 0)),
+    ("forgiven >= 0", lambda: lottery.calibrate(1.0, 1e-6, 300, forgiven=-1)),
+    *several("radii", partial(neighbour_counts, np.zeros((3, 2)), THREE), ((),), ((0.0,),), ((NAN,),), ((1.0, 1e130),)),
+    ("shape", lambda: neighbour_counts(np.zeros(3), THREE, (1.0,))),
+    ("answered", lambda: neighbour_counts(np.zeros((3, 2)), TWO, (1.0,))),
+    ("radius", lambda: observed(1e120, 6, 0.0)),
+    ("shape", lambda: observed(1.0, 5, 0.0)),
+    ("finite", lambda: observed(1.0, 6, NAN)),
+    ("kappa=2 with random inclusion", lambda: outliers.aggregate(100, 90, 1, "random")),
+    ("core <= cohort_size=10", lambda: outliers.weighted_mean(10, 11, 1)),
+    *several("outliers in", robust, {"outliers": -0.1}, {"outliers": 0.5}, {"outliers": NAN}),
+    ("cohort_size", lambda: outlier_filter.calibrate(4.0, 1e-6, 0, 1.0, 25_000)),
+    ("mean number of trials", lambda: Trials.negative_binomial(1.0)),
+    ("shape", lambda: Trials.negative_binomial(4.0, shape=-1.0)),
+    ("at most 10000 trials", lambda: Trials.negative_binomial(1e6)),
+    ("add up to one", lambda: Trials((1, 2), "no law")),
+    ("one pair or more", lambda: Selection(Trials.fixed(1), ())),
+    *several("blocks", RoundSheet, ((),), ((COUNTED,),), ((COUNTED, Block("sums", 1, 1, "length")),)),
+    ("blocks", lambda: RoundSheet((Block("shares", 3, 1, "norm-counts"), COUNTED))),
+    ("unit", lambda: Block("sums", 1, (1 << 34) + 1, "clipped")),
+    ("kind", lambda: Block("sums", 1, 1, "votes")),
+    ("correlate", lambda: Sheet((RoundSheet((Block("moment", 1, 1, "moment"),)),), "blt")),
+    ("a key of", lambda: seals.seal(b"", bytes(32), b"")),
+    ("bytes that are none", lambda: seals.seal(b"\xff" * seals.PUBLIC, b"s" * 32, b"")),
+    ("odd", lambda: groups.noise_factor(4)),
+    *several("means", groups.median, (np.zeros((0, 2)),), (np.zeros(3),), (np.array([[NAN]]),)),
+]  # fmt: skip
+INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
+    ("delta=1e-60", lambda: gdp.mu_for(1.0, 1e-60, gaussians=10)),
+    (r"\w", lambda: Spread.for_mu(users=10, groups=1, cells=1, mu=1e-12)),
+    ("resolution", lambda: HeldOut.calibrate(users=10, classes=2, epsilon=15.0, delta=1e-50)),
+    ("private ranges", lambda: boxed(users=10, mu=0.1)),
+    ("below the resolution", lambda: truncated_mean.calibrate(
+        "none", users=20_000, dimension=10, bound=1.0, spread=1e-4, mu=1e-9
+    )),
+    ("leaves nothing", lambda: local.second_message_mu(range_epsilon=1.1, epsilon=1.0, delta=1e-6)),
+    ("mu=1e-09", lambda: PrefixNoise.for_mu(rounds=8, sensitivity=1.0, mu=1e-9, dimension=10)),
+    ("core=50", lambda: outliers.weighted_mean(100, 50, 1)),
+    ("core >= 52", lambda: outliers.weighted_mean(100, 51, 2)),
+    ("core >= 68", lambda: outliers.random_inclusion(100, 67, 67)),
+    ("users do not tell", lambda: share_for(users=100, columns=12, names=1, epsilon=2.0, delta=1e-6)),
+    (r"users >= \d+", lambda: LearntMean(100, 10, 1.0, 0.24)),
+    (r"cohort_size >= \d+", lambda: above_threshold.calibrate(1.0, 1e-6, 100, releases=50)),
+    ("n >= ", lambda: robust(users=50, epsilon=1.0)),
+    ("smaller share", lambda: robust(outliers=0.4)),
+    ("too many", lambda: robust(users=10**6)),
+    ("<= 2 fails", lambda: outlier_filter.calibrate(4.0, 1e-6, 2500, 2.5, 25_000)),
+    ("delta_slack", lambda: outlier_filter.calibrate(4.0, 1e-6, 2500, 1.0, 25_000, delta_slack=1e-6)),
+    (r"cohort_size >= \d+", lambda: outlier_filter.calibrate(4.0, 1e-6, 500, 1.0, 5000)),
+    (r"delta >= 2\.22e-12", lambda: subsampled_lottery.calibrate(
+        4.0, 1e-12, users=10_000, cohort_size=10_000, releases=10_000
+    )),
+]  # fmt: skip
+NOT_VERIFIED: list[tuple[str, Callable[[], object]]] = [
+    ("B <= k - 1", lambda: outliers.verify_outlier_mean(replace(outliers.random_inclusion(100, 68, 67), core=67))),
+    ("coins with kappa=2", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kappa=1, ramp_high=170))),
+    ("coins with kappa=2", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kind="other"))),
+    ("core of more than 29", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30, 2), np.array([1120]))),
+    ("positive total weight", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30, 1), np.array([800]))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [(ConfigError, CONFIG), (Infeasible, INFEASIBLE), (VerificationError, NOT_VERIFIED)],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_what_nothing_is_proved_of_is_refused_by_name(error, calls):
+    for words, call in calls:
+        with pytest.raises(error, match=words):
+            call()
+
+
+def test_a_root_between_ends_of_one_sign_or_of_no_number_is_refused():
+    for words, function in (("different signs", lambda x: x * x), ("Expected a number", lambda x: NAN)):
+        with pytest.raises(ValueError, match=words):
+            roots.root(function, 1.0, 2.0)
