@@ -128,6 +128,24 @@ class TestCalibration:
         with pytest.raises(VerificationError, match="bought declarations"):
             plan.verify(**asked)
 
+    @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+    @pytest.mark.parametrize(("columns", "names"), [(1, 0), (0, 1), (12, 1), (2000, 0), (300, 60)])
+    @pytest.mark.parametrize("share", [1e-3, 0.3, 1.0])
+    def test_what_is_calibrated_is_verified_and_costs_its_share(self, columns, names, share, adjacency):
+        for epsilon, delta in ((0.1, 1e-9), (2.0, 1e-6), (10.0, 1e-3)):
+            plan = Bought.calibrate(
+                users=900, columns=columns, names=names, epsilon=epsilon, delta=delta, share=share, adjacency=adjacency
+            )  # type: ignore[arg-type]
+            own = (gdp.mu_for(plan.rest_epsilon, delta, gaussians=1000), 1e-40) if share < 1 else (0.0, 0.0)
+            plan.verify(epsilon, delta, users=900, adjacency=adjacency, own=own)
+            both = gdp.compose(plan.mu, own[0])
+            assert plan.mu**2 / both**2 == pytest.approx(share, rel=1e-3)
+            assert gdp.delta_for(both, epsilon) == pytest.approx(delta, rel=1e-2)
+            mu, variation = plan.charged
+            assert mu >= both * (1 - 1e-9)
+            assert variation >= plan.variation + own[1]
+            assert gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * variation <= delta
+
 
 @given(data=st.data(), columns=st.integers(1, 3))
 def test_a_window_holds_what_the_bound_says(data, columns):
@@ -181,3 +199,13 @@ class TestNames:
         assert [[set(each) for each in shown] for shown in found] == [[{"yes"}, *[{"a"}] * (columns - 1)]] * 2
         errors = [abs(shown[0]["yes"] - 10**6 / MARKS) for shown in found]  # of the same draw
         assert errors[1] <= errors[0] * (1 + 1e-6) * math.sqrt(2 / min(columns, 2) / max(columns / 2, 1))
+
+
+def test_the_farthest_two_users_use_all_of_it():
+    plan = a_plan(users=5, columns=4)
+    one, two = (
+        plan.place_counts(*(np.stack([each] * 4, axis=1) for each in marks(np.array([value]), np.zeros(1, int), 1)))
+        for value in (1.0, 100.0)
+    )
+    moved = np.linalg.norm(one - two) / (MARKS * math.sqrt(4) * plan.users)
+    assert moved == pytest.approx(plan.entries()[0].parameters["sensitivity"], rel=1e-9)

@@ -82,6 +82,22 @@ class TestClippedMean:
         assert mean.tolist() == [0.5, 1.0]
         assert clipped == 0
 
+    def test_the_worst_pair_of_users_attains_the_sensitivity(self):
+        rows = np.zeros((10, 4))
+        rows[0, 0] = 5.0
+        one, _ = clipped_mean(rows, np.ones(10, bool), 2.0, 10)
+        two, _ = clipped_mean(-rows, np.ones(10, bool), 2.0, 10)
+        assert np.linalg.norm(one - two) == pytest.approx(mean_sensitivity(2.0, 10), rel=1e-12)
+
+    @given(rows=ROWS, norm=NORMS, who=st.integers(0, 5))
+    @fast
+    def test_leaving_one_row_out_moves_the_mean_by_half_of_that(self, rows, norm, who):
+        everyone = np.ones(len(rows), bool)
+        without = np.arange(len(rows)) != who % len(rows)
+        one, two = (clipped_mean(rows, answered, norm, 7)[0] for answered in (everyone, without))
+        moved = [Fraction(float(a)) - Fraction(float(b)) for a, b in zip(one, two, strict=True)]
+        assert sum(x * x for x in moved) <= Fraction(mean_sensitivity(norm, 7, "zero-out")) ** 2
+
 
 class TestClippedResiduals:
     @given(rows=ROWS, norm=NORMS, data=st.data())
@@ -125,6 +141,12 @@ class TestClippedResiduals:
             q, within, here, soft = shares.tolist()
             assert (within, here, soft == unit) == (int(size < radius), 1, size < radius)
             assert abs(q - unit * (size < radius)) <= 1e-9 * unit
+
+    def test_an_absent_user_is_in_no_share_and_adds_exactly_zero(self):
+        rows = np.array([[1.0, 0.0], [0.0, 0.0], [np.nan, 1e300]])
+        answered = np.array([True, False, False])
+        mean, shares, clipped = clipped_residuals(rows, np.array([0.5, 0.0]), answered, 1.0, 2)
+        assert (mean.tolist(), shares[1:3].tolist(), clipped) == ([0.25, 0.0], [1, 1], 0)
 
 
 class TestNormCountSum:

@@ -138,6 +138,28 @@ class TestNormCountMean:
                 (found.beyond, found.within, found.presence), np.array([beyond, within, here]) / 40, atol=1e-7
             )
 
+    def test_a_threshold_of_three_quarters_would_exceed_it(self):
+        unit, worst = 16, Fraction(0)
+        for q in range(unit + 1):
+            for r in range(unit + 1):
+                a, b = 1 - Fraction(q, unit), 1 - Fraction(r, unit)
+                apart = (a + b) ** 2 + 2 * (a - b) ** 2 + ((4 * q >= unit) != (4 * r >= unit))
+                worst = max(worst, apart)
+        assert worst > 4.18
+
+    def test_a_share_of_all_that_are_not_clipped_would_exceed_it(self):
+        assert (1 + 1) ** 2 + 1 > 4.9  # a = 1, and just below it, opposite
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(NUMBERS, min_size=3, max_size=3), st.lists(NUMBERS, min_size=3, max_size=3), st.floats(1e-3, 1e3))
+    def test_any_two_users_are_within_two_and_any_one_within_two_of_nobody(self, one, other, radius):
+        for soft in (False, True):
+            first, second = (tail_row(np.array(each), radius=radius, soft=soft) for each in (one, other))
+            assert exact_square(first, second) <= 4 * (1 + Fraction(1, 10**12))
+            assert exact_square(first, np.zeros(6)) <= 4 * (1 + Fraction(1, 10**12))
+            zero_out = tail_row(np.array(one), "zero-out", radius=radius, soft=soft)
+            assert exact_square(zero_out, np.zeros(6)) <= 1 + Fraction(1, 10**12)
+
 
 class TestMomentMean:
     """free-presence#p2."""
@@ -175,6 +197,11 @@ class TestMomentMean:
                     total, here = total + moment * min(1, 2.0 / np.linalg.norm(moment)), here + 1
             np.testing.assert_allclose(found.mean, total / 30, atol=1e-7)
             assert found.presence == pytest.approx(here / 30, abs=1e-7)
+
+    def test_orthogonal_moments_are_as_far_apart_as_claimed(self):
+        first, second = moment_row(np.array([5.0, 0, 0]), 2), moment_row(np.array([0, 0, 5.0]), 2)
+        assert float(exact_square(first, second)) == pytest.approx(2, rel=1e-9)
+        assert float(exact_square(first, np.zeros(4))) == pytest.approx(2, rel=1e-9)
 
 
 class TestLogLength:
@@ -300,3 +327,16 @@ def test_means_are_those_of_the_slow_obvious_way():
     still = [[np.all(own == place, axis=0) for own in here] for place in (-1, 0, 1)]
     np.testing.assert_allclose(found.still, np.sum(still, axis=1) / users, atol=1e-12)
     assert found.presence == pytest.approx(answered.mean())
+
+
+@pytest.mark.parametrize("make", [
+    lambda **more: LogLength.for_mu(users=50, **more),
+    lambda **more: MomentMean.for_mu(dimension=3, users=50, **more),
+    lambda **more: MomentMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
+    lambda **more: NormCountMean.for_mu(dimension=3, users=50, **more),
+    lambda **more: NormCountMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
+])  # fmt: skip
+def test_the_noise_is_the_least_that_keeps_mu(make):
+    mechanism = make(mu=0.3)
+    assert 0.2999 < mechanism.effective_mu <= 0.3
+    assert mechanism.entry().parameters["scale"] > 0

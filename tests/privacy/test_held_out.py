@@ -1,6 +1,7 @@
 """What held-out users tell: how far one user moves it, its calibration, its re-check, and who is held out."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -127,3 +128,32 @@ def test_everybody_is_held_out_equally_often():
     """
     times = sum(held_out(SeededNoise(seed), 20, 5).astype(int) for seed in range(4000))
     assert np.abs(times - 1000).max() < 6.5 * np.sqrt(4000 * 0.25 * 0.75)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize(("classes", "cap"), KINDS)
+def test_the_farthest_two_users_use_all_of_it(classes, cap, adjacency):
+    """Of all corners, pair by pair: what a release is calibrated to is what two users can be apart."""
+    held = a_release(classes, cap, adjacency=adjacency)
+    for which, made in enumerate(([*room._first(classes)], room._vertices(classes, held.cells))):
+        far = 0.0
+        for block in made:
+            corners = [np.zeros(len(block)), *block.T]
+            pairs = combinations(corners, 2) if adjacency == "replace-one" else ((corners[0], each) for each in corners)
+            far += max(float(((one - other) ** 2).sum()) for one, other in pairs)
+        if which and cap > 1:
+            far = 0.8 * far + 0.2
+        assert held.noises[which].sensitivity * held.users == pytest.approx(far**0.5, rel=1e-6)
+
+
+def test_any_two_cells_are_as_far_apart_and_more_of_them_cost_nothing():
+    """So how many there are is free: what a user moves is the same, and the most is a public number's."""
+    moved = set()
+    for cells in (2, 3, 20):
+        held = replace(a_release(2), cells=cells)
+        corners = room.two_classes(cells)[2:].T[::2]
+        apart = np.linalg.norm(corners[:, None] - corners[None], axis=2)[~np.eye(2 * cells, dtype=bool)]
+        np.testing.assert_allclose(apart, (1 - room.CORRECT) ** 0.5)
+        moved.add(round(held.noises[1].sensitivity * held.users, 9))
+    assert moved == {1.0}
+    assert [room.cells_for(each) for each in (1, 124, 1e3, 1e9)] == [2, 3, 6, 20]

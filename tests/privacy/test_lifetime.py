@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from quoron_privacy.accounts.gdp import delta_for, epsilon_for, randomised_response_delta
-from quoron_privacy.accounts.lifetime import Charge, Limit, below, compose, gaussian
+from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
+from quoron_privacy.accounts.lifetime import LOST, SAMPLERS, Charge, Limit, below, compose, gaussian
 from quoron_privacy.errors import ConfigError
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -330,3 +330,77 @@ def test_why_the_accounts_are_fixed_beforehand():
 
     truth = float(np.maximum(excess(large, 0.0), excess(1e-12, delta - delta_for(mu, limit))).sum() * step)
     assert truth > 1.86 * delta
+
+
+@quick
+@given(
+    runs=st.lists(gaussian_or_plain, min_size=1, max_size=12),
+    share=st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_whatever_is_asked_for_what_is_admitted_stays_within_the_limit(runs, share):
+    limit = Limit("everyone", 2.0, 1e-4, share)
+    held = admitted(limit, [promised(*each) for each in runs])
+    assert limit.has_room(held[:-1], held[-1]) if held else True
+    # the two accounts, filled greedily, by hand
+    squares, variation, plain = 0.0, 0.0, []
+    for each in held:
+        fits = each.mu is not None and math.sqrt(squares + each.mu**2) <= limit.mu * (1 + 1e-12)
+        if fits and variation + each.variation <= limit.variation * (1 + 1e-12):
+            squares, variation = squares + each.mu**2, variation + each.variation
+        else:
+            plain.append(each)
+    epsilon, delta = (sum(getattr(each, name) for each in plain) for name in ("epsilon", "delta"))
+    assert epsilon <= (1 - share) * 2.0 * (1 + 1e-12)
+    assert delta <= (1 - share) * 1e-4 * (1 + 1e-12)
+    # lifetime#lt2: what the worst of both accounts together come to, at the limit's ε
+    worst = inexact_delta(math.sqrt(squares), variation, share * 2.0) if squares else 0.0
+    assert delta + worst <= 1e-4 * (1 + 1e-9)
+    whole = [charge(epsilon, delta)] if plain else []
+    whole += [charge(1.0, 0.0, math.sqrt(squares), variation=variation)] if squares else []
+    assert reference_delta(whole, 2.0) <= 1e-4 * (1 + 1e-9)
+
+
+@quick
+@given(
+    runs=st.lists(gaussian_or_plain, max_size=8),
+    wanted=gaussian_or_plain,
+    less=st.tuples(*[st.floats(0.0, 1.0)] * 4),
+    share=st.sampled_from([0.3, 1.0]),
+)
+def test_room_for_a_run_is_room_for_a_smaller_one_and_there_was_room_before_the_last(runs, wanted, less, share):
+    limit = Limit("everyone", 2.0, 1e-4, share)
+    held = admitted(limit, [promised(*each) for each in runs])
+    if limit.has_room(held, promised(*wanted)):
+        epsilon, delta, mu, variation = (
+            None if number is None else number * (1e-3 + 0.999 * part)
+            for number, part in zip(wanted, less, strict=True)
+        )
+        assert limit.has_room(held, promised(epsilon, delta, mu, variation))
+        assert limit.has_room(held[:-1], promised(*wanted))
+
+
+def test_a_zero_out_gaussian_run_counts_twice_with_the_samplers_of_one():
+    one, two = (
+        charge(0.5, 1e-6, mu, adjacency, variation=1e-9)
+        for mu, adjacency in ((0.02, "zero-out"), (0.04, "replace-one"))
+    )
+    both = compose([one], 1e-4), compose([two], 1e-4)
+    assert both[0].mu == both[1].mu == 0.04
+    assert both[0].variation == both[1].variation == 1e-9
+    assert both[0].epsilon == both[1].epsilon < 0.5
+
+
+def test_a_gaussian_run_that_no_longer_fits_its_share_may_use_the_other():
+    limit = Limit("everyone", 2.0, 1e-4, 0.5)
+    whole = charge(0.4, 1e-6, limit.mu)
+    assert limit.mu == mu_for(1.0, 5e-5 * (1 - SAMPLERS - LOST))
+    assert limit.has_room([whole, whole], whole)  # one in its own account, two as (0.4, 1e-6) in the other
+    assert not limit.has_room([whole, whole, whole], whole)
+
+
+def test_a_zero_out_run_is_counted_by_what_its_replacement_costs():
+    one, other = (near((0.1, 1e-9), adjacency=each) for each in ("replace-one", "zero-out"))
+    assert compose([one]).mu == compose([other]).mu == 0.1
+    assert other.replace_one[:2] == (1, pytest.approx(Fraction((1 + math.exp(0.5)) * 1e-7)))
+    limit = Limit("everyone", 4.0, 1e-5, 1.0)
+    assert limit.account([one]) == limit.account([other])

@@ -1,6 +1,7 @@
 """What is said to be μ-GDP but for t is: held against trade-off curves taken from all outcomes, one by one."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.accounts.near_gaussian import Profile, holds, least_mu, points, profile
+from quoron_privacy.accounts.near_gaussian import SHARES, Profile, holds, least_mu, points, profile
 from quoron_privacy.accounts.pair import Pair
 
 quick = settings(derandomize=True, deadline=None, max_examples=40)
@@ -151,3 +152,23 @@ def test_the_last_bits_of_a_library_are_in_no_promise():
     nudged = lambda epsilon, near: rounds()(epsilon, near) * (1 + 1e-13)  # noqa: E731
     assert points(nudged, 0.5, 1e-7) == points(rounds(), 0.5, 1e-7)
     assert all(float(f"{mu:.4g}") == mu for mu, _ in points(rounds(), 0.5, 1e-7))
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.11, 0.9, 5.0])
+def test_a_gaussian_run_is_found_to_be_one(mu):
+    epsilon = mu * 4.5
+    known = profile(lambda at, near: delta_for(mu, at), epsilon, 1e-3 * delta_for(mu, epsilon))
+    for share in SHARES:
+        lost = share * delta_for(mu, epsilon)
+        assert 0.99 * mu < least_mu(known, lost) < 1.012 * mu
+        assert holds(known, 1.012 * mu, lost)
+        assert not holds(known, 0.98 * mu, lost)
+
+
+def test_less_noise_or_a_smaller_t_never_means_a_smaller_mu():
+    by_noise = [points(Pair.sampled(0.05, mu, 1, "replace-one").delta, 0.5, 1e-7) for mu in (0.4, 0.7, 1.0)]
+    for less, more in pairwise(map(dict, (((lost, mu) for mu, lost in each) for each in by_noise))):
+        assert all(less[lost] < mu for lost, mu in more.items())
+    for each in by_noise:
+        assert len(each) > 1
+        assert all(large < small and rare < often for (large, often), (small, rare) in pairwise(each))

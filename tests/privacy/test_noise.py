@@ -275,6 +275,21 @@ class TestLaplaceSteps:
         for scale, most in ((2.0**50, 2**57), (1e-300, 0)):
             assert abs(int(scripted(*[word] * 70).laplace_steps(scale, 1)[0])) <= most + 1
 
+    @given(scale=st.floats(1e-300, 2.0**50))
+    @settings(fast, max_examples=20)
+    def test_every_digit_has_its_chance_and_those_left_out_have_next_to_none(self, scale):
+        chances, levels = laplace_digits(scale)
+        assert len(levels) == len(chances) <= 57
+        with localcontext() as context:
+            context.prec = 120
+            for digit in range(len(chances) + 1):
+                exact = Fraction(1 / (1 + min(2**digit / Decimal(scale), Decimal(999)).exp()))
+                if digit < len(chances):
+                    assert 0 <= exact - Fraction(chances[digit], 2**192) < Fraction(1, 2**191)
+                    assert int(levels[digit]) == chances[digit] >> 128
+                else:  # and the next one's is its square, and so on
+                    assert exact < Fraction(1, 2**173)
+
 
 class TestUniformSamplers:
     def test_uniform_below_is_uniform_and_rejects_the_incomplete_multiple(self):

@@ -254,3 +254,26 @@ def test_a_bounded_sum_fits_whatever_is_near() -> None:
     pair = Pair.response(1.0)
     above, below = (exports.lattice(pair, near=NEAR, direction=each) for each in ("pessimistic", "optimistic"))
     assert 0.999 * pair.delta(0.5) < below.delta(0.5) <= pair.delta(0.5) <= above.delta(0.5) < 1.001 * pair.delta(0.5)
+
+
+def test_a_gaussian_and_a_response_are_a_mixture_of_two_profiles() -> None:
+    mu, own, epsilon = 0.3, 0.05, 1.0
+    share = 1 / (1 + math.exp(-own))
+    exact = share * exact_gaussian(mu, epsilon - own) + (1 - share) * exact_gaussian(mu, epsilon + own)
+    pair = Pair.gaussian(mu).and_(Pair.response(own))
+    assert pair.least_delta(epsilon) <= exact * (1 + 1e-12)
+    assert exact * (1 - 1e-12) <= pair.delta(epsilon) <= exact * (1 + 1e-9)
+
+
+def test_the_order_of_stages_and_how_rounds_are_told_do_not_matter() -> None:
+    parts = [Pair.sampled(0.05, 0.4, 30, "zero-out"), Pair.response(0.1), Pair.gaussian(0.2)]
+    forwards, backwards = parts[0].and_(parts[1]).and_(parts[2]), parts[2].and_(parts[1]).and_(parts[0])
+    assert forwards == backwards
+    assert hash(forwards) == hash(backwards)
+    assert Pair.sampled(0.05, 0.4, 10, "zero-out").and_(Pair.sampled(0.05, 0.4, 20, "zero-out")) == parts[0]
+
+
+def test_a_response_costs_less_beside_rounds_than_added() -> None:
+    delta = 1e-6
+    run = Pair.sampled(0.05, 0.3, 100, "replace-one")
+    assert run.and_(Pair.response(0.01, 20)).epsilon(delta) < run.epsilon(delta) + 0.04

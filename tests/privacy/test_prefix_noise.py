@@ -5,10 +5,14 @@ from math import comb, sqrt
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from papers.choquette_choo_lines import corollary_9
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix.factorisations import FACTORISATIONS, LONGEST, factorise
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.prefix.ways import BAND, nodes
@@ -150,6 +154,9 @@ def test_no_factorisation_beats_the_known_lower_bound():
     assert all(factorise(name, 128).max_error > 2.04 for name in NAMES)
 
 
+fast = settings(derandomize=True, deadline=None, max_examples=40)
+
+
 class TestState:
     @pytest.mark.parametrize("rounds", [1, 6, 13])
     @pytest.mark.parametrize("name", NAMES)
@@ -201,9 +208,59 @@ class TestCalibration:
         counts = {"rounds": 4, "participations": 1, "separation": 1}
         assert entry.parameters == {"sensitivity": 1.0, "scale": 2.0, **counts}
 
+    @given(
+        name=st.sampled_from(NAMES),
+        rounds=st.sampled_from([1, 8, 100, 1024]),
+        epsilon=st.floats(0.2, 4),
+        d=st.integers(1, 10**4),
+    )
+    @fast
+    def test_calibrated_noise_meets_delta_and_wastes_nothing(self, name, rounds, epsilon, d):
+        delta = 1e-6
+        mu = gdp.mu_for(epsilon, delta, gaussians=rounds * d)
+        noise = PrefixNoise.for_mu(rounds=rounds, sensitivity=0.3, mu=mu, dimension=d, factorisation=name)
+        lost = (1 + np.exp(epsilon)) * total_variation(gaussians=rounds * d)
+        assert gdp.delta_for(noise.effective_mu(d), epsilon) + lost <= delta * (1 + 1e-9)
+        assert gdp.delta_for(noise.column_norm * 0.3 / noise.scale, epsilon) >= delta * 0.97
+
 
 class TestCorollary9:
     def test_lemma_8_asks_for_root_two_and_one_level_more(self):
         printed = corollary_9(1.0, 8, 1.0, 1e-6)
         lemma = sqrt(2 * (1 + 3) * np.log(2.5e6))
         assert lemma / printed == pytest.approx(sqrt(2 * 4 / 3))
+
+    @pytest.mark.parametrize(
+        ("rounds", "delta", "claimed", "truth"),
+        [
+            (8, 1e-6, 1.0, 1.34),
+            (1024, 1e-6, 1.0, 1.21),
+            (8, 1e-6, 4.0, 6.21),
+            (1024, 1e-6, 4.0, 5.57),
+            (8, 1e-3, 4.0, 6.25),
+        ],
+    )
+    def test_as_printed_it_spends_more_than_it_claims(self, rounds, delta, claimed, truth):
+        printed = corollary_9(1.0, rounds, claimed, delta)
+        mu = factorise("tree", rounds).column_norm / printed
+        assert gdp.epsilon_for(mu, delta / 2) == pytest.approx(truth, abs=0.01)
+
+
+fast = settings(derandomize=True, deadline=None, max_examples=40)
+
+
+class TestSensitivity:
+    @given(
+        name=st.sampled_from(NAMES),
+        rounds=st.sampled_from(ROUNDS),
+        place=st.integers(0, 39),
+        seed=st.integers(0, 10**6),
+        size=st.floats(0, 1),
+    )
+    @fast
+    def test_one_contribution_moves_c_g_by_at_most_the_column_norm(self, name, rounds, place, seed, size):
+        change = np.zeros((rounds, 3))
+        direction = np.random.default_rng(seed).normal(size=3)
+        change[place % rounds] = size * direction / np.linalg.norm(direction)
+        moved = np.linalg.norm(strategy_matrix(name, rounds) @ change)
+        assert moved <= factorise(name, rounds).column_norm * size * (1 + 1e-12)

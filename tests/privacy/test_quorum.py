@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -331,3 +332,32 @@ def test_the_page_prints_the_smallest_cohorts_that_can_be_counted(epsilon: float
         calibrate(0.5, epsilon, (size,) * rounds, participations=often, rest=REST)
         with pytest.raises(Infeasible):
             calibrate(0.5, epsilon, (size - 1,) * rounds, participations=often, rest=REST)
+
+
+def test_what_others_leave_of_beta_is_all_that_a_quorum_may_be_wrong() -> None:
+    rounds = 10
+    given = {"participations": 1, "rest": REST, "free": (0.02,) * rounds}
+
+    def smallest(beta: float) -> int:
+        for size in range(400, 1000):
+            with suppress(Infeasible):
+                found = calibrate(0.5, 0.0, (size,) * rounds, beta=beta, **given)
+                assert max(chances(found, (size,) * rounds, free=given["free"])) <= beta
+                return size
+        raise AssertionError
+
+    assert smallest(BETA / 2) > smallest(BETA)
+
+
+USERS, COHORT, CLIP = 4, 1, 3  # of a world that is small enough to go through every draw; u is user 0
+
+
+@pytest.mark.parametrize(("epsilon", "sizes"), [(0.05, (146, 158, 1574)), (0.2, (76, 82, 606))], ids=str)
+def test_the_page_prints_the_smallest_cohorts_of_counts_with_gaussian_noise(
+    epsilon: float, sizes: tuple[int, ...]
+) -> None:
+    """The second table of docs/privacy/quorum-numbers.md."""
+    for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
+        gaussian(epsilon, rounds, often, size)
+        with pytest.raises(Infeasible):
+            gaussian(epsilon, rounds, often, size - 1)

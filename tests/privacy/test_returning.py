@@ -15,9 +15,9 @@ from audits.harness import epsilon_lower_bound
 from quoron_privacy.accounts import gdp
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix import played
-from quoron_privacy.prefix.factorisations import factorise
+from quoron_privacy.prefix.factorisations import factorise, sqrt_coefficients
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.prefix.returning import loudness
+from quoron_privacy.prefix.returning import loudness, together
 from quoron_privacy.prefix.ways import combine
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
@@ -259,3 +259,70 @@ def test_the_audit_catches_the_column_norm_of_one_participation(name: str) -> No
     noise = honest(name)
     once = replace(noise, scale=noise.scale * noise.factors.column_norm / noise.column_norm)
     assert audit(once, (0, 4)) > EPSILON
+
+
+MANY_COHORTS = [(1000, 10, 100), (2000, 20, 100), (3000, 30, 100), (1200, 20, 60), (500, 5, 100)]
+
+
+OTHERS = [(200, 2, 100), (1000, 2, 500), (400, 20, 20), (100, 50, 2), (9, 3, 3), (1500, 75, 20)]
+
+
+def inverse_of(column: np.ndarray) -> np.ndarray:
+    return scipy.signal.lfilter([1.0], np.trim_zeros(column, "b"), np.eye(1, len(column))[0])
+
+
+def error(column: np.ndarray, inverse: np.ndarray, participations: int, separation: int) -> float:
+    """Root mean square noise of a prefix sum per unit of Δ/μ, from the first columns of C and of C⁻¹."""
+    moved = together(column, participations, separation)
+    return float(np.sqrt(np.sum(moved**2) * np.mean(np.cumsum(np.cumsum(inverse) ** 2))))
+
+
+def cut(column: np.ndarray, width: int) -> np.ndarray:
+    return np.where(np.arange(len(column)) < width, column, 0.0)
+
+
+def widths(rounds: int, separation: int) -> list[int]:
+    """Bands to try: a hundred of all sizes, and multiples of the separation, where the optimum is a kink."""
+    kinks = separation * np.arange(1, 5)
+    return sorted({int(p) for p in (*np.geomspace(1, rounds, 100), *kinks) if p <= rounds})
+
+
+def square_root(rounds: int, participations: int, separation: int) -> float:
+    """Kalinin & Lampert (2024): C is the square root of prefix sums, cut to its best band."""
+    root, _ = sqrt_coefficients(rounds)
+    bands = (cut(root, p) for p in widths(rounds, separation))
+    return min(error(band, inverse_of(band), participations, separation) for band in bands)
+
+
+def inverse_square_root(rounds: int, participations: int, separation: int) -> float:
+    """Kalinin, McKenna, Upadhyay & Lampert (2026): C⁻¹ is the inverse square root, cut to its best band."""
+    _, root = sqrt_coefficients(rounds)
+    bands = (cut(root, p) for p in widths(rounds, separation))
+    return min(error(inverse_of(band), band, participations, separation) for band in bands)
+
+
+def free_band(rounds: int, participations: int, separation: int) -> float:
+    """The best coefficients of a Toeplitz band as wide as the separation, by descent from all of them at once."""
+    left = np.arange(rounds, 0, -1) / rounds  # how many sums hold the noise of a lag
+
+    def objective(tail: np.ndarray) -> tuple[float, np.ndarray]:
+        column = np.concatenate([[1.0], tail, np.zeros(rounds - separation)])
+        inverse = inverse_of(column)
+        sums = np.cumsum(inverse)
+        variance, square = left @ sums**2, column @ column
+        slope = scipy.signal.fftconvolve((left * sums)[::-1], scipy.signal.fftconvolve(inverse, sums)[:rounds])
+        gradient = -2 * slope[:rounds][::-1] / variance + 2 * column / square
+        return np.log(variance) + np.log(square), gradient[1:separation]
+
+    start = sqrt_coefficients(separation)[0][1:]
+    found = scipy.optimize.minimize(objective, start, jac=True, bounds=[(0, None)] * len(start)).x
+    column = np.concatenate([[1.0], found, np.zeros(rounds - separation)])
+    return error(column, inverse_of(column), participations, separation)
+
+
+@pytest.mark.parametrize(("rounds", "participations", "separation"), [*MANY_COHORTS, *OTHERS])
+def test_banded_noise_is_within_one_per_cent_of_the_best_band(rounds, participations, separation):
+    shape = rounds, participations, separation
+    ours = loudness(factorise("banded", shape[0], shape[2], shape[1]), participations, separation)
+    assert ours <= 1.01 * free_band(*shape)
+    assert ours <= min(square_root(*shape), inverse_square_root(*shape))

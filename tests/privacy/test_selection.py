@@ -190,6 +190,16 @@ class TestThePriceInNumbers:
         pair = Pair.gaussian(0.3)
         assert Selection(Trials.fixed(1), (pair,)).epsilon(1e-6) == pytest.approx(pair.epsilon(1e-6), rel=1e-4)
 
+    def test_is_below_the_renyi_bound_of_papernot_and_steinke(self) -> None:
+        # Their bound of a Gaussian base (ρ = μ²/2) and the geometric law, optimised over both orders.
+        mu, gamma = gdp.mu_for(1.0, 1e-6), 1 / 40
+        rho, orders = mu**2 / 2, np.geomspace(1.01, 2000, 400)
+        inner = np.array([2 * ((1 - 1 / a) * rho * a + math.log(1 / gamma) / a) for a in orders]).min()
+        curve = rho * orders + inner + math.log(40) / (orders - 1)
+        published = float((curve + np.log1p(-1 / orders) - (np.log(1e-6) + np.log(orders)) / (orders - 1)).min())
+        ours = Selection(Trials.negative_binomial(40.0, shape=1.0, most=1200), (Pair.gaussian(mu),)).epsilon(1e-6)
+        assert 0.5 * published < ours < published
+
 
 class TestTheNumberOfTrials:
     @pytest.mark.parametrize("name", LAWS)

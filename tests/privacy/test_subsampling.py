@@ -10,7 +10,7 @@ from scipy.stats import binom, norm
 
 from quoron_privacy.accounts import composition, gdp, item_sampling, subsampling
 from quoron_privacy.accounts.composition import SAFETY
-from quoron_privacy.accounts.gdp import epsilon_for, mu_for
+from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for
 from quoron_privacy.accounts.subsampling import (
     poisson_epsilon,
     wor_epsilon,
@@ -153,3 +153,60 @@ def test_vectors_in_any_direction_stay_below_the_pair():
 def test_all_items_in_every_round_is_plain_composition():
     assert item_sampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "zero-out") == pytest.approx(epsilon_for(0.25, 1e-6))
     assert item_sampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "replace-one") == pytest.approx(epsilon_for(0.5, 1e-6))
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3])
+@pytest.mark.parametrize("mu", [0.3, 2.0])
+def test_one_round_costs_exactly_rate_times_the_gaussian_delta(rate, mu):
+    for delta in (1e-6, 1e-4):
+        epsilon = wor_epsilon(rate, 1, mu, delta)
+        exact = rate * delta_for(mu, math.log1p(math.expm1(epsilon) / rate))
+        assert exact <= delta  # never optimistic
+        assert exact >= 0.95 * delta or epsilon < 1e-3
+
+
+def tilted_pair(rate: float, mu: float, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two coarse laws of one round's data: means ±, mixed with the other cohorts' outputs; for lower bounds only."""
+    x = np.linspace(-9, 9 + mu, points)
+    density = lambda centre: np.exp(-0.5 * (x - centre) ** 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])  # noqa: E731
+    rest = density(mu / 2)  # the cohort without the user sits between the two
+    return (1 - rate) * rest + rate * density(mu), (1 - rate) * rest + rate * density(0.0)
+
+
+@pytest.mark.parametrize(("rate", "mu"), [(0.1, 1.0), (0.5, 0.7)])
+def test_two_rounds_of_a_real_sampled_gaussian_stay_below_the_claim(rate, mu):
+    p, q = tilted_pair(rate, mu, 801)
+    pp, qq = np.outer(p, p).ravel(), np.outer(q, q).ravel()
+    for delta in (1e-3, 1e-5):
+        epsilon = wor_epsilon(rate, 2, mu, delta)
+        for first, second in ((pp, qq), (qq, pp)):
+            assert np.maximum(first - math.exp(epsilon) * second, 0).sum() <= delta
+
+
+def test_vectors_of_a_replaced_user_in_any_direction_stay_below_the_pair_of_coins():
+    """subsampling#k3 in the plane: what the user adds in either world, of any lengths up to μ and angle."""
+    rate, mu, grid = 0.2, 1.3, np.linspace(-7, 7, 281)
+    x, y = np.meshgrid(grid, grid)
+
+    def world(vector):
+        law = [np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) for a, b in ((0.0, 0.0), vector)]
+        return ((1 - rate) * law[0] + rate * law[1]) / (2 * math.pi) * (grid[1] - grid[0]) ** 2
+
+    for length, other, angle in (
+        (1.0, 1.0, math.pi),
+        (1.0, 1.0, 2.5),
+        (1.0, 0.4, math.pi),
+        (1.0, 0.0, 0.0),
+        (0.7, 1, 1),
+    ):
+        one = world((mu * length, 0.0))
+        two = world((mu * other * math.cos(angle), mu * other * math.sin(angle)))
+        for p, q in ((one, two), (two, one)):
+            for epsilon in (0.0, 0.1, 0.4, 1.0):
+                claimed = item_sampling.profile(rate, 1, 1 / mu, "replace-one", np.array([epsilon]))[0]
+                found = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+                assert found <= claimed * (1 + 1e-3)  # of the grid
+                zero_out = item_sampling.profile(rate, 1, 1 / mu, "zero-out", np.array([epsilon]))[0]
+                if (length, other, angle) == (1.0, 1.0, math.pi):  # the worst, beyond subsampling#k2's pair
+                    assert found == pytest.approx(claimed, rel=1e-3)
+                    assert epsilon > 0.1 or found > 1.3 * zero_out

@@ -174,3 +174,13 @@ def test_of_a_table_in_which_nothing_is_amiss_nothing_is_said():
         )
     assert said < 8
     assert FALSE_ALARM == 1e-3
+
+
+def test_the_farthest_two_users_use_nearly_all_of_it():
+    health = a_look(columns=40, labels=2, users=5)
+    far = (
+        health.vectors(np.array([1.0]), np.zeros((1, 2)), np.eye(40)[:1]),
+        health.vectors(np.array([0.0]), np.array([[1.0, 0.0]]), np.eye(40)[1:2]),
+    )
+    moved = np.linalg.norm(far[0] - far[1]) / health.users
+    assert 0.89 < moved / health.entry().parameters["sensitivity"] <= 1  # but for all values, which are alike

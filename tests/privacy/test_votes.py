@@ -190,3 +190,33 @@ def test_nobody_s_votes_are_no_error():
     shown_bins, held = HiddenBins.calibrate(most=1, epsilon=1.0, delta=1e-6).release(nothing, nothing, stream("empty"))
     assert (len(shown_bins), len(held)) == (0, 0)
     assert KnownBins(3, 1, 1.0).release(nothing, nothing, SecureNoise.fresh().stream("empty")).shape == (3,)
+
+
+EPSILON, DELTA = 1.0, 0.02
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_gaussian_noise_for_one_vote_is_caught_where_there_are_two(adjacency):
+    two = HiddenBins.calibrate(most=2, epsilon=EPSILON, delta=DELTA, adjacency=adjacency, noise="gaussian")
+    one = HiddenBins.calibrate(most=1, epsilon=EPSILON, delta=DELTA, adjacency=adjacency, noise="gaussian")
+    assert two.scale == pytest.approx(math.sqrt(2) * one.scale, rel=1e-6)
+    assert worst(replace(two, scale=one.scale), 2, (two.threshold + 3,)) > DELTA
+
+
+@given(
+    most=st.integers(1, 64),
+    epsilon=st.floats(1e-3, 8.0),
+    delta=st.floats(1e-12, 0.3),
+    adjacency=st.sampled_from(["replace-one", "zero-out"]),
+)
+@settings(fast, max_examples=25)
+def test_every_calibration_is_verified_by_the_other_route(most, epsilon, delta, adjacency):
+    for noise in NOISES:
+        hidden = HiddenBins.calibrate(most=most, epsilon=epsilon, delta=delta, adjacency=adjacency, noise=noise)
+        assert hidden.epsilon <= epsilon
+        assert hidden.delta <= delta
+        verify(hidden, epsilon, delta)
+        own = {"bins": 9, "most": most, "epsilon": epsilon, "adjacency": adjacency, "noise": noise}
+        known = KnownBins.calibrate(delta=delta, **own)
+        assert known.epsilon <= epsilon
+        verify(known, epsilon, known.delta * (1 + 1e-6))

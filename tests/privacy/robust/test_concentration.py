@@ -321,3 +321,29 @@ def test_soft_mean_is_the_weighted_mean_and_ignores_rows_of_weight_zero(seed):
     expected = np.average(rows, axis=0, weights=weights)
     rows[weights == 0] = rng.choice([np.nan, np.inf, 1e300])
     np.testing.assert_allclose(soft_mean(rows, weights), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_an_undecidable_round_falls_back_to_all_pairs():
+    rows = cohort("gaussian", 400, 5, np.random.default_rng(2))
+    thresholds = np.rint(scores(rows, 1.0) * 2**20).astype(np.int64) - 1
+    outcome = decide(rows, np.ones(400, dtype=bool), 1.0, thresholds, step=2.0**-20)
+    assert outcome.undecided == 400
+    assert outcome.kept.all()
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(seed=st.integers(0, 2**32 - 1), step_times_smoothness=st.sampled_from([0.1, 1.0, 2.0]))
+def test_a_filtered_step_with_the_same_survivors_never_increases_distance(seed, step_times_smoothness):
+    # Logistic users, β = largest ‖feature‖² / 4; the kept set is arbitrary but the same in both worlds.
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(30, 3)) * rng.choice([0.1, 1.0, 5.0])
+    kept, labels = rng.random(30) < 0.8, rng.choice([-1.0, 1.0], size=30)
+    step = step_times_smoothness / ((features**2).sum(axis=1).max() / 4)
+
+    def after(point):
+        slopes = -labels / (1 + np.exp(labels * (features @ point)))
+        return point - step * filtered_mean(slopes[:, None] * features, kept)
+
+    here = rng.normal(size=3)
+    there = here + rng.normal(size=3) * 10.0 ** rng.uniform(-6, 1)
+    assert np.linalg.norm(after(here) - after(there)) <= np.linalg.norm(here - there) * (1 + 1e-9) + 1e-14

@@ -135,3 +135,47 @@ def test_no_search_moves_score_or_iterates_farther_than_the_theorem_says(trim) -
         worst_score = max(worst_score, abs(score - other_score) / p.test.sensitivity)
     assert 0.2 < worst_shift <= 1.0
     assert 0.2 < worst_score <= 1.0
+
+
+@examples
+@given(cohorts(), st.sampled_from([-3.0, -1.0, -0.1, 0.0, 0.5, 4.0]))
+def test_property_3_scaling_by_any_sign_and_translating_are_followed(drawn, scale) -> None:
+    rows, trim, rng = drawn
+    by = rng.normal(size=rows.shape[1])
+    size = 1 + np.abs(rows).max()
+    np.testing.assert_allclose(
+        trimmed_mean(scale * rows + by, trim), scale * trimmed_mean(rows, trim) + by, atol=1e-11 * size
+    )
+    np.testing.assert_allclose(
+        debiased_mean(scale * rows + by, trim, abs(scale) * 0.4),
+        scale * debiased_mean(rows, trim, 0.4) + by,
+        atol=1e-11 * size,
+    )
+
+
+def test_a_lower_median_does_not_follow_a_change_of_sign() -> None:
+    # Why an even number of rows takes the middle of the two middle ones: the proof scales by -η.
+    rows = np.array([0.0, 1.0])
+    assert np.sort(-rows)[0] != -np.sort(rows)[0]
+    assert trimmed_mean(-rows[:, None], 0) == -trimmed_mean(rows[:, None], 0) == -0.5
+
+
+def test_a_worst_gradient_that_moves_the_mean_farther_than_medians_do_is_paid_for() -> None:
+    # The notes' accountant leaves this branch out: with few items apart, 2G/B is more than twice the reach.
+    calm, wild = calibrate(2.0, 1e-6, 300, 0.0, 3.0), calibrate(2.0, 1e-6, 300, 0.0, 1e6)
+    assert calm.shift == pytest.approx(2 * calm.reach)
+    assert wild.shift > 2 * wild.reach
+    assert wild.shift == pytest.approx(2 * wild.reach + 2 * wild.room)
+
+
+def test_the_shift_of_a_median_is_attained() -> None:
+    # Half the cohort at either end, the own user decides which half is the larger: the median jumps by twice the reach.
+    size, end = 11, 0.3
+    rows = np.array([[0.0]] * 5 + [[end]] * 5 + [[0.0]])
+    other = rows.copy()
+    other[-1] = end
+    score = float(np.mean(scores(rows, 1.0, norm="linf")))
+    p = MedianParameters(size, 5, score / size, 1.0, 1.0, 0.0, 1.0, 1e-9, 5.0, 1.0, 0.0)
+    jump = float(np.abs(trimmed_mean(rows, 5) - trimmed_mean(other, 5))[0])
+    assert jump == pytest.approx(end)
+    assert jump <= 2 * p.reach < 3 * jump

@@ -222,3 +222,58 @@ def test_unknown_names_are_not_silently_accepted():
         theorem_for("lottery", "weighted-mean", "everybody", kappa=3)
     with pytest.raises(TypeError):
         SOUND["lottery", "weighted-mean", "poisson"] = "wishful"
+
+
+def test_real_cohorts_at_critical_distances_stay_below_delta_and_sixteenth_noise_does_not():
+    """Both orders, exact divergences: one dimension, so the shift of the aggregate is all that matters."""
+    epsilon, delta = 2.0, 1e-3
+    plan = calibrate(epsilon, delta, 60)
+    mean = plan.mean
+    rng = np.random.default_rng(1)
+
+    def law(points: np.ndarray) -> tuple[float, float]:
+        gaps = np.abs(points[:, None] - points)
+        heights = (gaps <= mean.removal_radius).sum(1)
+        weights = np.clip((heights - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
+        centre = float(weights @ points / weights.sum()) if weights.sum() > 0 else 0.0
+        return plan.lottery.chance(int((gaps <= 1).sum())), centre
+
+    worst, broken = 0.0, 0.0
+    for trial in range(1500):
+        common = rng.choice([0.0, 1.0, 2.0], size=59, p=rng.dirichlet([6, 1, 0.5]))
+        if trial % 3 == 0:
+            common[:] = 0.0
+        ends = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, 9.0], size=2, replace=False)
+        (p, x), (q, y) = (law(np.append(common, end)) for end in ends)
+        if p == q == 0:
+            continue
+        for one, two in ((p, q), (q, p)):
+            worst = max(worst, exact(epsilon, one, two, max(abs(x - y), 1e-9) / plan.noise_multiplier))
+            broken = max(broken, exact(epsilon, one, two, max(abs(x - y), 1e-9) / plan.noise_multiplier * 16))
+    assert 0 < worst <= delta
+    assert broken > 10 * delta
+
+
+def test_without_the_test_one_user_is_identified_where_the_test_stays_silent():
+    plan = calibrate(1.0, DELTA, 1000, kappa=1)
+    first = np.repeat([0.0, 1.5], [501, 499])  # only answers at 0 have more than half of the cohort around them
+    second = np.repeat([0.0, 1.5], [500, 500])  # nobody has
+
+    def law(points: np.ndarray) -> tuple[float, float]:
+        near = np.abs(points[:, None] - points) <= 1
+        weights = np.maximum(near.sum(1) - plan.mean.ramp_low, 0)
+        return plan.lottery.chance(int(near.sum())), float(weights @ points / weights.sum()) if weights.any() else 1.5
+
+    (p, x), (q, y) = law(first), law(second)
+    assert p == q == 0.0
+    assert delta_for(abs(x - y) / plan.noise_multiplier, 1.0) > 0.99  # released without a test: far beyond δ
+
+
+def test_gaussian_pairs_agree_with_a_direct_integral():
+    x = np.linspace(-12, 14, 200_001)
+    density = lambda centre: np.exp(-0.5 * (x - centre) ** 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])  # noqa: E731
+    p, q, mu, epsilon = 0.3, 0.1, 1.2, 0.7
+    integral = np.maximum(p * density(mu) - math.exp(epsilon) * q * density(0.0), 0).sum()
+    silent = max(0.7 - math.exp(epsilon) * 0.9, 0)
+    found = pair_divergence(epsilon, np.array([p]), np.array([q]), np.array([mu]), np.ones(1))[0]
+    assert found == pytest.approx(integral + silent, rel=1e-6)

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.errors import VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.robust.filter import outlier_filter
-from quoron_privacy.robust.filter.outlier_filter import calibrate, verify
+from quoron_privacy.robust.filter.outlier_filter import calibrate, smallest_cohort, verify
 
 DELTA = 1e-6
 
@@ -130,3 +132,57 @@ def test_noise_is_scale_free(good):
     assert good.noise_scale(0.2, 3.0) == pytest.approx(0.2 * 3.0 * good.noise_factor / good.cohort_size)
     assert good.temperature(3.0) == good.theta / 3
     assert good.cutoff_law().shape == (good.cutoff_max,)
+
+
+@given(
+    epsilon=st.sampled_from([2.0, 4.0, 8.0]),
+    stretch=st.floats(1.05, 20),
+    eta_beta=st.floats(0, 2),
+    rounds=st.integers(1, 100),
+    error=st.floats(0, 0.3),
+    slack=st.sampled_from([0.0, 1e-11]),
+    adjacency=st.sampled_from(["replace-one", "zero-out"]),
+)
+@settings(derandomize=True, deadline=None, max_examples=40)
+def test_whatever_calibrate_returns_passes_verify(epsilon, stretch, eta_beta, rounds, error, slack, adjacency):
+    cohort = int(stretch * smallest_cohort(epsilon, DELTA, eta_beta, adjacency=adjacency))
+    settings_ = {"score_error": error, "adjacency": adjacency, "delta_slack": slack}
+    try:
+        p = calibrate(epsilon, DELTA, cohort, eta_beta, rounds * cohort, **settings_)
+    except Infeasible:
+        assert stretch < 1.6  # errors of the scores and long phases move the edge a little
+        return
+    assert 0.5 * DELTA < verify(p, epsilon, DELTA, adjacency, delta_slack=slack) <= DELTA
+    assert p.eta_beta == eta_beta
+    assert p.score_error == error
+
+
+def test_a_promise_smaller_than_the_calibrated_one_is_refused(good):
+    verify(good, 4.0, DELTA)
+    with pytest.raises(VerificationError):
+        verify(good, 3.8, DELTA)
+    with pytest.raises(VerificationError):
+        verify(good, 4.0, DELTA / 2)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_kept_user_is_no_farther_from_the_kept_others_than_the_shift_says(seed):
+    # Random clusters on a line, in the plane and in space: the geometry behind ρ_A and ρ_B, with τ = 1.
+    rng = np.random.default_rng(seed)
+    size, dimension = 14, 1 + seed % 3
+    spread = rng.exponential(0.15)
+    points = spread * rng.standard_normal((size, dimension))
+    points[: rng.integers(0, 4)] += rng.uniform(0, 1.5)
+    moved = points.copy()
+    moved[0] += rng.uniform(-1, 1, dimension)
+    kappa = np.exp(-np.linalg.norm(points[:, None] - points[None], axis=2)).sum(axis=1)
+    kappa_moved = np.exp(-np.linalg.norm(moved[0] - points[1:], axis=1)).sum() + 1
+    k1 = min(kappa[0], kappa_moved)
+    if 2 * (k1 - 1) > size - 1:
+        rho_a = -math.log(2 * (k1 - 1) / (size - 1) - 1)
+        assert np.linalg.norm(points[0] - moved[0]) <= rho_a + 1e-12
+    kept = np.argsort(-kappa[1:])[: size - 4] + 1  # at least N = B − c_max with c_max = 3, minus none
+    k1, k2 = kappa[0], kappa[kept].min()
+    if k1 + k2 > size:
+        bound = outlier_filter._one_kept(np.array([k1]), k2, np.float64(size), np.float64(len(kept)))[0]
+        assert np.linalg.norm(points[0] - points[kept].mean(axis=0)) <= bound + 1e-12

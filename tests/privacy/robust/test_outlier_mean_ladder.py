@@ -463,3 +463,82 @@ def test_where_too_few_agree_nothing_is_released(rows):
     mean = made()
     assert chance(mean, rows) == 0
     assert mean.release(rows, EVERYBODY, SeededNoise(3)) is None
+
+
+def test_for_kappa_one_the_smaller_score_must_leave_a_mean():
+    """Of one score alone nothing follows: a user in reach of all, the others in a ring, and without it no weight."""
+    angles = 2 * math.pi * np.arange(9) / 9
+    ring = 0.7 * np.column_stack([np.cos(angles), np.sin(angles)])
+    mean, reference = weighted_mean(10, 6, 1), np.array([500.0, 0.0])
+    scores, released = [], []
+    for first in ([0.0, 0.0], [30.0, 0.0]):
+        points, at = np.vstack([first, ring]), {"radius": 1.0, "reference": reference}
+        cohort = mean.observe(points, np.ones(10, dtype=np.bool_), **at)
+        scores.append(cohort.score)
+        released.append(mean.aggregate(points, cohort.weights, **at))
+    assert scores == [64, 46]
+    assert np.linalg.norm(released[0] - released[1]) > 100 * mean.shifts_at(np.array([64]))[0].max()
+    assert Lottery(10, mean.core, (0.5, 1.0)).chance(46) == 0  # hence such a pair is never released
+
+
+def climb(rng: np.random.Generator, mean: OutlierMean, turns: int) -> float:
+    """The largest ratio that a hill climb over answers at multiples of τ/4 finds."""
+    size = mean.cohort_size
+    here = np.zeros((2, size))
+    here[:, : int(rng.integers(0, size // 3 + 1)) + 1] = rng.choice([-1.0, 1.0, 2.0, FAR])
+    here[0, 0], here[1, 0] = -1.0, 1.0
+    best = 0.0
+    for _ in range(turns):
+        tried = np.repeat(here[None], 24, axis=0)
+        for row in tried:
+            for _ in range(int(rng.integers(1, 4))):
+                if rng.random() < 0.3:
+                    row[int(rng.integers(2)), 0] = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, FAR])
+                else:
+                    chosen = rng.integers(1, size, int(rng.integers(1, 4)))
+                    row[:, chosen] = rng.choice([-2.0, -1.25, -1.0, -0.5, 0.0, 0.5, 1.0, 1.25, 2.0, FAR, FAR + 5])
+        values = np.array([ratios(row[:1], row[1:], mean).max(initial=-1.0) for row in tried])
+        if values.max() >= best:
+            best, here = float(values.max()), tried[values.argmax()]
+    return best
+
+
+@pytest.mark.parametrize("kappa", [1, 2])
+@pytest.mark.parametrize(("size", "core"), [(9, 8), (14, 11), (24, 20)])
+def test_a_climbing_adversary_stays_below_the_bound(kappa, size, core):
+    rng, mean = np.random.default_rng(size), weighted_mean(size, core, kappa)
+    found = [climb(rng, mean, 40) for _ in range(2)]
+    assert 0.3 < max(found) <= 1
+
+
+@given(size=st.integers(8, 60), seed=st.integers(0, 2**32 - 1), kappa=st.sampled_from([1, 2]))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_clusters_stay_below_the_bound_of_their_larger_score(size, seed, kappa):
+    rng = np.random.default_rng(seed)
+    low = ramp_floor(size)
+    mean = OutlierMean("weighted", size, size, kappa, low, int(rng.integers(low + 1, size)), (1.0,), (1.0,))
+    places = rng.choice([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0], 3)
+    points = np.append(places, FAR)[rng.choice(4, (50, size), p=rng.dirichlet([8.0, 0.5, 0.3, 0.3]))]
+    other = points.copy()
+    points[:, 0], other[:, 0] = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, FAR], (2, 50))
+    assert ratios(points, other, mean).max(initial=0.0) <= 1
+
+
+@pytest.mark.parametrize(("epsilon", "size"), [(1.0, 200), (4.0, 600), (8.0, 60)])
+def test_a_ladder_that_is_charged_one_rung_too_high_does_not_verify(epsilon, size):
+    plan = calibrate(epsilon, 1e-6, size)
+    broken = twin(plan, epsilon, 1e-6, *plan.mean.shifts_at(plan.lottery.scores + score_step(size)))
+    assert broken.noise_multiplier < 0.995 * plan.noise_multiplier
+    with pytest.raises(VerificationError, match="certified delta"):
+        verify_one_shot(broken, epsilon, 1e-6)
+
+
+def test_a_random_inclusion_charged_with_its_usual_shift_alone_does_not_verify():
+    """Coins that rarely differ are most of δ: the mean of the shifts is no stand-in for their mixture."""
+    plan = calibrate(2.0, 1e-6, 300, kind="random")
+    shifts, chances = plan.mean.shifts_at(plan.lottery.scores)
+    usual = (shifts * chances).sum(1, keepdims=True)
+    broken = twin(plan, 2.0, 1e-6, usual, np.ones_like(usual))
+    assert broken.noise_multiplier < 0.9 * plan.noise_multiplier
+    with pytest.raises(VerificationError, match="certified delta"):
+        verify_one_shot(broken, 2.0, 1e-6)

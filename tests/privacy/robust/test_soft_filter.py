@@ -3,9 +3,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.errors import VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.robust.filter import soft_filter
 from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters, calibrate, smallest_cohort, verify
 
@@ -136,3 +138,23 @@ def test_replacing_one_user_moves_iterates_and_softness_by_no_more_than_the_theo
         assert capped <= sensitivity
     assert compared > 50
     assert farthest > 0.1 * radius  # the search is not idle
+
+
+@given(
+    epsilon=st.sampled_from([0.5, 1.0, 4.0]),
+    stretch=st.floats(1.05, 20),
+    eta_beta=st.sampled_from([0.0, 0.3, 2.0]),
+    rounds=st.integers(1, 100),
+    error=st.floats(0, 0.1),
+    slack=st.sampled_from([0.0, 1e-11]),
+)
+@settings(derandomize=True, deadline=None, max_examples=30)
+def test_whatever_calibrate_returns_passes_verify(epsilon, stretch, eta_beta, rounds, error, slack):
+    cohort = int(stretch * smallest_cohort(epsilon, DELTA, eta_beta))
+    try:
+        p = calibrate(epsilon, DELTA, cohort, eta_beta, rounds * cohort, score_error=error, delta_slack=slack)
+    except Infeasible:
+        assert stretch < 2  # errors of the scores and long phases move the edge a little
+        return
+    assert 0.9 * DELTA < verify(p, epsilon, DELTA, delta_slack=slack) <= DELTA
+    assert 0 < p.test_threshold < p.softness_limit

@@ -1,7 +1,7 @@
 import functools
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.lottery import Lottery, core_for, ladder_mus, pair_divergence
 from quoron_privacy.robust.lottery_loops import step_profile
-from quoron_privacy.robust.outlier_mean import OutlierMean, random_inclusion, weighted_mean
+from quoron_privacy.robust.outlier_mean import OutlierMean, random_inclusion, score_step, weighted_mean
 from quoron_privacy.robust.subsampled_lottery import (
     SubsampledLottery,
     calibrate,
@@ -334,3 +334,39 @@ def test_everybody_asked_means_no_amplification_and_colluders_reduce_it():
         calibrate(1.0, 1e-14, users=10_000, cohort_size=1000, releases=10)
     with pytest.raises(ConfigError, match="colluders >= 0"):
         calibrate(1.0, 1e-6, users=10_000, cohort_size=1000, releases=10, colluders=-1)
+
+
+def test_the_pair_of_one_release_is_its_profile_and_no_less():
+    plan = calibrate(1.0, 1e-12, users=2000, cohort_size=1000, releases=1)
+    table = np.array(plan.lottery.table)
+    mus, chances = ladder_mus(plan.mean, len(table) - 1, plan.noise_multiplier)
+    made = pair(plan)
+    for epsilon in (0.05, 0.4, 1.0, 1.3):
+        inner, worst = math.log1p(math.expm1(epsilon) / plan.rate), table[0]
+        for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
+            worst = max(worst, pair_divergence(inner, p, q, mus[1:], chances[1:]).max())
+        assert 0.99 * plan.rate * worst <= made.least_delta(epsilon, 1e-13)
+        assert plan.rate * worst <= made.delta(epsilon, 1e-13) <= 1.01 * plan.rate * worst
+
+
+class Higher(OutlierMean):
+    """The twin: every rung charged with the shift of the next."""
+
+    def shifts_at(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return super().shifts_at(scores + score_step(self.cohort_size))
+
+
+def test_rungs_that_are_charged_one_too_high_do_not_verify():
+    plan = calibrate(1.0, DELTA, users=300, cohort_size=300, releases=3)
+    broken = replace(plan, mean=Higher(**{field.name: getattr(plan.mean, field.name) for field in fields(plan.mean)}))
+    noise = plan.noise_multiplier
+    while subsampled_delta(replace(broken, noise_multiplier=noise), 1.0) <= DELTA:
+        noise *= 0.99
+    assert noise < 0.95 * plan.noise_multiplier
+    with pytest.raises(VerificationError, match="certified delta"):
+        verify_subsampled(replace(plan, noise_multiplier=noise / 0.99), 1.0, DELTA)
+
+
+def test_a_lottery_that_is_never_silent_protects_only_those_who_are_not_drawn():
+    # Cohorts below the threshold never release, those just above always do: told apart whenever the user is drawn.
+    assert subsampled_delta(plan_for(100, 10, 0.5, (1.0,)), 1.0) >= 0.1

@@ -1,0 +1,86 @@
+from fractions import Fraction
+from math import ceil, exp
+
+import numpy as np
+import pytest
+
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.robust.above_threshold import AboveThreshold
+from quoron_privacy.robust.laplace_test import LaplaceTest
+from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
+
+
+class Steps:
+    """A stream with one noise."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def laplace_steps(self, scale, shape):
+        assert shape == 1
+        return np.array([self.noise])
+
+
+def tail(x, scale):
+    """P(Laplace(scale) >= x)."""
+    return 0.5 * exp(-x / scale) if x > 0 else 1 - 0.5 * exp(x / scale)
+
+
+def cells(scale, span):
+    """P(⌊L⌋ = k) for k from -span to span - 1."""
+    return {k: tail(k, scale) - tail(k + 1, scale) for k in range(-span, span)}
+
+
+class TestLaplaceTest:
+    def test_decisions_are_those_of_the_real_numbers(self):
+        test = LaplaceTest(cohort_size=7, core=5, threshold=5.1, scale=0.4)
+        for score in range(7, 50):
+            for noise in range(-30, 30):
+                passes = Fraction(score + noise, 7) >= Fraction(5.1)
+                assert test.decide(score, Steps(noise)) == passes
+
+
+class TestAboveThreshold:
+    def test_the_limit_is_the_threshold_rounded_up_plus_one_step(self):
+        test = AboveThreshold(cohort_size=7, threshold=5.1, threshold_scale=1e-3, score_scale=1.0)
+        limits = {test.draw_limit(SeededNoise(1).stream("limit", i)) for i in range(50)}
+        assert limits == {ceil(7 * Fraction(5.1)) + 1, ceil(7 * Fraction(5.1))}  # noise ⌊±0⌋ is 0 or -1
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_every_transcript_of_a_small_series_obeys_the_claimed_ratio(self, seed):
+        # subsampled-lottery#o6 without releases: e^{ds/b_ξ + 2 ds/b_v} on transcripts, for all scores of neighbours.
+        rng = np.random.default_rng(seed)
+        size, b_threshold, b_score = 5, 4.0, 6.0
+        test = AboveThreshold(size, 3.5, b_threshold, b_score)
+        step = 2 * (size - 1)
+        scores = rng.integers(size, size * size + 1, size=4)
+        others = np.clip(scores + rng.integers(-step, step + 1, size=4), size, size * size)
+        wide, narrow = score_scale(test.score_scale, size), score_scale(test.threshold_scale, size)
+        base = in_score_units(test.threshold, size) + 1
+
+        def transcripts(values):
+            """Chance of halting at each step, and of never halting."""
+            found = np.zeros(5)
+            for k, chance in cells(narrow, 900).items():
+                for t, value in enumerate(values):
+                    passing = tail(base + k - value, wide)
+                    found[t] += chance * (1 - passing)
+                    chance *= passing
+                found[4] += chance
+            return found
+
+        claimed = exp(step / size / b_threshold + 2 * step / size / b_score)
+        p, q = transcripts(scores), transcripts(others)
+        assert p.sum() == pytest.approx(1, abs=1e-9)
+        assert (p <= claimed * q * (1 + 1e-9)).all()
+        assert (q <= claimed * p * (1 + 1e-9)).all()
+
+    def test_low_cohorts_pass_no_more_often_than_the_two_tails_allow(self):
+        # θ = k + ds + m₁ + m₂: S < C k + 2(C - 1) passes with probability at most ½e^{-m₁/b_ξ} + ½e^{-m₂/b_v}.
+        size, core, b_threshold, b_score, m1, m2 = 6, 4, 0.8, 1.1, 2.3, 3.7
+        test = AboveThreshold(size, core + 2 * (size - 1) / size + m1 + m2, b_threshold, b_score)
+        base = in_score_units(test.threshold, size) + 1
+        wide, narrow = score_scale(b_score, size), score_scale(b_threshold, size)
+        score = size * core + 2 * (size - 1) - 1
+        passing = sum(chance * tail(base + k - score, wide) for k, chance in cells(narrow, 400).items())
+        assert passing <= 0.5 * exp(-m1 / b_threshold) + 0.5 * exp(-m2 / b_score)
