@@ -6,15 +6,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import quoron
 from patients import patients
+from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
 from quoron.sections import Privacy
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
 from quoron.training import look
+from quoron.training import run as training
 from quoron.training.answers import one_answer
 from quoron_client.data.encoding import (
     Balanced,
@@ -253,3 +257,54 @@ def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(peopl
     assert set(trained.model.predict(people, threshold="share")) <= {"no", "yes"}
     with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or say class_weight = 'balanced'"):
         quoron.plan_training(people, **said(**{**given, "class_weight": {"yes": 5}}))
+
+
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+
+
+QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+
+
+def config(path: str = "frame", **more: Any) -> configs.Config:
+    table = {"kind": "table", "path": path, "user": "who", "label": "ill", "classes": ["no", "yes"]}
+    table |= {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": "balanced"} | more
+    method = {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}
+    return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}, "algorithm": method})
+
+
+def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "people").mkdir()
+    pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
+    released = np.array([0.0, 0.56, 0.06, 0.0, 0.0, 0.0, 0.0])
+    monkeypatch.setattr(TableHealth, "release", lambda self, *_: released[: self.dimension])
+    models = []
+    for frame, given in ((people, config()), (None, config("people"))):
+        model, _, _ = training.rehearse(replaced(given, tmp_path), simulation_seed=3, frame=frame)
+        models.append(model)
+    assert models[0].encoding.class_weight == models[1].encoding.class_weight
+    np.testing.assert_array_equal(models[0].weights, models[1].weights)
+    plain, _, _ = training.rehearse(config(class_weight=None), simulation_seed=3, frame=people)
+    assert not np.array_equal(plain.weights, models[0].weights)
+
+
+def replaced(given: configs.Config, folder: Path) -> configs.Config:
+    if given.population.path == "frame":
+        return given
+    return configs.located(given, folder)
+
+
+def test_declared_weights_move_a_model_as_weights_of_rows_do(people, tmp_path):
+    """The same bits as a column that says so."""
+    weights = {"no": 1, "yes": 8}
+    by_class, _, _ = training.rehearse(config(class_weight=weights), simulation_seed=3, frame=people)
+    counted = people.assign(counts=people.ill.map(weights))
+    column = {"class_weight": None, "weight": {"column": "counts", "most": 8}}
+    by_row, _, _ = training.rehearse(config(**column), simulation_seed=3, frame=counted)
+    assert by_class.label_shares != by_row.label_shares  # another column is looked at, with noise of its own
+    unlooked = configs.TrainSection(health=0)
+    both = [
+        training.rehearse(given.model_copy(update={"train": unlooked}), simulation_seed=3, frame=rows)
+        for given, rows in ((config(class_weight=weights), people), (config(**column), counted))
+    ]
+    np.testing.assert_array_equal(both[0][0].weights, both[1][0].weights)

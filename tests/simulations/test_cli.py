@@ -318,3 +318,56 @@ def test_a_list_of_algorithms_says_whose_each_is(capsys: pytest.CaptureFixture[s
 def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> None:
     assert generator.CITATION.read_text(encoding="utf-8") == generator.citation()
     assert generator.PAGE.read_text(encoding="utf-8") == generator.page()
+
+
+pytestmark = pytest.mark.usefixtures("planned_once")
+
+
+FIELDS = {
+    "rounds", "messages", "bytes_up", "bytes_down", "gradient_evaluations", "users_asked",
+    "users_filtered_simulation_only", "halted", "epsilon", "delta", "adjacency", "exposure", "excess_risk", "test",
+    "seconds", "peak_memory_bytes", "algorithm", "excess_risk_initial", "predicted_excess_risk",
+}  # fmt: skip
+
+
+LEDGER = {"ledger.sqlite", "ledger.sqlite-acknowledged"}
+
+
+FILES = LEDGER | {"config.toml", "plan.json", "rounds.parquet", "model.npz", "summary.json", "report.html"}
+
+
+def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["simulate", "small.toml", "--json", "--simulation-seed", "3"]) == 0
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert set(summary) >= FIELDS
+    assert (summary["rounds"], summary["users_asked"], summary["epsilon"]) == (8, 2_000, 4.0)
+    assert summary["excess_risk"] < summary["excess_risk_initial"]
+    assert summary["simulation_seed"] == 3
+    assert printed.err == ""
+    assert {path.name for path in (place / "runs" / "small-1").iterdir()} == FILES
+
+
+def test_a_damaged_ledger_exits_1_and_is_named(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    capsys.readouterr()
+    (place / "mine" / "ledger.sqlite").write_bytes(b"not a database at all" * 100)
+    code, printed = failing(capsys, "resume", "mine")
+    assert code == 1
+    assert "mine/ledger.sqlite" in printed
+
+
+def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
+    capsys: pytest.CaptureFixture[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("quoron.run_folder.os.fsync", full)
+        code, printed = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
+    assert code == 1
+    assert "No space left on device" in printed
+    assert "quoron resume mine" in printed or "config.toml" in printed
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    assert {path.name for path in (place / "mine").iterdir()} == FILES

@@ -1,5 +1,6 @@
 """Comparisons: the bits of single runs, nothing done twice, nothing lost by a kill, risks that can be compared."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -31,9 +32,13 @@ from quoron.planning.costs import fronts
 from quoron.reports import costs
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
+from quoron.run_folder import RunFolder
 from quoron.sections import Keep
+from quoron.simulation import run as runs
 from quoron.simulation import told
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
+from quoron_server.serial import dumps
+from quoron_server.wording import plan_json
 from said import said
 from small_run import TOML, Watched
 from summaries import EXAMPLE
@@ -428,3 +433,22 @@ def test_without_a_share_nothing_is_told(people, tmp_path):
     found = simulate(people, tmp_path / "one", "recentred-sgd")
     config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"evaluate": None})})
     assert told.told(config, None, found.model, "replace-one") == {}  # type: ignore[arg-type]
+
+
+def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:
+    done = [row for row in compared.runs if not row["infeasible"]]
+    assert len(done) == 8
+    for row in done[:4]:
+        folder = RunFolder(compared.directory / str(row["folder"]))
+        alone = runs.carry_out(
+            runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), report=False
+        )
+        np.testing.assert_array_equal(folder.model(), alone.model)
+        plan = json.loads(dumps(plan_json(alone.plan)))
+        assert plan == {key: folder.plan()[key] for key in plan}
+        assert row["excess_risk"] == alone.summary.excess_risk
+
+
+def _made(folder: Path) -> RunFolder:
+    folder.mkdir(parents=True)
+    return RunFolder(folder)

@@ -16,17 +16,26 @@ from hypothesis import strategies as st
 import quoron
 from quoron.datasets import _indexing, _scratch, _seal, item_store
 from quoron.datasets._seal import Seal
+from quoron.datasets.item_store import ItemStore
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
 from quoron.populations import TablePopulation
 from quoron.populations.table import encoded_table
 from quoron.sections import Keep
+from quoron.sharding.engine import ShardedEngine
+from quoron.sharding.shard import Settings
+from quoron.sharding.shard import opened as opened_shard
+from quoron.simulation import again
+from quoron.simulation.inline import InlineEngine
+from quoron.simulation.pieces import engine_for
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
 from quoron_client.data.files import Files
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic
+from quoron_client.protocol.questions import Question
+from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_privacy.errors import ConfigError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
 
@@ -345,3 +354,69 @@ class TestASeal:
             if block == 1:  # zeros that are not there meet no product of two secrets
                 own[3000 - _seal.BLOCK : half] = 0
             assert int(sums[block]) == int((own[:half] * own[half:]).sum()) % 2**64
+
+
+pytestmark = pytest.mark.usefixtures("planned_once")
+
+
+def test_users_are_numbered_as_in_memory_whatever_type_their_names_have(tmp_path):
+    draw = np.random.Generator(np.random.Philox(5))
+    for number, names in enumerate([np.arange(-50, 50), np.arange(100) * 0.5, [f"é{k}" for k in range(100)]]):
+        table = pa.table({"who": np.repeat(names, 3), "a": draw.random(300), "sick": draw.integers(0, 2, 300)})
+        folder = tmp_path / str(number)
+        read = in_buckets(table, folder) if isinstance(names, list) else table
+        if not isinstance(names, list):
+            folder.mkdir()
+            keep = draw.permutation(300)
+            read = table.take(pa.array(keep))
+            pq.write_table(read, folder / "all.parquet", row_group_size=40)
+        rules = Encoding((Numeric("a", 0, 1),), label=read_label("sick"))
+        given = {"user": "who", "loss": Logistic(), "test_fraction": 0.0}
+        ours, theirs = from_dataset(folder, rules, **given), encoded_table(read, rules, **given)
+        users = np.arange(ours.users)
+        np.testing.assert_array_equal(ours.items(users).features, theirs.items(users).features)
+        np.testing.assert_array_equal(ours.items(users).offsets, theirs.items(users).offsets)
+
+
+def second_moments(crowd: DatasetPopulation | TablePopulation) -> Question:
+    return Question(0, np.arange(crowd.users), MomentAndGradient(crowd.dimension, np.full(crowd.dimension, 0.1)))
+
+
+def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_pass(tmp_path, monkeypatch):
+    """In memory of one block and the chunks that a store holds: as many chunks are read as there are, not as blocks."""
+    ours, theirs = both(tmp_path / "d", in_order(rows(400), tmp_path / "d"))
+    question, reads, honest = second_moments(theirs), [], ItemStore._read_back
+    whole = InlineEngine(theirs).ask(question).values
+    for name in ("HELD", "BLOCK"):
+        monkeypatch.setattr(again, name, 5 * 8 * whole.shape[1])
+    monkeypatch.setattr(ItemStore, "_read_back", lambda self, chunk: reads.append(chunk) or honest(self, chunk))
+    crowd = ours.read_in(np.arange(ours.users))
+    chunks = len(crowd.held._sizes)
+    assert chunks > 10
+    for engine in (engine_for(crowd), in_shards(crowd)):
+        values = engine.ask(question).values
+        assert isinstance(values, again.RowsAgain)
+        for _ in range(3):
+            reads.clear()
+            for first in range(0, ours.users, 20):
+                np.testing.assert_array_equal(values[first : first + 20], whole[first : first + 20])
+            assert len(reads) <= 2 * chunks
+    reads.clear()
+    scattered = engine_for(ours.read_in(np.random.Generator(np.random.Philox(2)).permutation(ours.users)))
+    np.testing.assert_array_equal(scattered.ask(question).values[:], whole)
+    assert len(reads) > 10 * chunks
+
+
+def in_shards(crowd: DatasetPopulation) -> ShardedEngine:
+    class Here:
+        def __init__(self, letter: bytes) -> None:
+            self.engine = opened_shard(letter)
+
+        def ask(self, question: Question, most: int) -> object:
+            del most
+            return self.engine.ask(question)
+
+        def close(self) -> None:
+            pass
+
+    return ShardedEngine.of(crowd, 2, lambda _, letter: Here(letter), Settings())

@@ -29,7 +29,7 @@ from quoron.sklearn import (
 from quoron.training import arrays, lifetime
 from quoron.training.arrays import labels_in_range, owners, table_of
 from quoron.tuning.effort import Effort
-from quoron_privacy.errors import DataError
+from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
 from quoron_server.books.lifetime_ledger import Charge
 from quoron_server.wording import sentence
 
@@ -329,3 +329,37 @@ def test_a_clone_is_not_fitted_and_a_pickle_holds_what_was_released_alone(ledger
     assert len(stored) < 20_000
     assert not hasattr(clone(fitted), "coef_")
     assert clone(fitted).get_params() == fitted.get_params()
+
+
+QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}
+
+
+DECLARED: dict[str, Any] = {**QUICK, "bounds": ((0, 0), (100, 5)), "items_per_user": 3}
+
+
+X, Y, USERS = people(200)
+
+
+@SEEDED
+def test_coefficients_are_in_raw_units_and_agree_with_predictions_within_the_bounds():
+    fitted = classifier(random_state=1).fit(X, Y, USERS)
+    assert (fitted.coef_.shape, fitted.intercept_.shape) == ((1, 2), (1,))
+    assert np.allclose(
+        fitted.decision_function(X), (X.to_numpy() @ fitted.coef_.T + fitted.intercept_)[:, 0], atol=1e-5
+    )
+    assert np.allclose(fitted.predict_proba(X).sum(axis=1), 1)
+    assert np.array_equal(fitted.predict(X), fitted.model_.predict(X))
+    y = 20 + 0.3 * X.age
+    number = PrivateRidge(**DECLARED, label_range=(0, 60), random_state=1).fit(X, y, USERS)
+    assert number.coef_.shape == (2,)
+    assert np.allclose(number.predict(X), X.to_numpy() @ number.coef_ + number.intercept_, atol=1e-4)
+
+
+def test_a_fit_beyond_the_limit_or_infeasible_is_refused_and_not_charged(ledger):
+    with lifetime.opened(ledger) as kept:
+        kept.limit("everyone", epsilon=7.0, delta=1e-4)
+    with pytest.raises(BudgetExceeded, match="limit"):
+        classifier().fit(X, Y, USERS)
+    with pytest.raises(Infeasible):
+        classifier(algorithm="one-pass-dp-sgd", rounds=500).fit(X, Y, USERS)
+    assert charges(ledger) == []

@@ -352,3 +352,20 @@ def test_figures_that_are_none_are_refused_by_items_of_nobody(figures, words):
     with pytest.raises(ConfigError, match=words):
         require_figures(ITEMS, HoldOut(0.5, figures, ("y",)), None, lambda *parts: parts)
     require_figures(ITEMS, HoldOut(0.5, lambda model, x, y: y, ("y",)), None, lambda *parts: parts)
+
+
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+
+
+QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+
+
+def test_too_few_held_out_users_are_refused_before_the_charge_with_how_many_would_do(people, ledger, tmp_path):
+    few = people[people.who < 100]
+    with pytest.raises(Infeasible, match=r"10 users to measure .* needs about \d+ of them"):
+        train(few, tmp_path / "run", evaluate=0.1, epsilon=1.0)
+    with pytest.raises(ConfigError, match="both sides"):
+        train(people[people.who < 3], tmp_path / "run", evaluate=0.1)
+    assert not ledger.exists()
+    planned = quoron.plan_training(people, **said(**COLUMNS | QUICK), evaluate=0.2)
+    assert any("400 of 2,000 users are held out" in each and "an AUC to ±" in each for each in planned.remarks)

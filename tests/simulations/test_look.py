@@ -23,6 +23,7 @@ from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
 from quoron_client.data.misfits import Tally, declared_columns, declared_labels
+from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth
 from quoron_privacy.noise.sources import SecureNoise
@@ -302,3 +303,22 @@ def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_tabl
     assert words.Health.from_json(json.loads(json.dumps(found.as_json()))) == found
     (said,) = a_report({"values": 0.1, "columns": np.append(np.full(5, 0.4), np.zeros(26))}, rules).warnings
     assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
+
+
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+
+
+QUICK: dict[str, Any] = {"epsilon": 1.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+
+
+def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
+    trained = train(people, tmp_path / "run")
+    with lifetime.opened(ledger) as kept:
+        (charge,) = kept.charges("everyone")
+    assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
+    assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
+    assert "table-health.md#h1" in trained.summary.statement
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        number, entry = own.releases()[0]
+    assert (number, entry.mechanism) == (-2, "table-health")
+    assert trained.plan["guarantee"]["health"]["share"] == 0.05

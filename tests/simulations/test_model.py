@@ -387,3 +387,24 @@ def test_whatever_nothing_is_proved_of_is_refused_by_name(words, why, tmp_path):
     model = trained(tmp_path, **words).model
     assert model.uncertainty is None
     assert why in model.no_interval
+
+
+AGE, WARD = Numeric("age", 20, 80), Categorical("ward", ("north", "south"))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        model(read_label("ill")),
+        model(read_label("cost > 15"), unit_rows=True),
+        model(read_label("r2", positive="Y"), missing="middle"),
+        model(read_label("cost", label_range=(0, 9)), make_loss("huber", threshold=0.5)),
+        model(read_label("state", classes=("a", "b")), features=(Numeric("age", 0, 9, (3.0, 5.0)),)),
+    ],
+)
+def test_a_saved_model_comes_back_the_same(made, tmp_path):
+    made.save(tmp_path / "model.json")
+    again = quoron.load(tmp_path / "model.json")
+    np.testing.assert_array_equal(again.weights, made.weights)
+    assert (again.encoding, again.loss, again.promise) == (made.encoding, made.loss, made.promise)
+    assert again.as_text() == made.as_text()

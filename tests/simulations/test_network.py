@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.network import DEADLINE, PRESETS, Counts, Link, Network
+from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
 from quoron.planning.costs import fronts, of_candidates
 from quoron.planning.plans import Planned
 from quoron.populations import Synthetic
+from quoron.run_folder import RunFolder
 from quoron.sections import Keep
 from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
@@ -219,3 +220,29 @@ def test_a_run_takes_one_network_and_says_so(tmp_path: Path, capsys: pytest.Capt
     assert invoke(["simulate", str(tmp_path / "small.toml"), "--network", THREE, "--out", str(tmp_path / "run")]) == 2
     assert f"Expected one network for a run, got '{THREE}'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+pytestmark = pytest.mark.usefixtures("planned_once")
+
+
+def test_a_run_is_projected_round_by_round(small: Path) -> None:
+    text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
+    result = quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run"))
+    rows = RunFolder(small / "run").rounds()
+    shown = result.summary.network
+    assert shown is not None
+    assert shown["network"] == text
+    assert len(rows) == 8
+    for row in rows:
+        parts = [row[f"network.{part}"] for part in Times().as_json() if part != "total"]
+        assert row["network.total"] == pytest.approx(sum(parts))
+        assert row["network.waiting"] == pytest.approx(0.08)
+        assert row["network.computing"] == pytest.approx(5 / 1000)
+        assert row["network.upload"] == pytest.approx(8 * row["wire_up"] / row["messages"] / 1e6)
+        assert row["network.serving"] == pytest.approx(row["messages"] / SERVER)
+        assert row["wire_messages"] == 2 * row["messages"]
+    assert shown["seconds"]["total"] == pytest.approx(sum(row["network.total"] for row in rows))
+    assert (shown["bytes_up"], shown["bytes_down"]) == (result.summary.wire_up, result.summary.wire_down)
+    assert result.summary.wire_up == sum(row["wire_up"] for row in rows) > result.summary.bytes_up
+    assert "Projected time by round" in (small / "run" / "report.html").read_text()
+    assert any(label == "projected time" for label, _ in result.summary.rows())

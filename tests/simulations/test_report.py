@@ -386,3 +386,29 @@ def test_no_file_is_written_through_a_link(tmp_path):
     with pytest.raises(RunError, match=r"Cannot write .*plan.json"):
         RunFolder(tmp_path / "run").write_json("plan.json", {})
     assert mine.read_text() == "mine"
+
+
+pytestmark = pytest.mark.usefixtures("planned_once")
+
+
+RISKS, RADII, USERS, SCORES, TIMES = (
+    "Excess risk by round",
+    "Private radius by round",
+    "Users by round",
+    "Scores against the threshold",
+    "Projected time by round",
+)
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_text("report.html", "old")
+
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
+    with pytest.raises(RunError, match=r"report\.html: No space left on device\. Make room, then continue with"):
+        folder.write_text("report.html", "new")
+    assert (tmp_path / "report.html").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

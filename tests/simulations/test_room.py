@@ -21,7 +21,9 @@ from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import room, run, table
 from quoron.training.table import Curated
-from quoron_client.data import first_rows, fused
+from quoron_client.data import csv_file, first_rows, fused, tables
+from quoron_client.data.first_rows import Reading
+from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
@@ -88,6 +90,46 @@ class TestTheFirstRows:
         wanted = fused.encoded(row_files.RULES, few).batch(users, owners)
         for name in ("features", "labels", "offsets", "weights"):
             np.testing.assert_array_equal(getattr(items, name), getattr(wanted, name))
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+    def test_are_the_items_of_a_run(self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However the table is given; the number of users is that of all rows."""
+        draw = np.random.Generator(np.random.Philox(4))
+        owners = draw.integers(0, 2000, 20_000)
+        people = pa.table({"who": owners, **{name: draw.integers(0, 2, len(owners)) for name in [*"abcd", "sick"]}})
+        monkeypatch.setattr(table, "most_rows", lambda *_, **__: MOST)
+        path = tmp_path / f"rows.{kind}"
+        if kind == "csv":
+            pyarrow.csv.write_csv(people, path)
+        elif kind == "parquet":
+            pq.write_table(people, path)
+        held = table.hold(configs.parse(CONFIG.format(path=path)), tmp_path, people if kind == "frame" else None)
+        items = held.items()
+        assert isinstance(items, ItemBatch)
+        users, whose = group(people, "who")
+        kept = first_rows.first_rows(whose, MOST)
+        wanted = fused.encoded(held.encoding, people.filter(pa.array(kept)))
+        assert items.counts.max() == MOST
+        assert items.users == users
+        if kind != "csv":  # whose users are numbered by their text
+            np.testing.assert_array_equal(items.features, wanted.batch(users, whose[kept]).features)
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    def test_are_all_that_stays_while_a_file_is_read(
+        self, shuffled: pa.Table, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / f"rows.{kind}"
+        if kind == "csv":
+            pyarrow.csv.write_csv(shuffled, path)
+        else:
+            pq.write_table(shuffled, path, row_group_size=50)
+        for module, name, less in ((first_rows, "_FIRST", 100), (csv_file, "_PIECE", 999)):
+            monkeypatch.setattr(module, name, less)
+        reading = Reading(MOST, "who")
+        found, whole = tables.read(path, None, reading), tables.read(path)
+        assert found.num_rows < whole.num_rows
+        first, wanted = (each.take(pa.array(kept_of(each, MOST))) for each in (found, whole))
+        assert repr(first.to_pylist()) == repr(wanted.to_pylist())
 
 
 class TestMemory:

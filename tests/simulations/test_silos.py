@@ -93,6 +93,20 @@ class TestSimulation:
         assert far > 0
         assert np.linalg.norm(sums - honest) < 1.5 * far
 
+    def test_silos_change_no_bit_but_what_is_sent(self, tmp_path: Path) -> None:
+        alone = small(tmp_path)
+        rows, sums = small(tmp_path, silos=[1500, 300, 200]), small(tmp_path, silos=[1500, 300, 200], silo_sums=True)
+        assert np.array_equal(alone.model, rows.model)
+        assert np.array_equal(alone.model, sums.model)
+        assert rows.summary.silos["messages"] == sums.summary.silos["messages"] == 3 * 4
+        assert rows.summary.silos["bytes_up"] == 8 * 3 * 2000
+        assert sums.summary.silos["bytes_up"] == 8 * (3 + 4 + 2) * 3 * 4
+        assert not alone.summary.silos
+        assert "silos" in dict(sums.summary.rows())
+        assert "one person of one silo" in sums.summary.statement
+        assert "to clip their rows" in sums.summary.statement
+        assert "to clip their rows" not in rows.summary.statement
+
 
 def test_a_sum_that_cannot_be_makes_the_silo_absent() -> None:
     class Liar:

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import math
 import tomllib
 from pathlib import Path
@@ -484,3 +485,58 @@ def test_what_a_masked_array_hides_is_not_there():
     masked, gone = np.ma.masked_equal(hidden, 9.0), np.where(hidden == 9.0, np.nan, hidden)
     assert np.array_equal(found(masked).value, found(gone).value)
     assert np.array_equal(found(list(masked)).value, found(gone).value)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_every_question_is_answered_for_one_price(declared):
+    known = DECLARED if declared else {}
+    found = statistics(frame(), ALL, user="who", epsilon=4.0, privacy=SEEDED, **known)
+    wards = {row.group: row for row in found.of("count by ward")}
+    assert set(wards) == {"north", "south", "west"}
+    for name, share in (("north", 1 / 2), ("south", 1 / 3), ("west", 1 / 6)):
+        assert wards[name].value == pytest.approx(share * USERS, abs=60)
+        assert wards[name].low <= share * USERS <= wards[name].high
+    bins = found.of("histogram of cost in 4 bins")
+    assert sum(row.value for row in bins) == pytest.approx(USERS, abs=150)
+    # Every user weighs one: the mean of 10, ..., 90, and not that of items, which is 63.3.
+    for row in found.of("mean of cost by ward"):
+        assert row.value == pytest.approx(50, abs=8)
+        assert row.low < row.value < row.high
+    quartile, middle = found.of("quantiles of cost at 0.25, 0.5")
+    assert quartile.cell == "0.25"
+    assert 27 < quartile.value < 42
+    assert 37 < middle.value < 62
+    assert ("bought" in "".join(found.remarks).lower()) is not declared
+    assert found.statement.startswith("SIMULATED")
+    assert json.loads(json.dumps(found.as_json()))["users"] == USERS
+
+
+def test_the_charge_is_the_whole_promise_and_stands_before_anything_is_told(own_ledger):
+    statistics(frame(), ALL, user="who", epsilon=4.0, keep=Keep(group="clinic"), **DECLARED)
+    statistics(frame(), ALL, user="who", epsilon=4.0, keep=Keep(group="clinic"))
+    rows = told(own_ledger)
+    assert [row["kind"] for row in rows] == ["charge", "release", "end"] * 2
+    for charge in (rows[0]["payload"], rows[3]["payload"]):
+        assert (charge["group"], charge["epsilon"], charge["delta"]) == ("clinic", 4.0, 1e-6)
+        assert 0.5 < charge["mu"] < 1.0  # sums of squares, as training's
+        assert "statistics.md#st1" in charge["statement"]
+    assert [len(row["payload"]["statistics"]) for row in rows if row["kind"] == "release"] == [4, 7]
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
+def test_so_many_users_as_are_asked_for_do(epsilon):
+    def call(users: int) -> None:
+        own = np.random.default_rng(0).random(users)
+        asked = ["median of value", "mean of value", "histogram of value"]
+        statistics(own, asked, epsilon=epsilon, numeric={"value": (0, 1)}, privacy=SEEDED)
+
+    least = 1
+    for _ in range(4):  # each question says what it needs
+        try:
+            call(least)
+            break
+        except Infeasible as refused:
+            least = int(refused.needs.split(" users")[0].replace(",", ""))
+    assert 30 < least < 4000 / epsilon
+    with pytest.raises(Infeasible):
+        call(least - 1)

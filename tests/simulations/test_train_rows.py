@@ -26,7 +26,7 @@ from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
-from quoron_privacy.errors import ConfigError, LedgerError, RunError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -336,3 +336,32 @@ def test_without_a_clip_norm_rows_of_any_length_are_learnt_from_to_the_bit_again
     with pytest.raises(Killed):
         trained(tmp_path / "killed", rows, smoothness=None, **run)
     np.testing.assert_array_equal(trained(tmp_path / "killed", rows, smoothness=None, **run).model, whole.model)
+
+
+def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, account: Path) -> None:
+    with lifetime.opened(account) as kept:
+        kept.limit("patients", epsilon=5.0, delta=1e-2)
+    with pytest.raises(BudgetExceeded):
+        trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None, group="patients")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: Path) -> None:
+    calls = 0
+
+    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise Killed
+        return pulls(users, point)
+
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", dying, simulation_seed=None)
+    with pytest.raises(LedgerError, match="it began with another"):
+        trained(tmp_path / "run", simulation_seed=None, smoothness=0.5)
+    model = trained(tmp_path / "run", simulation_seed=None).model
+    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None)
+    np.testing.assert_array_equal(complete.model, model)
+    seeded = [trained(tmp_path / f"{n}").model for n in range(2)]
+    np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again

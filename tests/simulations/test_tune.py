@@ -139,6 +139,37 @@ class TestASearchOverATable:
         with pytest.raises(OtherVersion, match="same table"):
             quoron.tune(table().assign(a=0.5), **asked(tmp_path))
 
+    def test_a_column_that_is_another_under_any_setting_is_another_table(self, tmp_path: Path) -> None:
+        swept = {"vary": {"population.numeric": [{"b": (-9, -8)}, {"b": (-1, 1)}]}}
+        with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
+            quoron.tune(table(), **asked(tmp_path, **swept))
+        with pytest.raises(OtherVersion, match="same table"):
+            quoron.tune(table().assign(b=0.5), **asked(tmp_path, **swept))
+
+    def test_is_priced_before_anything_is_charged_or_looked_at(self, tmp_path: Path) -> None:
+        nonsense = table().assign(a="?", b=None, y="?")
+        plans = [quoron.plan_tuning(each, **asked(tmp_path)) for each in (table(), nonsense)]
+        assert plans[0].as_json() == plans[1].as_json()
+        assert not (tmp_path / "lifetime.sqlite").exists()
+        said = dict(plans[0].rows())
+        assert set(said) >= {"the whole search", "one trial", "in the open", "the clock"}
+        assert said["the clock"].startswith("NOT padded")
+
+    def test_is_charged_once_for_all_of_it_and_leaves_an_ordinary_model(self, tmp_path: Path) -> None:
+        tuned = quoron.tune(table(), **asked(tmp_path))
+        assert charges(tmp_path) == [(4.0, 1e-5)]
+        assert tuned.model.promise is not None
+        assert (tuned.model.promise.epsilon, tuned.summary.epsilon, tuned.summary.users) == (4.0, 4.0, 1350)
+        assert "docs/privacy/selection.md#se1 over docs/privacy/gaussian.md" in tuned.statement
+        assert "nobody learns how many trials there were" in tuned.statement
+        assert np.array_equal(quoron.load(tmp_path / "run").weights, tuned.weights)
+        assert tuned.choice.price["trial_epsilon"] < 4.0 < tuned.choice.price["trial_epsilon"] * 3
+        again = quoron.resume(tmp_path / "run")
+        assert np.array_equal(again.weights, tuned.weights)
+        assert again.choice.name == tuned.choice.name  # type: ignore[union-attr]
+        assert quoron.report(tmp_path / "run").is_file()
+        assert len(charges(tmp_path)) == 1
+
 
 @contextmanager
 def ending(owner: Any, name: str, when: str, nth: int) -> Iterator[None]:

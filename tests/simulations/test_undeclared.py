@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.ends import is_free
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS
-from quoron_privacy.errors import ConfigError, DataError, NothingReleased
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.wording import domain_words
 from said import said
@@ -369,3 +370,38 @@ def test_a_cap_on_predictions_that_holds_the_model_is_said_for_real_and_in_a_sim
         warnings = summary.remarks_simulation_only if door is quoron.simulate else summary.warnings
         found = [each for each in warnings if "held at a root mean square of 4, in fear of hostile users" in each]
         assert len(found) == (robust and slope == 30.0)
+
+
+@pytest.mark.parametrize("kind", ["folder", "frame of dates", "reader"])
+def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, ledger, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source: Any = people
+    table = pa.Table.from_pandas(people, preserve_index=False)
+    if kind == "folder":
+        (tmp_path / "people").mkdir()
+        for number in range(3):
+            some = table.filter(pa.array(people.who.to_numpy() % 3 == number))
+            pq.write_table(some, tmp_path / "people" / f"{number}.parquet")
+        source = configs.from_tree(
+            {"population": {"kind": "table", "path": str(tmp_path / "people"), "user": "who", "label": "ill"}}
+        )
+    elif kind == "reader":
+        source = table.to_reader()
+    else:
+        born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
+        source = pa.Table.from_pandas(people.assign(born=born, text=born.astype(str)), preserve_index=False)
+    more = {} if kind != "folder" else {"user": None, "label": None}
+    given = said(out=tmp_path / "run", **{"user": "who", "label": "ill"} | QUICK | more)
+    found = {line.column: line.value for line in quoron.train(source, **given).bought}
+    assert found["ill"] == "classes = no, yes"
+    if kind == "frame of dates":
+        for name in ("born", "text"):
+            first, last = map(int, found[name].removeprefix("dates, years ").split(" to "))
+            assert 1890 <= first <= 1940
+            assert 1980 <= last <= 2110
+
+
+def test_too_few_users_are_refused_before_the_charge(ledger, tmp_path):
+    with pytest.raises(Infeasible, match="users"):
+        train(crowd(60), tmp_path / "run", epsilon=1.0)
+    assert not ledger.exists() or not charges(ledger)

@@ -14,6 +14,7 @@ import dying
 import quoron
 from dying import Moment
 from quoron.cli.app import invoke
+from quoron.datasets import index
 from quoron.evaluating import figures
 from quoron.run_folder import RunFolder
 from quoron.training import buying, evaluated, look, run, votes
@@ -299,3 +300,17 @@ def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):
         with pytest.raises(ConfigError, match=r"run of a complete one\. Read its model"):
             train(people, tmp_path / "run", epsilon=epsilon)
     assert len(charges(ledger)) == 1
+
+
+def test_a_folder_that_has_changed_since_it_was_indexed_is_refused_before_the_charge(
+    people, ledger, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "visits"
+    folder.mkdir()
+    people.to_parquet(folder / "0.parquet")
+    index.opened(folder, "who")
+    people.iloc[:-1].to_parquet(folder / "0.parquet")
+    with pytest.raises(DataError, match="has changed since"):
+        train(str(folder), tmp_path / "run")
+    assert not ledger.exists()

@@ -1,0 +1,47 @@
+"""From Python in three lines, with typed results; a DataFrame is a population."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import quoron
+from quoron import Keep, Method
+from quoron import config as configs
+from quoron_server.wording import SEEDED, sentence
+from small_run import TOML
+
+SMALL = configs.parse(TOML)
+pytestmark = pytest.mark.usefixtures("planned_once")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
+    run = quoron.simulate(SMALL, keep=Keep("mine"))
+    again = quoron.simulate(place / "mine" / "config.toml", keep=Keep("again"))
+    assert np.array_equal(run.model, again.model)
+
+
+def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
+    """Two runs of one seed draw the same noise in units of its scale: their difference shows the mean without any."""
+    options = ["population.users=2000", "algorithm.options.rounds=1", "algorithm.options.step_size=1.0"]
+    runs_ = {
+        epsilon: quoron.simulate(
+            method=Method("one-pass-dp-sgd"), keep=Keep(tmp_path / f"{epsilon}"), epsilon=epsilon, settings=options
+        )
+        for epsilon in (1.0, 2.0)
+    }
+    for epsilon, run in runs_.items():
+        text = json.loads((tmp_path / f"{epsilon}" / "plan.json").read_text())["statement"]
+        page = (tmp_path / f"{epsilon}" / "report.html").read_text()
+        for statement in (run.summary.statement, sentence(run.plan.guarantee), text):
+            assert statement.startswith(SEEDED)
+            assert f"With secret noise: ({epsilon:g}, " in statement
+        assert SEEDED in page
+    assert not sentence(quoron.plan(method=Method("one-pass-dp-sgd")).plan.guarantee).startswith(SEEDED)

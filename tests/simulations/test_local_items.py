@@ -1,0 +1,94 @@
+"""A federation on this machine: whose items its clients hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from federation.crowd import DIMENSION, items
+from quoron.config import parse
+from quoron.local.folder import ITEMS, Folder
+from quoron.local.items import load_items
+from quoron.local.people import give
+from quoron.local.programs import MADE
+from quoron.simulation import run as runs
+from quoron_client.data.items import ItemBatch
+from quoron_client.federation.own_table import own_items
+from quoron_client.federation.terms import read_terms
+from quoron_server.specification import describe, make_plan
+
+TABLE = f"""
+[population]
+kind = "table"
+path = "people.parquet"
+user = "who"
+label = "sick"
+numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+intercept = false
+test_fraction = 0.25
+
+[domain]
+radius = 2.0
+
+[problem]
+items_per_user = 4
+
+[privacy]
+epsilon = 8.0
+delta = 1e-2
+allow_large_delta = true
+
+[algorithm]
+name = "dp-sgd-wor"
+options = {{ rounds = 3 }}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Twelve users of four rows each, of whom one has none that can be used."""
+    whole = items(12)
+    broken = [
+        None if who == "person-00004" else x
+        for who, x in zip(whole["who"].to_pylist(), whole["x0"].to_pylist(), strict=True)
+    ]
+    pq.write_table(
+        whole.set_column(whole.column_names.index("x0"), "x0", pa.array(broken)), tmp_path / "people.parquet"
+    )
+    return tmp_path
+
+
+class TestItems:
+    def test_a_split_table_holds_each_users_items_to_the_bit(self, table: Path, tmp_path: Path) -> None:
+        prepared, folder = runs.prepare(parse(TABLE), table), Folder(tmp_path / "f")
+        population = prepared.scene.population
+        for number in range(1, population.users + 1):
+            folder.client(number).mkdir(parents=True)
+        give(folder, prepared, table)
+        made = 0
+        for number in range(1, population.users + 1):
+            place = folder.client(number)
+            wanted = population.held.of(np.array([number - 1]))
+            if (place / MADE).exists():
+                made, found = made + 1, load_items(place / MADE)
+            else:
+                terms = read_terms("r", _description(prepared))
+                found = own_items(place / ITEMS, terms).batch
+                assert "who" not in pq.read_schema(place / ITEMS).names
+            assert _same(found, wanted)
+        assert made == 1, "whose rows cannot be used"
+
+
+def _description(prepared: runs.Prepared) -> str:
+    import json
+
+    from quoron.local.engine import specification
+
+    wanted = specification(prepared).model_copy(update={"run": "r"})
+    return json.dumps(describe(wanted, make_plan(wanted)))
+
+
+def _same(one: ItemBatch, other: ItemBatch) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("features", "labels", "offsets"))
