@@ -1,6 +1,5 @@
 """Rows as items: no value is an error, one row is one row's business, and what a type is depends on no value."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +11,13 @@ from hypothesis import strategies as st
 
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data import columns, fused, tables
+from quoron_client.data import fused, tables
 from quoron_client.data.encoding import (
     Categorical,
     Classes,
     Comparison,
     Encoding,
     Numeric,
-    Positive,
     Range,
     Signs,
     Weight,
@@ -78,48 +76,6 @@ class TestNoValueIsAnError:
         assert np.linalg.norm(found.features.astype(float), axis=1).max() <= 1
         assert 0 <= found.weights.min() <= found.weights.max() <= 1
 
-    def test_bytes_that_are_no_text_are_one_value_of_their_row(self, tmp_path):
-        path = tmp_path / "table.csv"
-        path.write_bytes(b"age,sick\n50,1\n5\xff,0\n70,\xfe\n60,0\n")
-        rules = Encoding((Numeric("age", 0, 100),), Signs("sick"), intercept=False)
-        assert fused.encoded(rules, tables.read(path, rules.columns)).kept.tolist() == [True, False, False, True]
-        raw = pa.array([b"50", b"5\xff"]).view(pa.string())
-        assert np.isnan(columns.numbers(pa.table({"age": raw}), "age")).tolist() == [False, True]
-
-    @pytest.mark.parametrize("word", ["", "NA", "nan", "inf", "old", "1e400", "0x10", "1_000", "٣"])
-    def test_text_that_is_no_number_leaves_its_row_out(self, word, tmp_path):
-        path = tmp_path / "table.csv"
-        path.write_text(f"age,sick\n50,1\n{word},0\n 7e1 ,true\n", encoding="utf-8")
-        rules = Encoding((Numeric("age", 0, 100),), Signs("sick"), intercept=False)
-        found = fused.encoded(rules, tables.read(path, rules.columns))
-        assert found.kept.tolist() == [True, False, True]
-        np.testing.assert_allclose(found.features[:, 0], [0, 0, 0.4], atol=1e-6)
-        assert found.labels.tolist() == [1, 0, 1]
-        assert (found.counts.dropped, found.counts.unusable) == (1, {"age": 1, "sick": 0})
-
-    def test_the_middle_stands_for_a_missing_number_and_for_no_label(self):
-        rules = Encoding((Numeric("age", 0, 40),), Signs("sick"), missing="middle", intercept=False)
-        found = fused.encoded(rules, pa.table({"age": [None, 40.0, 0.0], "sick": [1, None, 0]}))
-        assert found.kept.tolist() == [True, False, True]
-        np.testing.assert_allclose(found.features[:, 0], [0, 0, -1], atol=1e-6)
-
-    def test_that_is_too_large_for_any_step_is_held_at_an_end(self):
-        rules = Encoding((Numeric("age", -8e307, 8e307),), Range("cost", 0, 1), weight=Weight("n", 5e-324))
-        found = fused.encoded(
-            rules, pa.table({"age": [1.7e308, -1.7e308], "cost": [1.7e308, -1.7e308], "n": [1.7e308, 0.0]})
-        )
-        assert np.sign(found.features[:, 0]).tolist() == [1, -1]
-        assert found.labels.tolist() == [1, -1]
-        assert found.weights.tolist() == [1, 0]
-
-    @pytest.mark.parametrize("count", [None, -1.0, float("inf"), "x"])
-    def test_a_row_with_an_impossible_weight_is_left_out(self, count):
-        frame = pd.concat([one_row(), one_row(count=count), one_row(count=9)])
-        found = fused.encoded(RULES, tables.read(frame, RULES.columns))
-        assert found.kept.tolist() == [True, False, True]
-        assert found.weights.tolist() == [0.5, 0, 1]
-        assert found.counts.clipped["count"] == 1
-
 
 class TestTypes:
     def test_do_not_depend_on_one_users_values(self):
@@ -136,27 +92,6 @@ class TestTypes:
             np.testing.assert_array_equal(each.labels, [-1, 1, 1, 1])
         assert found[0].counts.unknown == {"code": (1, 1), "word": (1, 1)}
 
-    def test_do_not_depend_on_how_many_categories_chunks_have(self):
-        """Arrow makes no one dictionary of some; a frame's chunks may each have one of its own."""
-        words = [[5, None], [7, None], [*range(100, 200)]]
-        chunks = [
-            pa.DictionaryArray.from_arrays(pa.array(range(len(each)), pa.int8()), pa.array(each)) for each in words
-        ]
-        table = pa.table({"a": pa.chunked_array(chunks)})
-        expected = [5, np.nan, 7, np.nan, *range(100, 200)]
-        np.testing.assert_array_equal(columns.numbers(table, "a"), expected)
-        assert columns.texts(table, "a").to_pylist()[:4] == ["5", None, "7", None]
-
-    def test_of_a_zero_do_not_depend_on_its_sign(self):
-        held = pa.table({"a": [0.0, -0.0, 1.0], "b": ["-0", "0.0", "-0.0"]})
-        assert columns.places(held, "a", (0, 1)).tolist() == [0, 0, 1]
-        assert columns.places(held, "b", (0, 1)).tolist() == [0, 0, 0]
-
-    def test_of_a_column_of_nothing_but_nulls_fit(self):
-        found = fused.encoded(RULES, pa.table({name: pa.nulls(3) for name in RULES.columns}))
-        assert not found.kept.any()
-        assert not found.features.any()
-
     @pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.list_(pa.int64()), pa.duration("s")])
     def test_that_are_neither_numbers_nor_text_are_refused_by_the_schema(self, kind):
         rules = Encoding((Numeric("age", 0, 1),), Signs("sick"))
@@ -172,52 +107,6 @@ class TestLabels:
         "word": ["true", "False", "maybe", ""],
         "sign": [-1, 0, 7, 1],
     })  # fmt: skip
-
-    @pytest.mark.parametrize(
-        ("label", "expected"),
-        [
-            (Comparison("x", ">", 1.5), [-1, 1, None, 1]),
-            (Positive("r2", "Y"), [1, -1, None, None]),
-            (Positive("flag", True), [1, -1, None, 1]),
-            (Positive("word", True), [1, -1, None, None]),
-            (Positive("x", 2), [-1, 1, None, -1]),
-            (Positive("x", "2"), [-1, 1, None, -1]),
-            (Classes("r2", ("N", "Y")), [1, -1, None, None]),
-            (Classes("x", (1, 3)), [-1, None, None, 1]),
-            (Classes("x", (3, 2, 1)), [2, 1, None, 0]),
-            (Range("x", 1, 3), [-1, 0, None, 1]),
-            (Range("x", 1.5, 2.5, bound=4.0), [-4, 0, None, 4]),
-            (Signs("sign"), [-1, -1, None, 1]),
-            (Signs("flag"), [1, -1, None, 1]),
-        ],
-    )
-    def test_are_what_their_kind_says(self, label, expected):
-        found = fused.encoded(Encoding((), label), self.TABLE)
-        assert found.kept.tolist() == [value is not None for value in expected]
-        assert found.labels.tolist() == [0 if value is None else value for value in expected]
-        assert Encoding.from_json(json.loads(json.dumps(Encoding((), label).as_json()))).label == label
-
-    def test_outside_their_range_are_counted(self):
-        found = fused.encoded(Encoding((), Range("x", 0, 2.5)), self.TABLE)
-        assert (found.counts.labels_clipped, found.labels.max()) == ({"x": 1}, 1)
-
-    def test_of_a_range_go_back_to_their_units(self):
-        label = Range("x", -3, 9, bound=0.5)
-        np.testing.assert_allclose(label.in_units(label.of(self.TABLE)), [1, 2, np.nan, 3])
-
-    @pytest.mark.parametrize(
-        ("text", "given", "expected"),
-        [
-            ("delay > 15", {}, Comparison("delay", ">", 15.0)),
-            ("odd name<=-2e0", {}, Comparison("odd name", "<=", -2.0)),
-            ("sick", {}, Signs("sick")),
-            ("r2", {"positive": "Y"}, Positive("r2", "Y")),
-            ("r2", {"classes": ("a", "b", "c")}, Classes("r2", ("a", "b", "c"))),
-            ("cost", {"label_range": (0.0, 9.0), "bound": 2.0}, Range("cost", 0.0, 9.0, 2.0)),
-        ],
-    )
-    def test_are_read_from_a_configuration(self, text, given, expected):
-        assert read_label(text, **given) == expected
 
     @pytest.mark.parametrize(
         ("text", "given", "said"),
@@ -252,9 +141,6 @@ class TestLabels:
 
 
 class TestRules:
-    def test_survive_json(self):
-        assert Encoding.from_json(json.loads(json.dumps(RULES.as_json()))) == RULES
-
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
@@ -271,16 +157,6 @@ class TestRules:
     def test_that_cannot_be_meant_are_refused_by_name(self, changes, said):
         with pytest.raises(ConfigError, match=said):
             Encoding.from_json(RULES.as_json() | changes)
-
-    def test_have_names_and_a_dimension_that_agree_with_the_features(self):
-        assert RULES.names == (
-            "age", "size in [-inf, 0)", "size in [0, inf)", "ward=A", "ward=7", "code=1", "code=2", "intercept",
-        )  # fmt: skip
-        assert RULES.dimension == 8 == fused.encoded(RULES, tables.read(one_row(), RULES.columns)).features.shape[1]
-
-    def test_refuse_the_labels_own_column_among_the_features(self):
-        with pytest.raises(ConfigError, match="got 'delay' as both"):
-            Encoding((Numeric("delay", 0, 1),), Comparison("delay", ">", 15))
 
     def test_without_public_values_are_for_simulation_only(self):
         rules = Encoding((Categorical("ward", "from-data"),))
@@ -303,19 +179,6 @@ class TestUsers:
         assert batch.offsets.tolist() == [0, 1, 3, 4]
         assert not batch.features[[0, 3]].any()
         assert batch.labels.tolist() == [0, 1, -1, 0]
-
-    def test_weights_follow_their_rows_and_a_user_without_one_has_weight_zero(self):
-        rules = Encoding((Numeric("age", 0, 100),), Signs("sick"), weight=Weight("count", 8))
-        table = self.TABLE.append_column("count", pa.array([2.0, 3.0, 4.0, 16.0]))
-        batch = fused.encoded(rules, table).batch(*group(table, "who"))
-        assert batch.weights.tolist() == [0, 0.25, 1, 0]
-        assert batch.labels.tolist() == [0, 1, -1, 0]
-        assert batch.of(np.array([1])).weights.tolist() == [0.25, 1]
-
-    @pytest.mark.parametrize("who", [["a", None], ["a", ""], [1.0, float("nan")]])
-    def test_own_every_row(self, who):
-        with pytest.raises(DataError, match="Expected a user in every row of column 'who', got some"):
-            group(pa.table({"who": who}), "who")
 
     @pytest.mark.parametrize("name", LOSSES)
     def test_without_a_usable_row_have_a_gradient_of_exactly_zero(self, name):

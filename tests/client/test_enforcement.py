@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from client import reference
 from quoron_client import ItemBatch, bounded, make_loss
 from quoron_privacy.errors import DataError
 
@@ -34,29 +33,6 @@ def test_no_bounded_row_is_longer_than_feature_norm(data, dtype, bound):
             assert np.isnan(new).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_clipping_keeps_direction_and_loses_only_rounding(dtype):
-    rng = np.random.default_rng(1)
-    features = (10.0 ** rng.uniform(-3, 30, (500, 1)) * rng.standard_normal((500, 7))).astype(dtype)
-    loss = make_loss("logistic", feature_norm=2.0)
-    clipped = bounded(one_user(features), loss).features.astype(np.float64)
-    lengths = np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
-    expected = features * np.minimum(1.0, 2.0 / lengths)
-    tolerance = 1e-6 if dtype is np.float32 else 1e-13
-    np.testing.assert_allclose(clipped, expected, rtol=tolerance)
-
-
-def test_bounding_twice_changes_nothing_and_items_within_bounds_are_not_copied():
-    rng = np.random.default_rng(2)
-    batch = reference.random_batch(rng, (50, 3), 20, spread=1.0)
-    loss = make_loss("logistic")
-    once = bounded(batch, loss)
-    assert once.features is not batch.features
-    twice = bounded(once, loss)
-    assert twice.features is once.features
-    np.testing.assert_array_equal(twice.labels, once.labels)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_item_with_a_bad_feature_or_label_becomes_nan_and_no_other_changes(bad):
     features = np.full((3, 2), 0.5, dtype=np.float32)
@@ -67,14 +43,6 @@ def test_an_item_with_a_bad_feature_or_label_becomes_nan_and_no_other_changes(ba
     assert np.isnan(batch.labels[1:]).all()
     np.testing.assert_array_equal(batch.features[0], features[0])
     assert batch.labels[0] == 1.0
-
-
-def test_labels_are_bounded_as_the_loss_says():
-    features = np.zeros((4, 2), dtype=np.float32)
-    labels = [5.0, -7.0, 0.25, 0.0]
-    np.testing.assert_array_equal(bounded(one_user(features, labels), make_loss("hinge")).labels, [1, -1, 1, -1])
-    squares = make_loss("least_squares", label_bound=2.0)
-    np.testing.assert_array_equal(bounded(one_user(features, labels), squares).labels, [2, -2, 0.25, 0])
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 
 from client import reference
 from quoron_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss
-from quoron_client.compute.draws import user_keys
 from quoron_client.compute.gradients import gradient_sums
-from quoron_client.compute.smoothness import smoothness_scale
-from quoron_client.compute.user_loops import pieces
-from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.means.clipping import ClippedSum
 
@@ -39,33 +35,6 @@ def test_fast_gradients_and_losses_match_item_by_item_sums(loss, dtype, dimensio
     np.testing.assert_allclose(average_loss(loss, batch, x), expected, rtol=0, atol=5e-15)
 
 
-@by_name
-def test_gradient_is_the_derivative_of_the_average_loss(loss):
-    rng = np.random.default_rng(5)
-    batch = reference.random_batch(rng, (4, 9, 20), 6, np.float64, loss)
-    x, h = rng.standard_normal(6), 1e-6
-    numeric = [
-        (average_loss(loss, batch, x + h * e) - average_loss(loss, batch, x - h * e)) / (2 * h) for e in np.eye(6)
-    ]
-    np.testing.assert_allclose(average_gradient(loss, batch, at(x)), np.transpose(numeric), atol=1e-8)
-
-
-@STEADY
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=8),
-    weights=st.tuples(st.floats(-2, 2), st.floats(-2, 2)),
-)
-def test_two_points_equal_the_weighted_sum_of_single_points(seed, sizes, weights):
-    rng = np.random.default_rng(seed)
-    loss = make_loss("logistic", ridge=0.1)
-    batch = reference.random_batch(rng, sizes, 5)
-    x, z = rng.standard_normal((2, 5))
-    both = average_gradient(loss, batch, at(x, z, weights=weights))
-    singly = weights[0] * average_gradient(loss, batch, at(x)) + weights[1] * average_gradient(loss, batch, at(z))
-    np.testing.assert_allclose(both, singly, rtol=0, atol=2e-15)
-
-
 @STEADY
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -86,16 +55,6 @@ def test_a_row_is_the_plain_row_less_the_centre_times_the_users_weight(seed, siz
         else:
             weight = 1.0 if reference_items is None else min(1.0, np.sqrt(size / reference_items))
             np.testing.assert_allclose(row, weight * (plainly - centre), rtol=0, atol=5e-15)
-
-
-def test_a_zero_centre_and_enough_items_change_no_bit():
-    rng = np.random.default_rng(12)
-    loss = make_loss("huber", ridge=0.1)
-    batch = reference.random_batch(rng, RAGGED, 7)
-    task = at(*rng.standard_normal((2, 7)), weights=(1.0, -0.5), user_smoothness=0.1)
-    expected = average_gradient(loss, batch, task)
-    for changes in ({"centre": np.zeros(7)}, {"reference_items": 1}):
-        np.testing.assert_array_equal(average_gradient(loss, batch, replace(task, **changes)), expected)
 
 
 @by_name
@@ -158,15 +117,6 @@ def test_a_user_without_items_gets_zeros_and_a_bad_item_gives_nan():
         assert np.isfinite(value[[0, 3]]).all()
 
 
-def test_read_only_items_are_accepted():
-    batch = reference.random_batch(np.random.default_rng(10), (2, 5), 4)
-    task = at(np.ones(4))
-    expected = average_gradient(make_loss("linear"), batch, task)
-    for array in (batch.features, batch.labels, batch.offsets):
-        array.flags.writeable = False
-    np.testing.assert_array_equal(average_gradient(make_loss("linear"), batch, task), expected)
-
-
 def test_shapes_that_do_not_fit_are_refused():
     batch = reference.random_batch(np.random.default_rng(11), (2, 5), 4)
     loss = make_loss("logistic")
@@ -189,21 +139,6 @@ def crowd_of(rng, sizes, dimension, loss=None):
         if 0 <= row < len(batch.labels):
             batch.features[row, dimension - 1] = bad
     return batch
-
-
-@by_name
-def test_users_read_where_they_are_have_the_bits_of_a_copy(loss):
-    rng = np.random.default_rng(11)
-    batch = reference.random_batch(rng, RAGGED, 9, np.float32, loss)
-    some = np.array([6, 0, 3, 1, 8, 3])
-    seen, copy = batch.seen(some), batch.of(some)
-    x, z = rng.standard_normal((2, 9))
-    for task in (at(x), at(x, z, user_smoothness=0.2 if loss.curvature else None)):
-        np.testing.assert_array_equal(average_gradient(loss, seen, task), average_gradient(loss, copy, task))
-    np.testing.assert_array_equal(average_loss(loss, seen, x), average_loss(loss, copy, x))
-    assert seen.users == copy.users
-    assert seen.size == copy.size
-    np.testing.assert_array_equal(seen.counts, copy.counts)
 
 
 @STEADY
@@ -232,43 +167,9 @@ def test_sums_are_exactly_those_of_rows(seed, sizes, dimension, norm, threads, l
     assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
 
 
-def test_sums_of_parts_add_to_those_of_all_and_a_known_scale_changes_no_bit():
-    rng, loss = np.random.default_rng(2), make_loss("logistic")
-    batch, task = crowd_of(rng, (5, 0, 70, 3) * 20, 7), at(np.ones(7), user_smoothness=0.1)
-    whole = gradient_sums(loss, batch, task, ClippedSum(0.1, 80))
-    halves = [gradient_sums(loss, batch.seen(part), task, ClippedSum(0.1, 80)) for part in np.split(np.arange(80), 2)]
-    np.testing.assert_array_equal((halves[0] + halves[1]).total, whole.total)
-    scale = smoothness_scale(loss, batch, 0.1)
-    np.testing.assert_array_equal(gradient_sums(loss, batch, task, ClippedSum(0.1, 80), scale=scale).total, whole.total)
-    np.testing.assert_array_equal(average_gradient(loss, batch, task, scale=scale), average_gradient(loss, batch, task))
-
-
-def test_a_convolution_is_drawn_for_sums_as_for_rows():
-    rng, loss = np.random.default_rng(4), make_loss("huber")
-    batch, keys = reference.random_batch(rng, (5, 0, 70, 3), 7), user_keys(3, np.array([8, 1, 4, 2]))
-    task = AverageGradient(np.ones((1, 7)), (1.0,), smoothing=Convolution(0.5, 9))
-    reduction, rows = ClippedSum(0.2, 4), average_gradient(loss, batch, task, keys=keys)
-    expected = reduction.of(rows, batch.counts > 0)
-    np.testing.assert_array_equal(gradient_sums(loss, batch, task, reduction, keys=keys).total, expected.total)
-
-
 def test_sums_of_several_classes_and_centres_of_another_dimension_are_refused():
     batch = reference.random_batch(np.random.default_rng(3), RAGGED, 4)
     with pytest.raises(ConfigError, match="one output"):
         gradient_sums(make_loss("softmax", classes=3), batch, at(np.ones(12)), ClippedSum(1.0, 9))
     with pytest.raises(ConfigError, match="centre"):
         gradient_sums(make_loss("logistic"), batch, at(np.ones(4)), ClippedSum(1.0, 9, np.ones(3)))
-
-
-@given(
-    sizes=st.lists(st.integers(0, 5_000_000), min_size=1, max_size=40),
-    width=st.integers(1, 100),
-    threads=st.integers(1, 5),
-)
-@STEADY
-def test_pieces_cover_everybody_in_order(sizes, width, threads):
-    bounds = pieces(np.cumsum(sizes), width, threads)
-    assert bounds[0] == 0
-    assert bounds[-1] == len(sizes)
-    assert bounds == sorted(bounds)
-    assert len(bounds) <= 4 * threads + 1

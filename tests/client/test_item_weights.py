@@ -86,21 +86,6 @@ def test_local_sgd_takes_weighted_steps(loss, domain):
 
 
 @by_name
-def test_weights_of_one_change_no_bit(loss):
-    rng = np.random.default_rng(3)
-    batch = weighted(rng, loss)
-    ones, none = replace(batch, weights=np.ones(len(batch.labels))), replace(batch, weights=None)
-    point = rng.standard_normal((1, 7 * loss.outputs))
-    task = LocalSGD(np.tile(L2Ball(0.5).project(point), (batch.users, 1)), 0.3, L2Ball(0.5))
-    for compute in (
-        lambda b: average_gradient(loss, b, AverageGradient(point, (1.0,))),
-        lambda b: average_loss(loss, b, point[0]),
-        lambda b: local_sgd(loss, b, task),
-    ):
-        assert compute(ones).tobytes() == compute(none).tobytes()
-
-
-@by_name
 @STEADY
 @given(seed=st.integers(0, 2**32 - 1))
 def test_lipschitz_and_smoothness_of_the_loss_hold_for_every_weighted_user(loss, seed):

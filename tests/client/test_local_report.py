@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quoron_client import AverageGradient, ItemBatch, average_gradient, make_loss
+from quoron_client import AverageGradient, ItemBatch, make_loss
 from quoron_client.compute.local_report import local_report
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.reports import RangeReport, VectorReport
-from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
-from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_client.randomisers import SeededRandomness
 
 USERS, DIMENSION = 40, 6
 RNG = np.random.default_rng(0)
@@ -36,29 +35,6 @@ def items(bad=None, empty=None):
 
 def asked(batch, task, users=None):
     return local_report(LOSS, batch, task, SOURCE, round=4, users=np.arange(USERS) if users is None else users)
-
-
-def test_a_vector_report_is_the_randomised_gradient():
-    batch = items()
-    gradients = average_gradient(LOSS, batch, GRADIENT)
-    expected = VectorNoise(1.0, 1e-6, 0.5).randomise(gradients, VECTOR.centre, SOURCE, round=4, users=np.arange(USERS))
-    assert np.array_equal(asked(batch, VECTOR).values, expected)
-
-
-def test_a_range_report_is_bits_of_one_rotated_coordinate():
-    batch = items()
-    coordinates = rotated_coordinates(average_gradient(LOSS, batch, GRADIENT), SIGNS, COORDINATES)
-    expected = RangeBits(2.0, 16, 1.0).randomise(coordinates, SOURCE, round=4, users=np.arange(USERS))
-    assert np.array_equal(asked(batch, RANGE).values, expected)
-
-
-@pytest.mark.parametrize("task", [VECTOR, RANGE], ids=["vector", "range"])
-def test_shapes_are_those_that_the_task_says(task):
-    found = asked(items(), task)
-    assert found.values.shape == (USERS, *task.answer_shape(DIMENSION))
-    assert found.values.dtype == np.float64
-    assert task.gradients_per_user == 1
-    assert task.numbers_down(DIMENSION) == 2 * DIMENSION + (task is RANGE)
 
 
 @pytest.mark.parametrize("task", [VECTOR, RANGE], ids=["vector", "range"])

@@ -36,15 +36,6 @@ def test_two_starts_never_drift_apart(domain, name):
 
 
 @DOMAINS
-def test_iterates_stay_in_the_domain(domain):
-    rng = np.random.default_rng(3)
-    batch = reference.random_batch(rng, [6] * 50, 4)
-    final, mean = local_sgd(make_loss("hinge"), batch, LocalSGD(np.zeros((50, 4)), 5.0, domain)).swapaxes(0, 1)
-    for points in (final, mean):
-        np.testing.assert_allclose(domain.project(points), points, rtol=1e-15)
-
-
-@DOMAINS
 def test_bad_items_give_nan_and_missing_users_keep_their_start(domain):
     for bad in (np.nan, np.inf, -np.inf):
         batch = reference.random_batch(np.random.default_rng(4), (2, 0, 5, 3), 4)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,13 +105,3 @@ def test_tallies_of_tables_that_come_one_after_the_other_are_shares_of_each_user
     there = np.isin(np.arange(5), owners)
     for made, whole in zip(tally.fitting(everybody=False), tally.fitting(everybody=True), strict=True):
         np.testing.assert_array_equal(made, whole[there])
-
-
-@pytest.mark.parametrize("label", [*LABELS, None])
-def test_every_column_and_label_is_named_with_its_fix(label):
-    rules = Encoding(FEATURES, label=label, weight=Weight("w", 2.0))
-    named = declared_columns(rules)
-    features = ["age", "ward", "dose", "day weekday", "day year", "day"]
-    assert [each.name for each in named] == [*features, *([] if label is None else ["y"]), "w"]
-    assert all(each.fix.endswith(".") and each.misfit for each in named)
-    assert len(declared_labels(rules)) == (0 if label is None else 3 if label == LABELS[4] else 2)

@@ -50,11 +50,3 @@ def test_a_first_row_without_any_wanted_name_is_somebodys_and_not_shown(row, how
             tables.read(source, wanted)
         assert not any(cell.strip() in str(caught.value) for cell in cells)
         assert ("upper and lower case" in str(caught.value)) == (row[0] == " " and wanted[0] != "ward")
-
-
-def test_rows_that_all_end_in_a_comma_are_told(tmp_path):
-    (tmp_path / "t.csv").write_text("who,age\na,1,\nb,2,\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no row has as many cells as the first, which names the columns"):
-        tables.read(tmp_path / "t.csv", ("who", "age"))
-    with pytest.raises(DataError, match="got an empty one"):
-        tables.read(pa.table({"age": pa.array([], pa.int64())}))

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.opened import TABLE, csv_text
+from client.opened import csv_text
 from quoron_client.data import cells, columns, csv_file, json_lines, tables
 from quoron_client.data.dialect import Dialect
 from quoron_privacy.errors import ConfigError, DataError
@@ -50,70 +48,12 @@ class TestDialect:
         assert tables.opened(path, Dialect(separator=";")).names == ("a", "b,c")
         assert tables.opened(path, Dialect(separator=",")).names == ("a;b", "c")
 
-    def test_without_quotes_ends_rows_at_line_ends_alone(self, tmp_path: Path, pieces: None) -> None:
-        path = tmp_path / "t.csv"
-        rows = [('5" pipe', "1"), ('"', '2"'), ('"x', 'y"'), ('a""b', "")] * 9
-        path.write_text('"n",v\r\n' + "".join(f"{left},{right}\r\n" for left, right in rows), newline="")
-        held = tables.opened(path, Dialect(quoting="none"))
-        assert held.names == ('"n"', "v")
-        found = pa.concat_tables(held.batches())
-        assert [tuple(row.values()) for row in found.to_pylist()] == rows
-        with pytest.raises(DataError, match="correctly quoted"):
-            [*tables.opened(path).batches()]
-
-    @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-16-be"])
-    def test_of_other_letters(self, encoding: str, tmp_path: Path, pieces: None) -> None:
-        path, rows = tmp_path / "t.csv", [["who", "wärd"], *([f"é{each}", "ß" * each] for each in range(60))]
-        path.write_bytes(csv_text(rows).encode(encoding))
-        found = tables.read(path, dialect=Dialect(encoding=encoding))
-        assert found.column_names == rows[0]
-        assert [[*row.values()] for row in found.to_pylist()] == rows[1:]
-
-    def test_what_cannot_be_read_has_a_sign_in_its_own_cell(self, tmp_path: Path, pieces: None) -> None:
-        path = tmp_path / "t.csv"
-        path.write_bytes("a,b\nx,1\n".encode("utf-16-le") + b"\x00\xd8" + ",2\ny,3\n".encode("utf-16-le") + b"z")
-        found = tables.read(path, dialect=Dialect(encoding="utf-16-le")).to_pydict()
-        assert found == {"a": ["x", "\ufffd", "y"], "b": ["1", "2", "3"]}
-        path.write_bytes(b"a,b\n\x81,1\nx,2\n")
-        assert tables.read(path, dialect=Dialect(encoding="cp1252")).to_pydict() == {
-            "a": ["\ufffd", "x"],
-            "b": ["1", "2"],
-        }
-
-    def test_of_a_decimal_comma_is_that_of_text_anywhere(self, tmp_path: Path) -> None:
-        path, comma = tmp_path / "t.csv", Dialect(decimal=",")
-        path.write_text("x;n\n3,14;1.234,5\n1.5;2\n")
-        (tmp_path / "t.jsonl").write_text('{"x": "3,14", "n": "1.234,5"}\n{"x": "1.5", "n": 2}\n')
-        frame = pd.DataFrame({"x": ["3,14", "1.5"], "n": ["1.234,5", "2"]})
-        for source in (path, tmp_path / "t.jsonl", frame, pa.Table.from_pandas(frame)):
-            held = tables.opened(source, comma)
-            (batch,) = held.batches(["x", "n"])
-            for table in (batch, tables.read(source, ["x", "n"], dialect=comma)):
-                np.testing.assert_array_equal(columns.numbers(table, "x"), [3.14, np.nan])
-                np.testing.assert_array_equal(columns.numbers(table, "n"), [1234.5, 2])
-                assert columns.texts(table, "x").to_pylist() == ["3,14", "1.5"]
-
     @pytest.mark.parametrize(
         "wrong", [{"separator": '"'}, {"separator": ";;"}, {"decimal": ";"}, {"encoding": "ebcdic"}, {"quoting": "all"}]
     )
     def test_that_none_can_be_is_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=f"Expected {next(iter(wrong))} to be"):
             Dialect(**wrong)
-
-    def test_of_what_is_no_text_is_refused(self, tmp_path: Path) -> None:
-        pq.write_table(TABLE, tmp_path / "t.parquet")
-        (tmp_path / "t.jsonl").write_text("")
-        for source in (tmp_path / "t.parquet", tmp_path, TABLE, tmp_path / "t.jsonl"):
-            with pytest.raises(DataError, match="Expected no separator"):
-                tables.opened(source, Dialect(separator=";"))
-
-    def test_of_a_header_in_other_letters_is_asked_for(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.csv"
-        for encoding in ("latin-1", "utf-16-le"):
-            path.write_bytes("wärd,b\nx,1\n".encode(encoding))
-            with pytest.raises(DataError, match=r"to be UTF-8, got other bytes\. Declare encoding"):
-                tables.opened(path)
-            assert tables.opened(path, Dialect(encoding=encoding)).names == ("wärd", "b")
 
     def test_that_contradicts_the_first_bytes_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text("a,b\n", encoding="utf-16")
@@ -137,25 +77,6 @@ class TestEdges:
             path.write_bytes(mark + text.encode())
             found = [row for batch in tables.opened(path).batches() for row in batch.to_pylist()]
             assert [tuple(row.values()) for row in found] == expected
-
-    def test_of_a_header_alone_have_no_row(self, tmp_path: Path) -> None:
-        for text in ("a,b", "a,b\n", "\n\na,b\r\n\r\n"):
-            (tmp_path / "t.csv").write_bytes(text.encode())
-            held = tables.opened(tmp_path / "t.csv")
-            assert (held.names, [*held.batches()]) == (("a", "b"), [])
-        for text in ("", "\n", "\ufeff"):
-            (tmp_path / "t.csv").write_bytes(text.encode())
-            with pytest.raises(DataError, match="to begin with the names of its columns, got nothing"):
-                tables.opened(tmp_path / "t.csv")
-
-    def test_of_a_header_longer_than_a_piece(self, tmp_path: Path) -> None:
-        names = [f"column{each}" for each in range(150_000)]
-        path = tmp_path / "t.csv"
-        path.write_text(",".join(names) + "\n" + ",".join("1" for _ in names))
-        held = tables.opened(path)
-        assert held.names == tuple(names)
-        (batch,) = held.batches(["column149999", "column0"])
-        assert batch.to_pylist() == [{"column149999": "1", "column0": "1"}]
 
     def test_of_cells_at_the_border_of_a_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "t.csv"
@@ -221,14 +142,6 @@ class TestJSONLines:
         path = tmp_path / "a.jsonl"
         path.write_bytes("\n".join(lines).encode())
         assert tables.read(path, ["a"])["a"].to_pylist() == ['\\",:[{' * 60, "3"]
-
-    def test_beside_a_long_one_are_few_at_a_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(json_lines, "_PIECE", 50)
-        path = tmp_path / "a.jsonl"
-        path.write_bytes(b'{"a": "%s"}\n' % (b"x" * 900) + b'{"a": 1}\n' * 90)
-        sizes = [batch.num_rows for batch in tables.opened(path).batches(["a"])]
-        assert sum(sizes) == 91
-        assert max(sizes) < 10
 
     def test_have_no_header(self, tmp_path: Path) -> None:
         path = tmp_path / "t.jsonl"

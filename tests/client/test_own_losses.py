@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from client import reference
-from quoron import config as configs
-from quoron.operate.submission import specify
-from quoron.simulation.scene import loss_of
 from quoron_client import AverageGradient, L2Ball, average_gradient, average_loss, local_sgd, make_loss
-from quoron_client.losses import Classification, Logistic, own
+from quoron_client.losses import Classification, own
 from quoron_client.losses.own import Declaration, declared_loss
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.errors import ConfigError, VerificationError
@@ -21,8 +18,6 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
-from quoron_server.specification import make_plan
-from quoron_server.wording import sentence
 
 # Pseudo-Huber: w² (√(1 + (r/w)²) - 1), convex, |φ'| < w, φ'' <= 1. As a file that another distribution would hold.
 SOURCE = """
@@ -125,25 +120,6 @@ class TestByName:
         passes = local_sgd(loss, batch, LocalSGD(np.zeros((2, 5)), 0.5, L2Ball(1.0)))
         assert np.isfinite(passes).all()
 
-    def test_configuration_specification_and_plan_know_it_and_the_promise_names_who_vouches(self, folder):
-        distribute(folder)
-        wanted = configs.parse(TABLE)
-        assert loss_of(wanted.loss).width == 0.5
-        specification, plan = specify(wanted, run="summer", users=5000, seconds=60.0)
-        assert Assumption(Kind.UNPROVED_CONSTANTS, (UNPROVED,)) in plan.guarantee.assumptions
-        assert f"; assuming {UNPROVED}" in sentence(plan.guarantee) or f"; {UNPROVED}" in sentence(plan.guarantee)
-        assert make_plan(specification) == plan
-        own_words = replace(specification.problem, unproved_constants=None)
-        with pytest.raises(ConfigError, match=r"Expected problem\.unproved_constants=.*Ada.* for the round loss"):
-            make_plan(specification.model_copy(update={"problem": own_words}))
-
-    def test_an_unknown_name_is_refused_with_those_there_are(self, folder):
-        distribute(folder)
-        with pytest.raises(ConfigError, match=r"one of logistic, .*, softmax, round, got loss='square'\. Install the"):
-            make_loss("square")
-        with pytest.raises(ConfigError, match=r"Expected loss\.name to be 'auto', .* or 'round', got loss\.name='squ"):
-            configs.parse("loss.name='square'")
-
     def test_a_name_that_two_distributions_bring_is_refused(self, folder):
         distribute(folder)
         distribute(folder, "other", "other_losses")
@@ -151,10 +127,6 @@ class TestByName:
             ConfigError, match=r"Expected one installed distribution with a loss 'round', got .*other 1.2"
         ):
             make_loss("round")
-
-    def test_a_name_of_this_package_is_not_taken_over(self, folder):
-        distribute(folder, entry="logistic = {}:ROUND")
-        assert make_loss("logistic") == Logistic()
 
     @pytest.mark.parametrize(
         ("source", "message"),

@@ -1,7 +1,5 @@
 """Gradients at places: item by item, with empty places, clips and broken items."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -67,20 +65,6 @@ def test_a_broken_item_is_seen_where_it_is_asked_for_only():
         assert np.isfinite(found.values).all()
 
 
-def test_nobody_is_missing_and_an_empty_place_is_an_answer():
-    loss = reference.some_losses()[0]
-    found = answer(loss, batch(loss, (0, 2)), PlacedGradient(POINT, np.array([[0], [2]]), 1.0))
-    assert found.status.tolist() == [Status.MISSING, Status.ANSWERED]
-    assert not found.values.any()
-
-
-def test_costs_are_those_of_places_with_items():
-    task = PlacedGradient(POINT, PLACES, 4.0, None, 2)
-    assert task.planned_gradients(50) == 2
-    assert task.computed_gradients(np.array([6, 2, 4, 3, 5])) == 3 + 1 + 3 + 0 + 0
-    assert task.numbers_down(3) == 6
-
-
 def test_places_that_nobody_has_take_no_work(monkeypatch):
     """A coordinator may name millions of them in one question, and the client answers others meanwhile."""
     computed = []
@@ -100,12 +84,3 @@ def test_places_that_nobody_has_take_no_work(monkeypatch):
 def test_places_for_other_users_are_refused():
     with pytest.raises(DataError, match="row of places"):
         placed_gradient(reference.some_losses()[0], batch(), PlacedGradient(POINT, PLACES[:2], 1.0))
-
-
-def test_all_places_in_one_question_are_the_average_gradient():
-    loss = reference.some_losses()[0]
-    items = batch(loss, (4, 4))
-    whole = placed_gradient(loss, items, PlacedGradient(POINT, np.tile(np.arange(4), (2, 1)), 4.0))
-    np.testing.assert_allclose(whole, reference.average_gradient(loss, items, POINT, (1.0,)), atol=1e-12)
-    parts = [PlacedGradient(POINT, np.tile(np.arange(a, b), (2, 1)), 4.0) for a, b in pairwise((0, 1, 4))]
-    np.testing.assert_allclose(sum(placed_gradient(loss, items, part) for part in parts), whole, atol=1e-12)

@@ -4,13 +4,9 @@ import numpy as np
 import pytest
 
 from client import reference
-from quoron_client import Box, L2Ball, Loss, make_loss
+from quoron_client import L2Ball, make_loss
 from quoron_client.compute.gradients import average_gradient, average_loss
-from quoron_client.compute.local_iterates import local_sgd
-from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_privacy.errors import ConfigError
 
 LOSS = make_loss("quadratic", steep=0.8, flat=0.03, ridge=0.01, feature_norm=1.5)
 H = np.array([0.81, 0.04, 0.04, 0.04])
@@ -38,29 +34,3 @@ def test_gradients_and_losses_are_those_of_the_formula():
     np.testing.assert_array_equal(found[3], 0.0)  # nobody's gradient is zero, whatever H
     expected = (H * points[0]) @ points[0] / 2 - means @ points[0]
     np.testing.assert_allclose(average_loss(LOSS, items, points[0])[:3], expected[:3], atol=1e-12)
-
-
-@pytest.mark.parametrize("domain", [L2Ball(0.7), Box(0.3)], ids=["ball", "box"])
-def test_a_local_pass_takes_its_steps(domain):
-    items = batch()
-    starts = domain.project(np.random.default_rng(2).standard_normal((4, 4)))
-    task = LocalSGD(starts, 0.4, domain)
-    np.testing.assert_allclose(local_sgd(LOSS, items, task), reference.local_sgd(LOSS, items, task), atol=1e-12)
-
-
-def test_users_are_scaled_to_a_smoothness_below_that_of_h():
-    np.testing.assert_allclose(smoothness_scale(LOSS, batch((3, 1)), 0.405), 0.5)
-    np.testing.assert_array_equal(smoothness_scale(LOSS, batch((3, 1)), 0.81), 1.0)
-
-
-@pytest.mark.parametrize("name", ["steep", "flat"])
-def test_a_direction_without_curvature_is_refused(name):
-    with pytest.raises(ConfigError, match=f"Expected {name} > 0"):
-        make_loss("quadratic", **{name: 0.0})
-
-
-@pytest.mark.parametrize("loss", [make_loss("quadratic"), make_loss("logistic", ridge=0.3), make_loss("linear")])
-@pytest.mark.parametrize("dimension", [1, 2, 7])
-def test_the_steepest_direction_is_the_largest_of_the_diagonal_that_is_not_made(loss: Loss, dimension: int) -> None:
-    assert loss.largest_diagonal(dimension) == loss.quadratic_diagonal(dimension).max()
-    assert loss.largest_diagonal(10**12) >= loss.ridge

@@ -143,10 +143,6 @@ class TestNoiseScale:
         less = local.vector_delta(radius=0.7, scale=scale * 0.9999, dimension=dimension, epsilon=epsilon)
         assert less > delta * (1 - 1e-6)
 
-    @pytest.mark.parametrize(("epsilon", "scale"), [(0.5, 16.12), (1, 8.45), (4, 2.39)])
-    def test_known_figures_at_one_in_a_million(self, epsilon, scale):
-        assert noise_scale(radius=1.0, epsilon=epsilon, delta=1e-6, dimension=10) == pytest.approx(scale, abs=0.005)
-
     @pytest.mark.parametrize(
         "change", [{"epsilon": 16.0}, {"delta": 1e-13}, {"radius": 0.0}, {"epsilon": 14, "dimension": 0}]
     )
@@ -177,26 +173,10 @@ class TestVectorNoise:
         assert np.linalg.norm(found) <= 1 + 1e-6
         assert found[0] == pytest.approx(value * min(1, 1 / size), abs=1e-6)
 
-    @pytest.mark.parametrize("value", [[9.0, 0.0], [0.0, -1e300], [3.0, 3.0], [1e-300, 2.0], [1.7e308, 1.7e308]])
-    def test_what_is_far_is_brought_to_the_radius_whatever_its_direction(self, value):
-        assert np.linalg.norm(self.difference([value])) == pytest.approx(1.0, abs=1e-6)
-
-    def test_values_are_clipped_around_the_centre(self):
-        centre = np.array([5.0, 0.0])
-        values = np.array([[5.5, 0.0], [9.0, 0.0], [5.0, -3.0]])
-        plain = self.NOISE.randomise(np.tile(centre, (3, 1)), centre, SOURCE, round=2, users=np.arange(3))
-        found = self.report(values, centre) - plain
-        assert found == pytest.approx(np.array([[0.5, 0], [1, 0], [0, -1]]), abs=1e-6)
-
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_a_value_that_is_not_finite_is_reported_like_the_centre(self, bad):
         values = np.array([[bad, 1.0], [0.2, 0.1]])
         assert np.array_equal(self.report(values)[0], self.report(np.zeros((2, 2)))[0])
-
-    def test_a_report_is_a_whole_number_of_steps(self):
-        step = self.NOISE.scale(3) * 2.0**-30
-        report = self.report(np.random.default_rng(0).normal(size=(100, 3)))
-        assert np.array_equal(report, np.rint(report / step) * step)
 
     def test_reports_have_the_promised_noise(self):
         report = self.report(np.zeros((20_000, 3))) / self.NOISE.scale(3)

@@ -195,25 +195,6 @@ def test_coordinates_follow_the_law_of_a_projected_point_of_the_ball(dimension):
         assert gap <= np.sqrt(np.log(2e8) / (2 * n))
 
 
-@by_name
-def test_mean_answer_is_the_gradient_of_the_convolved_loss(loss):
-    n, dimension, radius, rng = 40_000, 5, 0.7, np.random.default_rng(6)
-    a, x, y = rng.standard_normal(dimension), 0.3 * rng.standard_normal(dimension), 1.0
-    batch = ItemBatch(np.tile(a, (n, 1)), np.full(n, y), np.array([0, n]))
-    task = AverageGradient(x[None], (1.0,), smoothing=Convolution(radius, 8))
-    found = average_gradient(loss, batch, task, keys=user_keys(0, np.array([0])))[0] - loss.ridge * x
-    points = rng.standard_normal((n, dimension))
-    points *= rng.uniform(size=(n, 1)) ** (1 / dimension) / np.linalg.norm(points, axis=1, keepdims=True)
-    whole = np.mean([reference.phi_slope(loss, a @ (x + radius * u), y) for u in points])
-    exact = slope_of_convolution(loss, a @ x, y, radius * np.linalg.norm(a), dimension)
-    # Slopes lie within an interval of length 2: by Hoeffding either mean is off by more than t with chance
-    # 2 exp(-n t² / 2), which is 1e-8 for this t.
-    t = np.sqrt(2 * np.log(2e8) / n)
-    assert abs(found @ a / (a @ a) - exact) <= t
-    assert abs(whole - exact) <= t
-    assert 0.05 < abs(exact) < 0.95
-
-
 def test_draws_of_other_items_users_rounds_and_seeds_are_unrelated():
     n = 20_000
     batch = ItemBatch(np.zeros((n, 3), np.float32), np.zeros(n), np.arange(0, n + 1, 2))
@@ -255,23 +236,6 @@ def test_bits_depend_on_seed_round_and_user_alone():
                 alone = ItemBatch(features, labels, np.array([0, len(labels)]))
                 part = replace(task, starts=starts[u : u + 1]) if isinstance(task, LocalSGD) else task
                 np.testing.assert_array_equal(answer(loss, alone, part, keys=keys[u : u + 1]).values[0], one[u])
-
-
-@pytest.mark.parametrize("smoothing", [Convolution(0.6, 9), Moreau(0.7)], ids=["convolution", "moreau"])
-@pytest.mark.parametrize("place", ["feature", "label"])
-def test_bad_items_are_rejected_under_smoothing_too(smoothing, place):
-    loss = make_loss("hinge")
-    for bad in (np.nan, np.inf, -np.inf):
-        batch = reference.random_batch(np.random.default_rng(9), (2, 0, 5, 3), 4)
-        if place == "feature":
-            batch.features[3, 1] = bad
-        else:
-            batch.labels[3] = bad
-        for task in (
-            AverageGradient(np.ones((1, 4)), (1.0,), smoothing=smoothing),
-            LocalSGD(np.zeros((4, 4)), 0.5, L2Ball(1.0), smoothing),
-        ):
-            assert answer(loss, batch, task, keys=user_keys(0, np.arange(4))).status.tolist() == [0, 1, 2, 0]
 
 
 def test_what_does_not_fit_is_refused():

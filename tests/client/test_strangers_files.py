@@ -3,10 +3,8 @@
 import bz2
 import gzip
 import lzma
-import os
 import uuid
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +12,8 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from quoron_client.data import cells, columns, row_kinds, tables
-from quoron_client.data.declared import check_types
+from quoron_client.data import cells, columns, tables
 from quoron_client.data.dialect import Dialect
-from quoron_client.data.encoding import Categorical, Classes, Encoding, Signs
 from quoron_client.data.users import group
 from quoron_privacy.errors import DataError
 
@@ -39,47 +35,6 @@ BYTES = {
 }
 
 
-@pytest.mark.parametrize("what", BYTES)
-def test_a_file_of_another_format_that_is_called_csv_is_told_what_it_is(what: str, tmp_path: Path) -> None:
-    BYTES[what](tmp_path / "t.csv")
-    with pytest.raises(DataError, match=rf"to be text, as its name says, got {what}\. [RUS]"):
-        tables.opened(tmp_path / "t.csv")
-
-
-def test_columns_whose_names_begin_like_another_format_are_columns(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(b"BZh,PK\n1,2\n")
-    assert tables.opened(tmp_path / "t.csv").names == ("BZh", "PK")
-
-
-@pytest.mark.parametrize(
-    ("name", "fix"),
-    [("t.txt", "rename it to .csv"), ("t.csv.zip", "Unpack it"), ("t.XLSX", "its sheet as CSV"), ("t.json", ".jsonl")],
-)
-def test_a_name_that_says_nothing_is_told_what_to_do(name: str, fix: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(TEXT)
-    with pytest.raises(DataError, match=rf"Expected a table that ends in \.csv.*{fix}"):
-        tables.opened(str(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    ("data", "what"), [(TEXT, "no gzip file"), (gzip.compress(TEXT * 99, mtime=0)[:-9], "is cut off")]
-)
-def test_a_broken_gzip_file_is_told_in_words(data: bytes, what: str, tmp_path: Path) -> None:
-    (tmp_path / "t.csv.gz").write_bytes(data)
-    with pytest.raises(DataError, match=what):
-        tables.read(tmp_path / "t.csv.gz")
-
-
-def test_a_pipe_and_a_folder_of_text_are_told_what_to_do(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "t.csv")
-    with pytest.raises(DataError, match=r"found a pipe or a device, which is read once\. Write"):
-        tables.opened(tmp_path / "t.csv")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "t.csv").write_bytes(TEXT)
-    with pytest.raises(DataError, match=r"found none\. Name one file of another format, or write all"):
-        tables.opened(tmp_path / "folder")
-
-
 class TestNamesThatNobodyCanRead:
     NAMES = (b"M\xfcller", b"M\xf6ller", b"M\xe4ller", b"M\xfcller", b"\xed\xb2\x80", "M\ufffdller".encode())
 
@@ -98,11 +53,6 @@ class TestNamesThatNobodyCanRead:
         for kind in (pa.binary(16), pa.binary(), pa.large_binary(), *([pa.uuid()] if hasattr(pa, "uuid") else [])):
             assert group(pa.table({"who": pa.array(users * 2, kind)}), "who")[0] == 500
         assert group(pa.table({"who": cells.texts(users)}), "who")[0] == 500
-
-    def test_keep_the_letters_that_can_be_read(self) -> None:
-        assert cells.text(b"M\xfcller") == "M\uf7fcller"
-        assert cells.text("Müller".encode()) == "Müller"
-        assert cells.readable("日本".encode()).decode() == "日本"
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), pa.month_day_nano_interval()])
@@ -127,26 +77,6 @@ def test_a_quote_in_the_header_that_closes_in_a_row_shows_nobodys_row(tmp_path: 
     with pytest.raises(DataError, match="got columns who, age, x") as told:
         tables.read(tmp_path / "t.csv", ["who", "ill"])
     assert "Secret" not in str(told.value)
-
-
-@pytest.mark.parametrize("kind", [pa.uint8(), pa.uint16(), pa.uint32(), pa.int8(), pa.int64()])
-def test_places_in_a_dictionary_are_read_however_they_are_stored(kind: pa.DataType) -> None:
-    """Categories of polars are unsigned."""
-    words = pa.array(["1.5", "no", "true"])
-    column = pa.DictionaryArray.from_arrays(pa.array([0, None, 2, 1, 0], kind), words)
-    table = pa.table({"x": column})
-    assert [str(each) for each in columns.numbers(table, "x")] == ["1.5", "nan", "1.0", "nan", "1.5"]
-    assert columns.texts(table, "x").to_pylist() == ["1.5", None, "true", "no", "1.5"]
-    assert row_kinds.read(table, "x")[1].tolist() == [0, 4, 2, 3, 0]
-    stored = pa.table({"x": columns.texts(table, "x").cast(pa.binary())})  # as Parquet without a logical type has it
-    assert row_kinds.read(stored, "x")[1].tolist() == [0, 4, 2, 3, 0]
-
-
-def test_columns_of_bytes_hold_the_words_that_are_declared_of_them() -> None:
-    rules = Encoding((Categorical("ward", ("north", "south")),), label=Classes("ill", ("no", "yes")))
-    check_types(rules, {"ward": pa.binary(), "ill": pa.binary(3)})
-    with pytest.raises(DataError, match="what the texts of label 'ill' of type binary mean"):
-        check_types(replace(rules, label=Signs("ill")), {"ward": pa.large_binary(), "ill": pa.binary()})
 
 
 @pytest.mark.parametrize("how", ["t.parquet", "t.feather", "t.arrow", "folder", "a reader"])

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quoron_client.data import cells, columns
-from quoron_client.data.dialect import DECIMAL
+from quoron_client.data import cells
 
 COMMAS = [".", ","]
 TEXTS = st.one_of(
@@ -40,21 +39,6 @@ class TestSaid:
         found = cells.numbers(pa.array(texts, pa.large_string()), decimal)
         assert bits(found) == bits(cells.parsed(each, decimal) for each in texts)
 
-    def test_of_numbers_in_all_places_of_the_reals(self) -> None:
-        draw = np.random.Generator(np.random.Philox(3))
-        numbers = draw.integers(0, 1 << 64, 20_000, np.uint64, endpoint=False).view(np.float64)
-        halves = [f"{(int(each) >> 10 | 1 << 53) * 2 + 1}e{int(each) % 40 - 20}" for each in numbers.view(np.uint64)]
-        for texts in (list(map(repr, numbers.tolist())), halves, [f"{each:.25e}" for each in numbers[:5000]]):
-            found = cells.numbers(pa.array(texts, pa.large_string()), ".")
-            assert bits(found) == bits(map(cells.parsed, texts))
-
-    @pytest.mark.parametrize(
-        ("text", "number"),
-        [("3,14", 3.14), ("1.234,5", 1234.5), ("-1.234.567", -1234567.0), (",5", 0.5), ("5,", 5.0), ("1e3", 1000.0)],
-    )
-    def test_of_a_decimal_comma(self, text: str, number: float) -> None:
-        assert cells.parsed(text, ",") == number == cells.numbers(pa.array([text], pa.large_string()), ",")[0]
-
     @pytest.mark.parametrize("text", ["1.5", "1.23,4", "1234.567", ".5", "1.234.5", "1,234.5", "1.", "1.234."])
     def test_points_that_part_no_groups_of_three_are_no_numbers_with_a_comma(self, text: str) -> None:
         assert np.isnan([cells.parsed(text, ","), cells.numbers(pa.array([text], pa.large_string()), ",")[0]]).all()
@@ -71,12 +55,3 @@ class TestSaid:
         assert bits(cells.numbers(column.dictionary_encode().slice(5, 900), ".")) == expected[5:905]
         monkeypatch.setattr(cells, "_FEW", 10_000)
         assert bits(cells.numbers(column, ".")) == expected
-
-
-def test_a_column_is_read_with_the_comma_of_its_table() -> None:
-    texts = pa.table({"x": pa.chunked_array([["1,5", "2.000"], ["\xe9", None]]), "n": [1.5, 2, 3, 4]})
-    assert np.isnan(columns.numbers(texts, "x")[[0, 2, 3]]).all()
-    told = texts.replace_schema_metadata({DECIMAL: ","})
-    assert columns.numbers(told.slice(0, 2).select(["x"]), "x").tolist() == [1.5, 2000.0]
-    assert columns.numbers(told, "n").tolist() == [1.5, 2, 3, 4]
-    assert columns.texts(told, "x").to_pylist() == ["1,5", "2.000", "\xe9", None]

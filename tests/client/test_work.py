@@ -14,7 +14,6 @@ from quoron_client import (
     SecondMoment,
     Status,
     answer,
-    average_loss,
     bounded,
     make_loss,
 )
@@ -78,34 +77,6 @@ def test_a_second_moment_of_another_dimension_is_refused():
     batch = reference.random_batch(np.random.default_rng(1), (2, 5), 4)
     with pytest.raises(DataError, match="Expected dimension=4, like the items, got dimension=3"):
         answer(make_loss("logistic"), batch, SecondMoment(3))
-
-
-def test_moment_and_gradient_are_what_they_are_when_asked_for_by_themselves():
-    loss, d = make_loss("logistic"), 4
-    batch = bounded(reference.random_batch(np.random.default_rng(1), (2, 0, 5), d, loss=loss), loss)
-    point, centre = np.full(d, 0.3), np.full(d, -0.1)
-    both = answer(loss, batch, MomentAndGradient(d, point, centre))
-    moment = answer(loss, batch, SecondMoment(d))
-    gradient = answer(loss, batch, AverageGradient(point[None, :], (1.0,), centre=centre))
-    np.testing.assert_array_equal(both.values, np.hstack([moment.values, gradient.values]))
-    assert both.values.shape[1:] == MomentAndGradient(d, point, centre).answer_shape(d)
-
-
-def test_average_losses_are_those_of_every_point_by_itself():
-    loss, points = make_loss("huber", ridge=0.1), np.array([[0.1, 0.2], [0.0, 0.0], [-3.0, 1.0]])
-    batch = bounded(reference.random_batch(np.random.default_rng(1), (2, 0, 5), 2, loss=loss), loss)
-    found = answer(loss, batch, AverageLoss(points))
-    for column, point in zip(found.values.T, points, strict=True):
-        np.testing.assert_array_equal(column, average_loss(loss, batch, point))
-
-
-def test_nobody_asked_gives_an_empty_answer():
-    batch = ItemBatch(np.empty((0, 3), np.float32), np.empty(0), np.array([0]))
-    for task in tasks(0, 3):
-        found = answer(make_loss("logistic"), batch, task)
-        assert found.values.shape[0] == len(found.status) == 0
-        assert found.values.shape[1:] == task.answer_shape(3)
-        assert Answers.checked(found.values, found.status, largest=1.0).values.shape == found.values.shape
 
 
 def test_checked_takes_out_a_row_by_its_own_values_alone():

@@ -15,11 +15,6 @@ from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.errors import DataError, WireError
 
 
-def test_two_points_are_combined_around_the_centre() -> None:
-    task = AverageGradient(np.array([[1.0, 2.0], [3.0, 5.0]]), (2.0, -1.0), centre=np.array([0.5, 0.0]))
-    np.testing.assert_array_equal(combined(task, lambda model: model**2), [2 - 9 - 0.5, 8 - 25])
-
-
 @pytest.mark.parametrize(
     "task",
     [

@@ -15,7 +15,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from flower.grids import SECRET, crossed
-from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
+from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained
 from quoron_client.federation.record import Record
 from quoron_client.flower.answering import answer_with
 from quoron_client.protocol.domains import L2Ball
@@ -104,25 +104,6 @@ def test_a_run_beyond_the_lifetime_epsilon_is_declined_before_the_function_sees_
     assert reply(values(run="winter", epsilon=0.5, delta=0.999), config, gradient) == {"declined": True}
 
 
-def test_nodes_that_share_a_record_by_mistake_never_give_one_another_s_answer(config: dict[str, Any]) -> None:
-    assert "answer" in reply(values(), config)
-    assert reply(values() | {"user": 1}, config, pulls(1)) == {"declined": True}
-    assert "answer" in reply(values(), config)
-
-
-def test_the_limit_is_one_unless_the_owner_says_another(config: dict[str, Any]) -> None:
-    del config["lifetime-epsilon"], config["lifetime-delta"]
-    assert reply(values(), config) == {"declined": True}
-    assert reply(values(epsilon=1.0, delta=2e-5), config) == {"declined": True}
-    assert "answer" in reply(values(epsilon=1.0, delta=1e-5), config)
-
-
-def test_a_zero_out_promise_is_charged_what_it_costs_to_replace_the_user(config: dict[str, Any]) -> None:
-    assert reply(values(epsilon=5.0, adjacency="zero-out"), config) == {"declined": True}  # 10
-    assert "answer" in reply(values(epsilon=4.0, adjacency="zero-out"), config)
-    assert spent(config)[0] == 8.0
-
-
 def test_the_same_question_gets_the_same_bytes_and_another_of_its_round_none(config: dict[str, Any]) -> None:
     dice = np.random.default_rng(3)
     first = reply(values(), config, lambda model: dice.normal(size=DIMENSION))
@@ -149,19 +130,6 @@ def test_a_question_that_is_not_of_the_announced_run_is_refused_and_costs_nothin
     assert not Path(config["record"]).exists() or spent(config) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("said", "changed"),
-    [({"accept": "local"}, {}), ({}, {"simulation": True}), ({}, {"exposure": "model"}), ({}, {"adjacency": "none"})],
-    ids=["accept", "simulation", "exposure", "adjacency"],
-)
-def test_what_the_owner_does_not_accept_is_declined(
-    said: dict[str, Any], changed: dict[str, Any], config: dict[str, Any]
-) -> None:
-    assert reply(values(**changed), config | said) == {"declined": True}
-    assert "answer" in reply(values(), config)
-    assert "answer" in reply(values(run="trial", simulation=True, epsilon=1.0), config | {"simulation-seed": "7"})
-
-
 def test_a_question_of_a_run_that_was_not_announced_before_is_declined_and_charges_nobody(
     config: dict[str, Any],
 ) -> None:
@@ -183,35 +151,6 @@ def test_a_run_of_exposure_local_gets_no_gradient_whatever_the_owner_accepts(
     assert "answer" not in found
     assert found["declined"]
     assert spent(config) == (0.0, 0.0)
-
-
-def test_terms_that_have_changed_are_declined(config: dict[str, Any]) -> None:
-    reply(values(), config)
-    assert reply(values(epsilon=1.0), config) == {"declined": True}
-
-
-@pytest.mark.parametrize("key", ["lifetime-epsilon", "lifetime-delta", "accept", "new-record"])
-def test_a_limit_without_a_record_is_named_to_the_owner_and_nothing_is_answered(
-    key: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    said = {"accept": "broadcast", "new-record": "true"}.get(key, 5.0)
-    with caplog.at_level(logging.ERROR, "quoron.client"):
-        assert reply(values(), {key: said}) == {"refused": "failed"}
-    assert "Expected record in the SuperNode's --node-config" in caplog.text
-
-
-def test_a_wrong_limit_is_named_to_the_owner_and_nothing_is_answered(
-    config: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.ERROR, "quoron.client"):
-        assert reply(values(), config | {"lifetime-epsilon": "much"}) == {"refused": "failed"}
-    assert "lifetime-epsilon" in caplog.text
-
-
-def test_a_node_whose_owner_says_nothing_answers_as_often_as_it_is_asked() -> None:
-    for run in ("spring", "summer", "autumn"):
-        assert status_of(reply(values(run=run), {"partition-id": 0})) == Status.ANSWERED
-    assert "answer" in said_by({key: value for key, value in values().items() if key != "announcement"}, {})
 
 
 def test_a_function_that_fails_has_given_its_answer_and_says_no_more(
@@ -268,26 +207,6 @@ def test_a_killed_server_gets_the_answers_that_were_given_and_no_function_is_ask
     assert len(asked) == len(set(asked)), "an answer is kept before it is sent"
     for config in owners(tmp_path / "own").values():
         assert spent(config) == (EPSILON, DELTA), "whoever was never drawn is charged like anybody"
-
-
-def test_owners_who_decline_a_second_run_are_missing_in_it_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    said = owners(tmp_path / "own") | {2: {}}  # user 2 says nothing
-    trained(plugged(people(), owners=said), tmp_path / "books")
-    grid = plugged(people(), owners=said)
-    trained(grid, tmp_path / "books", run="second")
-    assert "user 0 takes no part in run second, by its owner's decision" in caplog.text
-    assert "user 2 takes no part" not in caplog.text
-    assert sum("declined" in each for each in words(grid)) == USERS - 1
-    assert len(questions(grid)) == 1, "who declines is asked nothing"
-    alone = plugged({user: (pulls(2) if user == 2 else lambda model: np.full(1, np.nan)) for user in range(USERS)})
-    trained(alone, tmp_path / "alone")
-    second = plugged(people(), owners=said)
-    np.testing.assert_array_equal(
-        trained(second, tmp_path / "books", run="third").model,
-        trained(alone, tmp_path / "alone", run="third").model,
-    )
 
 
 def test_answers_are_erased_once_the_run_is_complete_also_by_a_later_start(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 
 from flower.grids import FakeGrid, FakeTime
-from flower.plugged import USERS, people, plugged, questions, trained, words
+from flower.plugged import people, plugged, questions, trained
 from quoron_client.protocol.flower_records import record
-from quoron_privacy.errors import RunError
 from quoron_server.flower import black_boxes, engine, exchange, serving
 from quoron_server.flower.black_boxes import Attendance
 
@@ -64,15 +63,6 @@ class Late(FakeGrid):
         return [node for node in super().get_nodes() if node.node_id != 10 or self.looks > 2]
 
 
-def test_whoever_comes_while_a_stranger_is_waited_for_still_takes_part(tmp_path: Path, time: FakeTime) -> None:
-    grid = plugged(people())
-    grid.__class__ = Late
-    grid.configs, grid.keys = {**grid.configs, 99: grid.configs[10]}, {**grid.keys, 99: b"stranger"}
-    grid.fault = lambda message, reply: [] if message.metadata.dst_node_id == 99 else [reply]
-    trained(grid, tmp_path, waiting=5.0)
-    assert any(message.metadata.dst_node_id == 10 for message in grid.asked)
-
-
 def test_a_node_that_took_no_part_is_greeted_again_ever_less_often(time: FakeTime) -> None:
     grid, mended = plugged(people(2)), False
 
@@ -96,17 +86,6 @@ def test_a_node_that_took_no_part_is_greeted_again_ever_less_often(time: FakeTim
     assert len(there.homes()) == 2
 
 
-def test_the_first_node_of_a_partition_stays_while_it_is_there() -> None:
-    grid = plugged(people(2))
-    there = Attendance(grid, "private", identities="partitions", users=2)
-    there.greet(5.0)
-    grid.configs = {3: grid.configs[10], **grid.configs}  # another says that it is the same, and its number is lower
-    there.greet(5.0)
-    assert there.homes() == {"partition:0": 10, "partition:1": 11}
-    del grid.configs[10]
-    assert there.homes() == {"partition:0": 3, "partition:1": 11}
-
-
 def test_no_words_of_a_node_make_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     grid = plugged(people(1))
     said = "x\nquoron: the model is in \x1b[31m/srv/evil" + "y" * 100
@@ -120,19 +99,3 @@ def test_no_words_of_a_node_make_a_line_of_the_log(caplog: pytest.LogCaptureFixt
     (lines,) = [each.getMessage() for each in caplog.records if "takes no part" in each.getMessage()]
     assert lines.isprintable()
     assert "y" * 60 not in lines
-
-
-def test_clients_of_another_version_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "VERSION", "0.0.0")
-    grid = plugged(people())
-    with pytest.raises(RunError, match=f"Expected {USERS} users in group everyone"):
-        trained(grid, tmp_path)
-    assert not questions(grid)
-    assert all("another version" in each for each in words(grid))
-
-
-def test_too_few_users_are_asked_nothing(tmp_path: Path) -> None:
-    grid = plugged(people(USERS - 1))
-    with pytest.raises(RunError, match="got 5"):
-        trained(grid, tmp_path)
-    assert not questions(grid)

@@ -5,10 +5,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-import httpx
 import pytest
 from flwr.app import Message
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import InMemoryGrid
 
@@ -26,7 +24,7 @@ from flower.grids import (
 )
 from quoron_client.protocol.flower_records import HELLO, values_of
 from quoron_server.flower import exchange as exchanging
-from quoron_server.flower.exchange import PATIENCE, Letter, SuperLinkAway, exchange, heard, nodes
+from quoron_server.flower.exchange import PATIENCE, Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.pulls import Pulls
 
 NODES = 40  # more than one push
@@ -73,15 +71,6 @@ def test_nodes_that_the_superlink_does_not_know_shift_no_reply(silently: bool, c
     assert clock.now - began < 1, "nobody waits for a message that was not taken"
 
 
-def test_a_node_that_never_answers_costs_the_time_and_nothing_else(clock: FakeTime) -> None:
-    grid = grid_of()
-    silent = the_first_three(grid)
-    grid.fault = lambda message, reply: [] if message.metadata.dst_node_id in silent else [reply]
-    began = clock.now
-    assert greet(grid) == {index: place for index, place in right(grid).items() if index >= 3}
-    assert clock.now - began == pytest.approx(60.0, abs=1.0)
-
-
 def test_what_a_node_cannot_do_changes_no_other_reply(clock: FakeTime, caplog: pytest.LogCaptureFixture) -> None:
     honest = right(grid_of())
     liar = min(honest)
@@ -108,11 +97,6 @@ def test_what_a_node_cannot_do_changes_no_other_reply(clock: FakeTime, caplog: p
             heard = greet(grid)
         assert heard == {index: place for index, place in honest.items() if index != liar}, name
     assert SECRET not in caplog.text
-
-
-def test_two_replies_count_as_one(clock: FakeTime) -> None:
-    grid = grid_of(fault=lambda message, reply: [reply, from_node(reply, 7), reply])
-    assert greet(grid) == right(grid)
 
 
 @pytest.mark.parametrize("calls", [{0}, {1, 2}, {2, 3, 4}, set(range(12))])
@@ -193,35 +177,6 @@ def test_a_node_whose_pull_has_ended_takes_part_again(clock: FakeTime, held: thr
     assert greet(grid, pulls=pulls) == right(grid), "what came too late is not taken for the new answer"
 
 
-def test_a_superlink_that_a_grid_waits_for_by_itself_costs_nobody_the_turn(
-    clock: FakeTime, held: threading.Event
-) -> None:
-    """Flower's Grid over HTTP tries again for ever: whoever calls it does not come back."""
-    grid, listed = grid_of(), grid_of().get_nodes
-    grid.reading = lambda reply: held.wait()
-
-    def back() -> Iterable[NodeInfo]:
-        clock.sleep(300.0)
-        held.set()
-        return listed()
-
-    grid.get_nodes = back  # type: ignore[method-assign]
-    assert greet(grid, seconds=10.0) == right(grid)
-
-
-def test_a_message_can_be_answered_for_as_long_as_our_clock_may_stand(clock: FakeTime) -> None:
-    grid = grid_of()
-    greet(grid, seconds=10.0)
-    assert {message.metadata.ttl for message in grid.asked} == {10.0 + PATIENCE}
-
-
-def test_a_superlink_that_is_away_longer_than_messages_live_is_named(clock: FakeTime) -> None:
-    grid = grid_of(away=frozenset({5}))
-    grid.get_nodes = lambda: clock.sleep(PATIENCE + 1) or []  # type: ignore[method-assign,func-returns-value]
-    with pytest.raises(SuperLinkAway, match="Cannot reach the SuperLink for 601 seconds"):
-        greet(grid)
-
-
 def test_an_answer_to_a_round_that_is_over_never_counts(clock: FakeTime) -> None:
     grid, late = grid_of(), list[Message]()
     slow = sorted(grid.configs)[0]
@@ -237,20 +192,6 @@ def test_an_answer_to_a_round_that_is_over_never_counts(clock: FakeTime) -> None
     for _ in range(3):
         assert greet(grid) == {index: place for index, place in right(grid).items() if index > 0}
     assert len(late) == 3
-
-
-def test_letters_are_written_when_their_turn_comes_and_replies_are_told_as_they_come(clock: FakeTime) -> None:
-    grid, ahead = grid_of(), list[int]()
-
-    def letters() -> Iterator[Letter]:
-        for node in sorted(grid.configs):
-            ahead.append(len(grid.asked))
-            yield Letter(node, HELLO, {})
-
-    replies = heard(grid, letters(), group="test", seconds=60.0)
-    next(replies)
-    assert all(0 <= index - pushed < 8 for index, pushed in enumerate(ahead))
-    assert len(dict(replies)) == NODES - 1
 
 
 def test_a_run_that_was_stopped_ends_and_its_users_are_not_taken_for_missing(clock: FakeTime) -> None:
@@ -272,18 +213,3 @@ def test_in_flower_s_simulation_a_look_is_one_call(clock: FakeTime) -> None:
     grid = Simulated(computing(Rows()), spread(NODES))
     assert greet(grid) == right(grid)
     assert grid._calls == NODES / 8 + 1
-
-
-def test_errors_of_the_connection_are_waited_for_and_never_taken_for_replies(clock: FakeTime) -> None:
-    grid = grid_of()
-    broken = iter([httpx.ReadTimeout("slow"), OSError("reset"), httpx.ConnectError("refused")])
-    pull = grid.pull_messages
-
-    def flaky(message_ids: Iterable[str]) -> Iterable[Message]:
-        error = next(broken, None)
-        if error is not None:
-            raise error
-        return pull(message_ids)
-
-    grid.pull_messages = flaky  # type: ignore[method-assign]
-    assert greet(grid) == right(grid)

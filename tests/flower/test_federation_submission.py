@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import ssl
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -32,7 +31,6 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
 from quoron_server.flower import exchange, serving
-from quoron_server.service import certificates
 
 WANTED = small("dp-sgd-wor", "trial", USERS)
 
@@ -288,21 +286,6 @@ def test_plaintext_is_only_for_whoever_says_so(authority: bool, insecure: bool, 
 def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ca\.pem, found none"), operator("127.0.0.1:1", tmp_path / "ca.pem"):
         pass
-
-
-def test_a_certificate_of_ours_stands_the_strict_check_of_later_pythons(tmp_path: Path) -> None:
-    certificates.make_authority(tmp_path, days=2)
-    certificates.issue(tmp_path, "superlink", coordinator=True, hosts=("127.0.0.1",), days=2)
-    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    server.load_cert_chain(tmp_path / "superlink.pem", tmp_path / "superlink.key")
-    client.load_verify_locations(tmp_path / "authority.pem")
-    client.verify_flags |= ssl.VERIFY_X509_STRICT
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [client.wrap_bio(down, up, server_hostname="127.0.0.1"), server.wrap_bio(up, down, server_side=True)]
-    for end in (*ends, *ends):
-        with suppress(ssl.SSLWantReadError):
-            end.do_handshake()
-    assert ends[0].getpeercert()["subjectAltName"] == (("IP Address", "127.0.0.1"),)
 
 
 @pytest.mark.parametrize(

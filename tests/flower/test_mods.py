@@ -18,7 +18,7 @@ from flower.grids import SECRET, FakeGrid, FakeTime, error_reply
 from flower.plugged import Killed, people, plugged, questions, trained
 from quoron_privacy.errors import RunError
 from quoron_server.flower import black_boxes, engine, exchange, serving
-from quoron_server.flower.hellos import QUIET, NobodyUnderstands
+from quoron_server.flower.hellos import NobodyUnderstands
 
 LONG = 600.0  # seconds for users to come
 SOON = 30.0
@@ -96,20 +96,6 @@ def test_a_mod_that_lets_our_messages_be_changes_nothing(mod: Any, tmp_path: Pat
     np.testing.assert_array_equal(with_it.model, trained(plugged(people()), tmp_path / "without").model)
 
 
-def test_a_mod_of_another_function_changes_nothing(tmp_path: Path) -> None:
-    """As the words that name it advise."""
-    grid = plugged(people())
-    mod = LocalDpMod(1.0, 1.0, 1.0, 1e-5)
-
-    @grid.app.train(mods=[mod])
-    def train(message: Message, context: Context) -> Message:
-        raise AssertionError
-
-    np.testing.assert_array_equal(
-        trained(grid, tmp_path / "with").model, trained(plugged(people()), tmp_path / "without").model
-    )
-
-
 def test_an_app_without_the_action_is_named(tmp_path: Path, time: FakeTime) -> None:
     grid, began = plugged(people()), time.now
     grid.app = ClientApp()
@@ -139,23 +125,6 @@ class Late(FakeGrid):
     def get_nodes(self) -> Iterable[NodeInfo]:
         self.looks += 1
         return [node for node in super().get_nodes() if node.node_id == 9 or self.looks > self.after]
-
-
-@pytest.mark.parametrize("after", [5, 500])
-def test_who_is_broken_alone_ends_the_wait_only_once_nobody_else_comes(
-    after: int, tmp_path: Path, time: FakeTime
-) -> None:
-    grid, began = plugged(people()), time.now
-    grid.__class__ = Late
-    grid.after = after  # type: ignore[attr-defined]
-    grid.configs, grid.keys = {9: grid.configs[10], **grid.configs}, {9: b"stranger", **grid.keys}
-    grid.fault = lambda message, reply: broken(message, reply) if message.metadata.dst_node_id == 9 else [reply]
-    if after < QUIET:
-        trained(grid, tmp_path, waiting=LONG)
-        return
-    with pytest.raises(NobodyUnderstands, match="Node 9: LocalDpMod"):
-        trained(grid, tmp_path, waiting=LONG)
-    assert time.now - began < SOON
 
 
 def test_too_few_users_are_told_why_others_take_no_part(tmp_path: Path) -> None:

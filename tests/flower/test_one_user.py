@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -17,7 +16,6 @@ from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import SECRET, crossed
 from quoron.flower import simulated
-from quoron_client.data.dialect import Dialect
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.node import read_owner
@@ -84,13 +82,6 @@ def reply(
     return values_of(crossed(answer.content))
 
 
-def test_a_question_is_answered(config: dict[str, Any]) -> None:
-    answer = pb.Answer.FromString(reply(values(), config)["answer"])
-    gradient, status = answer_from_wire(answer, (3,))
-    assert (answer.run, answer.round, status) == ("spring", 0, Status.ANSWERED)
-    assert 0 < np.linalg.norm(gradient) <= 1
-
-
 def test_the_same_question_gets_the_same_bytes_and_another_one_of_its_round_none(config: dict[str, Any]) -> None:
     first = reply(values(), config)
     assert reply(values(), config) == first
@@ -118,57 +109,11 @@ def test_after_the_end_of_a_run_its_answers_are_erased_and_nothing_more_is_answe
         assert kept.recall("spring", 0, pb.Question.FromString(values()["question"]).digest) is None
 
 
-def test_terms_that_have_changed_are_declined(config: dict[str, Any]) -> None:
-    reply(values(), config)
-    assert reply(values(epsilon=1.0), config) == {"declined": True}
-
-
-@pytest.mark.parametrize(
-    ("change", "description"),
-    [({"accept": "local"}, {}), ({"simulation-seed": "none"}, {}), ({}, {"exposure": "model"})],
-    ids=["exposure", "simulation", "model"],
-)
-def test_what_the_owner_does_not_accept_is_declined(
-    change: dict[str, Any], description: dict[str, Any], config: dict[str, Any]
-) -> None:
-    assert reply(values(**description), config | change) == {"declined": True}
-    assert not Path(config["record"]).exists() or not _answers(config)
-
-
 def test_another_version_is_refused_before_anything_is_read(config: dict[str, Any]) -> None:
     for theirs in ("0.0.1", None):
         sent = {key: value for key, value in (values() | {"version": theirs}).items() if value is not None}
         assert reply(sent, config) == {"refused": "another version", "version": version("quoron")}
     assert not Path(config["record"]).exists()
-
-
-def test_the_node_config_wins_over_the_environment_and_the_run_config_changes_nothing(
-    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QUORON_LIFETIME_EPSILON", "1000")
-    config["lifetime-epsilon"] = 1.0
-    assert reply(values(), config, **{"lifetime-epsilon": 1000.0, "accept": "none"}) == {"declined": True}
-    del config["lifetime-epsilon"]
-    assert "answer" in reply(values(), config)
-    monkeypatch.setenv("QUORON_LIFETIME_EPSILON", "")
-    assert reply(values(), config) == {"refused": "failed"}  # nothing is guessed
-
-
-def test_without_words_of_the_owner_the_limit_is_one(config: dict[str, Any]) -> None:
-    del config["lifetime-epsilon"], config["lifetime-delta"]
-    owner = read_owner(config, {})
-    assert (owner.lifetime_epsilon, owner.lifetime_delta) == (1.0, 1e-5)
-    assert owner.accept_exposures == ("broadcast", "local")
-    assert read_owner(config | {"simulation-seed": "none"}, {}).simulation_seed is None
-
-
-def test_the_owner_says_how_the_file_is_written(config: dict[str, Any]) -> None:
-    assert read_owner(config, {}).dialect == Dialect()
-    said = {"separator": ";", "decimal": ",", "encoding": "cp1252", "quoting": "none"}
-    assert read_owner(config | said, {}).dialect == Dialect(**said)
-    assert read_owner(config, {"QUORON_DECIMAL": ","}).dialect == Dialect(decimal=",")
-    with pytest.raises(ConfigError, match="Expected encoding to be one of"):
-        read_owner(config | {"encoding": "ebcdic"}, {})
 
 
 @pytest.mark.parametrize(
@@ -192,10 +137,6 @@ SENT: list[Values] = [
 @pytest.mark.parametrize("change", SENT[1:], ids=str)
 def test_a_malformed_message_is_refused_in_fixed_words(change: Values, config: dict[str, Any]) -> None:
     assert reply(values() | change, config) == {"refused": "failed"}
-
-
-def test_a_message_of_something_else_is_refused_in_fixed_words(config: dict[str, Any]) -> None:
-    assert reply({"version": version("quoron")}, config) == {"refused": "failed"}
 
 
 def test_the_text_of_an_exception_stays_with_the_owner(
@@ -228,32 +169,10 @@ def test_a_data_file_that_is_not_there_declines_without_its_name(config: dict[st
     assert reply(values(), config | {"data": f"/nowhere/{SECRET}.csv"}) == {"declined": True}
 
 
-def test_data_of_several_people_are_said_to_the_owner_and_change_nothing_that_is_sent(
-    config: dict[str, Any], tmp_path: Path, our_logs: pytest.LogCaptureFixture
-) -> None:
-    rows = pd.read_parquet(config["data"])
-    rows.assign(patient=range(len(rows))).to_parquet(tmp_path / "all.parquet")
-    expected = reply(values(), config)
-    several = config | {"data": str(tmp_path / "all.parquet"), "record": str(tmp_path / "another.sqlite")}
-    assert reply(values(), several) == expected
-    assert ["--one-user" in each.getMessage() for each in our_logs.records].count(True) == 1
-    our_logs.clear()
-    again = several | {"one-user": "true", "record": str(tmp_path / "third.sqlite")}
-    assert reply(values(), again) == expected
-    assert not any("--one-user" in each.getMessage() for each in our_logs.records)
-
-
 @pytest.mark.parametrize(("key", "value"), [("one-user", "perhaps"), ("items-per-user", "-1"), ("items-per-user", "0")])
 def test_an_owners_word_that_cannot_be_meant_is_named(config: dict[str, Any], key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=key.replace("-", ".")):
         read_owner(config | {key: value}, {})
-
-
-def test_hello_tells_the_place_of_a_node_and_nothing_else(config: dict[str, Any]) -> None:
-    hello = {"version": version("quoron")}
-    assert reply(hello, config, "hello") == {"version": version("quoron"), "partition": -1, "partitions": -1}
-    config |= {"partition-id": 3, "num-partitions": 5}
-    assert reply(hello, config, "hello") == {"version": version("quoron"), "partition": 3, "partitions": 5}
 
 
 def test_a_simulation_never_runs_on_a_node_with_a_users_data(

@@ -9,7 +9,7 @@ import pytest
 from flower.plugged import people, plugged, pulls, trained
 from quoron.flower.training import BOOKS
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.errors import Infeasible, RunError, WithoutQuorum
+from quoron_privacy.errors import RunError, WithoutQuorum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
@@ -61,9 +61,3 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_for_good(tmp_path: Path
     grid = plugged(people(USERS))
     with pytest.raises(RunError, match="it is without-quorum"):
         trained(grid, tmp_path, **QUORUM)
-
-
-def test_few_users_are_told_what_a_quorum_would_take(tmp_path: Path) -> None:
-    with pytest.raises(Infeasible, match="users in every round"):
-        trained(plugged(people()), tmp_path, quorum=0.5)
-    assert not (tmp_path / BOOKS).exists()

@@ -11,15 +11,12 @@ from federation.crowd import specification
 from flower.grids import FakeGrid, FakeTime, Rows, computing, spread
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
-from quoron_privacy.errors import ConfigError
 from quoron_server.flower import apps, exchange
 from quoron_server.flower import engine as engines
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
-from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 from quoron_server.round_clock import PAUSE
-from quoron_server.wording import TEXTS, sentence
 
 NODES, ROUNDS, SECONDS = 5, 4, 60.0
 
@@ -82,13 +79,3 @@ def training(**changes: object) -> apps.Training:
     problem = specification("dp-sgd-wor").problem
     given = {"run": "spring", "algorithm": "dp-sgd-wor", "problem": problem, "privacy": Privacy(8.0, 1e-3)}
     return apps.Training(**(given | {"clip_norm": 1.0} | changes))
-
-
-def test_early_ends_stand_in_the_promise_and_are_refused_over_secret_cohorts() -> None:
-    open_cohorts = training(options={"rate": 1.0, "rounds": 4}, early_ends=True).plan()
-    assert TEXTS[Kind.EARLY_ENDS] in sentence(open_cohorts.guarantee)
-    sampled = {"options": {"rate": 0.5, "rounds": 4}}
-    with pytest.raises(ConfigError, match="early_ends=false for dp-sgd-wor"):
-        training(**sampled, early_ends=True).plan()
-    assert TEXTS[Kind.EARLY_ENDS] not in sentence(training(**sampled).plan().guarantee)
-    assert TEXTS[Kind.EARLY_ENDS] in sentence(training(**sampled, identities="partitions").plan().guarantee)

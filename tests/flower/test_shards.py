@@ -160,15 +160,6 @@ def test_where_nodes_only_compute_a_fault_ends_the_round(name: str) -> None:
     assert SECRET not in str(raised.value)
 
 
-def test_a_message_that_is_answered_twice_counts_once() -> None:
-    question, _, engine = asked_with(lambda message, reply: [reply, _filled_copy(reply), reply])
-    np.testing.assert_array_equal(engine.ask(question).values, Rows().ask(question).values)
-
-
-def _filled_copy(reply: Message) -> Message:
-    return from_node(Message(content=RecordDict(dict(reply.content)), metadata=reply.metadata), 999)
-
-
 @pytest.mark.parametrize("silently", [True, False])
 def test_nodes_that_are_gone_shift_no_row(silently: bool) -> None:
     question, grid, engine = asked_with(lambda message, reply: [reply])
@@ -176,12 +167,6 @@ def test_nodes_that_are_gone_shift_no_row(silently: bool) -> None:
     found = engine.ask(question)
     lost = np.isin(question.cohort % NODES, (0, 4))
     np.testing.assert_array_equal(found.values, np.where(lost[:, None], 0.0, Rows().ask(question).values))
-
-
-def test_a_superlink_that_is_away_for_a_while_changes_nothing() -> None:
-    question, grid, engine = asked_with(lambda message, reply: [reply])
-    grid.away = frozenset(range(grid._calls, grid._calls + 5))
-    np.testing.assert_array_equal(engine.ask(question).values, Rows().ask(question).values)
 
 
 def test_a_client_s_exception_leaves_no_word_of_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -194,31 +179,6 @@ def test_a_client_s_exception_leaves_no_word_of_it(caplog: pytest.LogCaptureFixt
         assert SECRET not in repr(reply.content)
         assert not reply.has_error()
     assert SECRET in caplog.text, "the node's own log has it"
-
-
-def test_nodes_that_come_later_are_waited_for(clock: FakeTime) -> None:
-    grid = FakeGrid(computing(Rows()), spread(NODES))
-    whole = dict(grid.configs)
-    late = node_of(grid, 3)
-    grid.configs = {node: config for node, config in whole.items() if node != late}
-    sleep = clock.sleep
-
-    def arrives(seconds: float) -> None:
-        sleep(seconds)
-        if clock.now > 1020:
-            grid.configs = whole
-
-    clock.sleep = arrives  # type: ignore[method-assign]
-    fleet = Shards.found(grid, run="trial", seconds=60)
-    assert [whole[node]["partition-id"] for node in fleet.nodes] == list(range(NODES))
-
-
-def test_a_partition_without_a_node_is_named_in_time(clock: FakeTime) -> None:
-    grid = FakeGrid(computing(Rows()), spread(NODES))
-    grid.configs = {node: config for node, config in grid.configs.items() if config["partition-id"] != 3}
-    with pytest.raises(RunError, match="Expected nodes of every partition within 60 seconds, got 6 that answer and 0"):
-        Shards.found(grid, run="trial", seconds=60)
-    assert clock.now == pytest.approx(1060, abs=2)
 
 
 def test_nodes_that_disagree_on_their_number_are_refused() -> None:
@@ -235,14 +195,3 @@ def test_nodes_that_all_fail_are_given_up_at_once(clock: FakeTime, monkeypatch: 
     monkeypatch.setattr(serving, "VERSION", "0.0.1")
     with pytest.raises(RunError, match="Start the missing SuperNodes, each with this version of quoron"):
         Shards.found(FakeGrid(computing(Rows()), spread(3)), run="trial", seconds=600)
-
-
-def test_one_node_that_fails_at_first_is_asked_again() -> None:
-    grid, left = FakeGrid(computing(Rows()), spread(NODES)), [1, 1]
-    grid.fault = lambda message, reply: [error_reply(message)] if left and left.pop() else [reply]
-    assert len(Shards.found(grid, run="trial", seconds=60).nodes) == NODES
-
-
-def test_a_grid_without_nodes_is_patient_with_a_superlink_that_starts() -> None:
-    grid = FakeGrid(computing(Rows()), spread(2), away=frozenset({0, 1}))
-    assert len(Shards.found(grid, run="trial", seconds=60).nodes) == 2

@@ -10,9 +10,6 @@ from federation.crowd import SEED
 from federation.silos import write_silos
 from flower.federation import expected, small
 from flower.grids import FakeGrid
-from quoron_client.federation.account import depart
-from quoron_client.federation.own_people import names_in
-from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.node import people_of, read_owner
 from quoron_client.protocol.questions import Status
@@ -79,22 +76,6 @@ def test_the_same_persons_give_the_same_bits_with_one_message_a_round_and_node(n
     assert len(asked) == len(set(asked))
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
         assert Registry(database).roster.silos() == {0: 3, 4: 2}
-
-
-def test_a_person_who_leaves_is_absent_and_the_others_are_not(tmp_path: Path) -> None:
-    """Whose record says so, whatever the coordinator asks."""
-    spec, grid = wanted(), hospitals(tmp_path)
-    served(grid, spec, tmp_path)
-    path = tmp_path / "record-0.sqlite"
-    with Record.open(path, epsilon=9.0, delta=1.0) as record:
-        depart(record, path, names_in(tmp_path / "items" / "silo-0.parquet", "who")[1])
-    again = wanted(run="again")
-    served(grid, again, tmp_path)
-    statuses = [_statuses(message) for message in grid.received if "answer" in message.content["quoron"]]
-    asked = [each for run, each in statuses if run == "again"]
-    assert any(Status.MISSING in each for each in asked)
-    assert any(Status.ANSWERED in each for each in asked)
-    assert not any(Status.MISSING in each for run, each in statuses if run == "trial")
 
 
 def _statuses(message: Any) -> tuple[str, list[int]]:

@@ -20,8 +20,7 @@ from flwr.common.config import flatten_dict
 import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
-from quoron import engines, sources
-from quoron.cli.app import invoke
+from quoron import sources
 from quoron.engines import EngineChoice
 from quoron.flower import claim as claims
 from quoron.flower import simulated, simulation
@@ -34,7 +33,7 @@ from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
 from quoron.simulation.scene import Setup
 from quoron_client.flower.serving import make_app
-from quoron_privacy.errors import ConfigError, LedgerError, RunError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.wording import sentence
 from said import said
 
@@ -255,13 +254,6 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
     np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
 
 
-def test_a_folder_of_another_plan_is_refused_before_flower_starts(whole: Path, flower_here: FlowerHere) -> None:
-    config, _ = sources.resolve("quickstart", [*(each for each in SMALL if "epsilon" not in each), "privacy.epsilon=7"])
-    with pytest.raises(LedgerError, match="began with another"):
-        simulate(runs.prepare(config, whole), RunFolder(whole), whole, connection=flower_here)  # type: ignore[arg-type]
-    assert flower_here.thread is None
-
-
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared, folder = prepared_in(tmp_path / "run")
     monkeypatch.setattr(guarded_ray, "find_spec", lambda name: None)
@@ -312,57 +304,7 @@ def test_options_that_do_not_go_together_are_refused(choice: dict[str, Any], say
         EngineChoice.of(**choice)
 
 
-def test_the_command_line_passes_the_choice_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given: list[EngineChoice] = []
-
-    def remembered(engine: EngineChoice, *arguments: Any) -> Any:
-        given.append(engine)
-        raise RunError("Enough.")
-
-    monkeypatch.setattr(engines, "carry_out", remembered)
-    prepared, folder = prepared_in(tmp_path / "run")
-    folder.write_text("config.toml", prepared.config.as_toml())
-    settings = [word for setting in SMALL for word in ("--set", setting)]
-    options = ["--engine", "flower", "--nodes", "9", "--cpus", "2"]
-    assert invoke(["simulate", "-q", "--out", str(tmp_path / "new"), *options, *settings]) == 1
-    superlink = ["--superlink", "127.0.0.1:8000", "--insecure"]
-    assert invoke(["resume", "-q", str(folder.path), "--engine", "flower", *superlink]) == 1
-    assert invoke(["resume", "-q", str(folder.path)]) == 1
-    assert given == [
-        EngineChoice("flower", nodes=9, cpus=2),
-        EngineChoice("flower", superlink="127.0.0.1:8000", insecure=True),
-        EngineChoice(),
-    ]
-    assert invoke(["simulate", "--nodes", "9"]) == 2
-    assert "Expected nodes with the engine flower only" in capsys.readouterr().err
-
-
 # The run config that people change.
-
-
-def test_unset_keys_keep_the_preset_s_and_set_ones_override_it() -> None:
-    config, name, _ = simulated.read(example_config())
-    assert (config, name) == sources.resolve("quickstart")
-    changed = example_config() | {
-        "privacy.epsilon": 4,
-        "population.users": 500,
-        "algorithm.name": "srgd",
-        "run.seed": 3,
-        "run.simulation_seed": 4,
-    }
-    changed["set"] = "algorithm.options.rounds=5; domain.radius=2"
-    config, _, _ = simulated.read(changed)
-    wanted = ["privacy.epsilon=4", "population.users=500", "algorithm.name=srgd", "domain.radius=2"]
-    wanted += ["run.seed=3", "run.simulation_seed=4"]
-    assert config == sources.resolve("quickstart", [*wanted, "algorithm.options.rounds=5"])[0]
-
-
-def test_wrong_keys_are_named(tmp_path: Path) -> None:
-    for wrong in ({"privacy.epsilon": -1}, {"preset": "nosuch"}, {"set": "privacy.nosuch=1"}, {"set": "nonsense"}):
-        with pytest.raises(ConfigError):
-            simulated.read(example_config() | wrong)
 
 
 def test_the_example_is_the_app_of_our_own_bundle(tmp_path: Path) -> None:
@@ -433,17 +375,6 @@ def test_a_serverapp_whose_owner_was_killed_ends_the_superlink_too(tmp_path: Pat
         assert not observer._wanted()
     assert superlink.wait(HANGS) == -15
     superlink.stdin.close()  # type: ignore[union-attr]
-
-
-def test_a_process_that_has_ended_is_not_alive_though_nobody_asked_how() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE)
-    process.stdout.read()  # type: ignore[union-attr]
-    process.stdout.close()  # type: ignore[union-attr]
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not alive(process.pid)
-    assert alive(os.getpid())
-    process.wait()
-    assert not alive(process.pid)
 
 
 def test_one_folder_is_claimed_once(tmp_path: Path) -> None:

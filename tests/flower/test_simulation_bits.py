@@ -1,6 +1,5 @@
 """Whatever engine computes the answers, the bits are the same: every algorithm over Flower's Grid, without Flower."""
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ from contracts.test_algorithms import Crash, crashing, every_algorithm
 from federation.crowd import FEW, SEED, inline_model, people, specification
 from flower.grids import FakeGrid, FakeTime, computing, error_reply, spread, with_values
 from flower.test_records import array
-from quoron.populations import Synthetic
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.wire import TASKS
@@ -105,17 +103,6 @@ def test_a_run_resumes_from_every_round_to_identical_bits_on_either_engine(name:
             with pytest.raises(Crash):
                 carried_out(wanted, path, Dying(before, at))
             np.testing.assert_array_equal(carried_out(wanted, path, after), whole)
-
-
-@pytest.mark.parametrize("kind", ["huge", "nan", "missing", "shifted"])
-def test_hostile_simulated_users_are_the_same_on_either_engine(kind: str, tmp_path: Path) -> None:
-    wanted = specification("tracking-srgd")
-    honest = people(wanted.problem.users)
-    hostile = dataclasses.replace(honest, outliers=dataclasses.replace(honest.outliers, fraction=0.3, kind=kind))
-    assert isinstance(hostile, Synthetic)
-    remote = flower(InlineEngine(hostile, seed=SEED), wanted.problem, seed=SEED)
-    model = carried_out(wanted, tmp_path / "ledger.sqlite", remote)
-    np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, hostile))
 
 
 # The contract that every algorithm keeps with every engine.
@@ -209,8 +196,3 @@ def course_is_that_of_honest_users(
     assert len(hostile.asked) == len(honest.asked)
     for one, other in zip(hostile.asked, honest.asked, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("what", list(HOSTILE))
-def test_one_algorithm_and_nothing_a_node_sends_changes_its_course(what: str, tmp_path: Path) -> None:
-    course_is_that_of_honest_users("srgd", tmp_path, lambda engine: flower(engine, PROBLEM, fault=HOSTILE[what]))

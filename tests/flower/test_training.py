@@ -1,6 +1,5 @@
 """Private training inside somebody else's Flower project: what holds, whatever the project's own code does."""
 
-import dataclasses
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower.grids import FakeGrid, with_values
-from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugged, pulls, questions, trained, words
+from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugged, questions, trained, words
 from postgres_server import quick_folder
 from quoron.flower.training import BOOKS
 from quoron_client.protocol.domains import L2Ball
@@ -40,35 +39,12 @@ def _trial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)
 
 
-@pytest.mark.parametrize("name", FIT)
-def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: str, tmp_path: Path) -> None:
-    hostile = people() | {2: lambda model: np.full(DIMENSION, 1e9)}
-    model = trained(plugged(hostile), tmp_path, name).model
-    assert model.shape == (DIMENSION,)
-    assert np.linalg.norm(model) <= 2.0 + 1e-9
-
-
-def test_a_public_seed_keeps_the_promise_and_a_seed_of_noise_does_not(tmp_path: Path) -> None:
-    for seed in (7, None):
-        given: dict[str, Any] = {"simulation_seed": seed, "identities": "partitions", "seed": 9}
-        said = sentence(trained(plugged(people()), tmp_path / str(seed), **given).guarantee)
-        assert said.startswith(SEEDED) == (seed is not None)
-
-
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in FIT])
 def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rests on the server alone") as error:
         trained(plugged({}), tmp_path, name)
     assert ALGORITHMS[name].no_black_boxes.why in str(error.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_only_broadcast_algorithms_that_clip_answers_are_fit() -> None:
-    assert {name for name, info in ALGORITHMS.items() if info.no_black_boxes is None} == set(FIT)
-    for name in FIT:
-        info = ALGORITHMS[name]
-        assert (info.exposure, info.choosing.removes_outliers) == ("broadcast", False)
-        assert "clip_norm" in {each.name for each in dataclasses.fields(info.options)}
 
 
 def test_a_seed_is_no_secret_where_users_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,13 +119,6 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(
 ) -> None:
     promise = planned(name, options=options).guarantee
     assert promise.rests_on(Kind.FORGETFUL_CLIENTS) == assumed == (TEXTS[Kind.FORGETFUL_CLIENTS] in sentence(promise))
-
-
-def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Give it"):
-        trained(plugged({}), tmp_path, "recentred-sgd", smoothness=None)
-    rough = {**SMALL["recentred-sgd"], "estimator": "clip"}
-    assert len(trained(plugged(people()), tmp_path, "mean-sgd", smoothness=None, options=rough).model) == DIMENSION
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -230,47 +199,11 @@ def test_a_killed_server_goes_on_to_the_same_bits_with_the_same_question(name: s
         assert not questions(silent)
 
 
-def test_a_partition_is_the_same_user_under_another_key(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        trained(plugged(people(), dies_at=4), tmp_path / "killed", identities="partitions")
-
-    later = plugged(people())
-    later.keys = {node: b"another " + key for node, key in later.keys.items()}
-    again = trained(later, tmp_path / "killed", identities="partitions")
-    whole = trained(plugged(people()), tmp_path / "whole", identities="partitions")
-    np.testing.assert_array_equal(again.model, whole.model)
-
-
-def test_a_killed_server_goes_on_from_its_own_start_and_another_is_refused_by_name(tmp_path: Path) -> None:
-    begun = np.linspace(-0.5, 0.5, DIMENSION)
-    whole = trained(plugged(people()), tmp_path / "whole", start=begun)
-    with pytest.raises(Killed):
-        trained(plugged(people(), dies_at=4), tmp_path / "killed", start=begun)
-    with pytest.raises(LedgerError, match=r"the start that run private in .* began with, got another.*Leave start out"):
-        trained(plugged(people()), tmp_path / "killed", start=begun + 1e-9)
-    again = trained(plugged(people()), tmp_path / "killed")
-    np.testing.assert_array_equal(again.model, whole.model)
-
-
 def test_another_start_or_promise_is_another_run(tmp_path: Path) -> None:
     trained(plugged(people()), tmp_path)
     for changed in ({"start": np.ones(DIMENSION)}, {"epsilon": 4.0}, {"clip_norm": 1.0}, {"group": "others"}):
         with pytest.raises((LedgerError, OtherVersion), match="Choose a"):
             trained(plugged(people()), tmp_path, **changed)
-
-
-def test_a_simulation_says_that_its_noise_protects_nobody(tmp_path: Path) -> None:
-    promise = trained(plugged(people()), tmp_path, identities="partitions").guarantee
-    assert sentence(promise).startswith(SEEDED)
-    assert ASSUMED["partitions"] in promise.assumptions
-
-
-def test_training_counts_from_the_start(tmp_path: Path) -> None:
-    start = np.full(DIMENSION, 7.0)
-    shifted = {user: (lambda model, user=user: pulls(user)(model - start)) for user in range(USERS)}
-    moved = trained(plugged(shifted), tmp_path / "moved", start=start).model
-    here = trained(plugged(people()), tmp_path / "here").model
-    np.testing.assert_allclose(moved - start, here, atol=1e-12)
 
 
 def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -284,18 +217,6 @@ def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptur
     refusals = [each for each in words(grid) if "refused" in each]
     assert len(refusals) == 3
     assert len(set(refusals)) == 1  # nothing tells one failure from another
-
-
-def test_only_a_simulation_tells_that_nobody_has_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    nobody = {user: lambda model: np.ones(2) for user in range(USERS)}
-    trained(plugged(nobody), tmp_path / "real", simulation_seed=None)
-    assert "nobody has answered" not in caplog.text
-    assert "who were asked have answered" not in caplog.text
-    trained(plugged(nobody), tmp_path / "simulated", simulation_seed=None, identities="partitions")
-    assert "round 1: nobody has answered" in caplog.text
-    assert (
-        f"round 1: 0 of {USERS // SMALL['one-pass-dp-sgd']['rounds']} users who were asked have answered" in caplog.text
-    )
 
 
 def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from quoron.flower.commands import FlowerConnection, Process, environment, progr
 from quoron.flower.training import BOOKS
 from quoron.ports import free_port
 from quoron_client.federation.record import Record
-from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 
@@ -65,17 +64,6 @@ def has_learned(said: str) -> None:
 def test_the_example_learns_and_says_what_it_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     in_process(tmp_path)
     has_learned(capsys.readouterr().out)
-
-
-def test_unless_told_otherwise_the_noise_of_the_example_is_secret(tmp_path: Path) -> None:
-    assert CONFIG["simulation-seed"] == -1
-    with pytest.raises(ConfigError, match="Expected no simulation_seed"):
-        in_process(tmp_path, identities="keys")
-
-
-def test_the_example_learns_from_local_updates_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    in_process(tmp_path, **{"local-steps": 4, "options": '{"rate": 1.0, "step_size": 2.0}'})
-    assert float(capsys.readouterr().out.split()[-2]) > 0.7
 
 
 @pytest.mark.slow

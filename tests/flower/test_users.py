@@ -18,7 +18,6 @@ from flower.federation import SMALL, expected, small, without
 from flower.grids import (
     SECRET,
     FakeGrid,
-    FakeTime,
     Rows,
     computing,
     error_reply,
@@ -32,12 +31,11 @@ from quoron_client.flower import app as apps
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.wire import answer_to_wire
-from quoron_privacy.errors import ConfigError, LedgerError, RunError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.registry import Registry
 from quoron_server.flower import exchange
-from quoron_server.flower.hellos import NobodyUnderstands
 from quoron_server.flower.serving import serve
 from quoron_server.flower.users import Users, identity
 from quoron_server.specification import RunSpecification
@@ -151,14 +149,6 @@ def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(die
     assert {message.metadata.message_type for message in again.asked[-USERS:]} == {"query.ended"}
 
 
-def test_a_complete_run_is_told_again_without_asking_anybody(tmp_path: Path) -> None:
-    wanted = small("srgd", "trial", USERS)
-    model = served(people(tmp_path), wanted, tmp_path)
-    nobody = people(tmp_path, users=0)
-    np.testing.assert_array_equal(served(nobody, wanted, tmp_path), model)
-    assert not nobody.asked
-
-
 Fault = Callable[[Message, Message], Iterable[Message]]
 
 
@@ -246,26 +236,6 @@ def test_nothing_begins_before_all_users_are_there(tmp_path: Path, caplog: pytes
     assert len({message.metadata.dst_node_id for message in grid.asked[:first]}) == USERS
 
 
-def test_who_waits_for_long_is_told_so_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    grid = people(tmp_path, users=4)
-    with caplog.at_level(logging.INFO, "quoron"), pytest.raises(RunError, match="got 4"):
-        served(grid, small("srgd", "trial", USERS), tmp_path, waiting=600.0)
-    lines = [each.getMessage() for each in caplog.records if "waiting for users: 4 of 5" in each.getMessage()]
-    assert 18 <= len(lines) <= 22
-    assert lines[0].endswith("600 s left")
-
-
-def test_a_federation_whose_app_breaks_our_messages_is_told_so_and_can_go_on(tmp_path: Path, time: FakeTime) -> None:
-    """Whoever starts a run there may ship an app of their own, with mods of Flower's."""
-    wanted, began = small("srgd", "trial", USERS), time.now
-    grid = people(tmp_path, fault=lambda message, reply: [error_reply(message, "LocalDpMod expects", code=6)])
-    with pytest.raises(NobodyUnderstands, match=r"got none from 5 nodes\..*LocalDpMod, a mod of its ClientApp"):
-        served(grid, wanted, tmp_path, waiting=600.0)
-    assert time.now - began < 30
-    assert not any(map(_asks, grid.asked))
-    np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
-
-
 def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path: Path) -> None:
     grid = people(tmp_path, users=4)
     with pytest.raises(RunError, match="Expected 5 users in group everyone within 60 seconds, got 4"):
@@ -273,16 +243,6 @@ def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path:
     assert not any(map(_asks, grid.asked))
     wanted = small("srgd", "trial", USERS)  # it can still go on
     np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
-
-
-def test_a_node_of_another_version_is_no_user_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    grid = people(tmp_path, other=frozenset({1}))
-    with caplog.at_level(logging.INFO, "quoron"), pytest.raises(RunError, match="got 4"):
-        served(grid, small("srgd", "trial", USERS), tmp_path)
-    node = next(node for node in grid.configs if grid._user(node) == 1)
-    assert f"node {node} takes no part: another version" in caplog.text
-    hellos = [message for message in grid.asked if message.metadata.dst_node_id == node]
-    assert 1 < len(hellos) <= 4, "it is greeted now and then, in case that it comes back with this version"
 
 
 def test_two_nodes_with_one_key_are_one_user(tmp_path: Path) -> None:
@@ -332,12 +292,6 @@ def test_a_run_that_is_no_simulation_needs_a_promise_and_a_simulation_leave(tmp_
     with pytest.raises(ConfigError, match="proved promise"):
         serve(grid, small("sgd", "trial", USERS, **real).as_text(), database, waiting=1.0)
     assert not grid.asked
-
-
-def test_another_run_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    served(people(tmp_path), small("srgd", "trial", USERS), tmp_path)
-    with pytest.raises(LedgerError, match="another run has it"):
-        served(people(tmp_path), small("srgd", "trial", USERS, seed=8), tmp_path)
 
 
 def test_a_question_is_written_when_its_turn_comes_and_only_its_name_is_kept() -> None:
