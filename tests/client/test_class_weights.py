@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from quoron_client.data import fused
 from quoron_client.data.encoding import Classes, Comparison, Encoding, Numeric, Positive, Range, Signs, Weight
 from quoron_client.data.labels import Balanced, ClassWeights, meaning, outcomes, seen
-from quoron_privacy.errors import ConfigError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=200)
 AGE = (Numeric("age", 0, 100),)
@@ -49,32 +48,6 @@ def test_a_row_counts_its_own_weight_times_its_class_and_at_most_one(data, class
     later = fused.encoded(replace(plain, class_weight=Balanced(5.0)), table)  # all alike until a release says more
     np.testing.assert_array_equal(later.weights, one.weights)
     np.testing.assert_array_equal(weights.weighed(later.labels, later.weights), both.weights)
-
-
-@pytest.mark.parametrize(
-    ("label", "given", "said"),
-    [
-        (TWO, {"maybe": 2.0}, "'maybe'"),
-        (Signs("ill"), {"1": 2.0, "true": 2.0}, "one class"),
-        (TWO, {"yes": 0.0}, "finite class weights > 0"),
-        (TWO, {"yes": np.inf}, "finite class weights > 0"),
-        (Range("cost", 0, 1), {"yes": 1.0}, "'yes'"),
-        (None, {"yes": 1.0}, "'yes'"),
-    ],
-)
-def test_weights_that_cannot_be_meant_are_refused_by_name(label, given, said):
-    with pytest.raises(ConfigError, match=said):
-        ClassWeights.declared(label, given)
-
-
-def test_weights_need_a_label_of_as_many_classes():
-    for label, weights in [(None, Balanced(10.0)), (Range("cost", 0, 1), Balanced(2.0)), (TWO, ClassWeights((1.0,)))]:
-        with pytest.raises(ConfigError, match="one weight for each"):
-            Encoding(AGE, label=label, class_weight=weights)
-    with pytest.raises(ConfigError, match="nobody looks"):
-        Encoding(AGE, label=TWO, class_weight=Balanced(10.0)).check_public()
-    with pytest.raises(ConfigError, match="class_weight_cap >= 1"):
-        Balanced(0.5)
 
 
 @pytest.mark.parametrize(

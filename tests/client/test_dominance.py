@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from quoron_client import Box, ItemBatch, L2Ball, make_loss
 from quoron_client.compute.enforcement import bounded
-from quoron_privacy.errors import ConfigError
 
 examples = settings(derandomize=True, deadline=None, max_examples=120)
 SMOOTH = ("logistic", "least_squares", "huber", "smoothed_hinge", "linear")
@@ -89,12 +88,6 @@ def test_clients_hold_entries_and_keep_the_largest_of_them(dtype) -> None:
     np.testing.assert_array_equal(again.features, batch.features)
     same = ItemBatch(rows[2:3], np.ones(1), np.array([0, 1]))
     assert bounded(same, loss).features is same.features  # nothing changes, nothing is copied
-
-
-@pytest.mark.parametrize("count", [0, 1.5, True, -2])
-def test_a_number_of_features_that_is_none_is_refused(count) -> None:
-    with pytest.raises(ConfigError, match="active_features to be a whole number >= 1"):
-        make_loss("logistic", active_features=count)
 
 
 def dominant(rng: np.random.Generator, dimension: int) -> np.ndarray:

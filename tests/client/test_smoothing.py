@@ -24,7 +24,6 @@ from quoron_client import (
 )
 from quoron_client.compute.draws import ball_coordinates
 from quoron_client.protocol.smoothing import ball_ratio
-from quoron_privacy.errors import ConfigError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=40)
 RAGGED = (3, 0, 1, 33, 64, 4, 65, 2, 7)
@@ -236,22 +235,3 @@ def test_bits_depend_on_seed_round_and_user_alone():
                 alone = ItemBatch(features, labels, np.array([0, len(labels)]))
                 part = replace(task, starts=starts[u : u + 1]) if isinstance(task, LocalSGD) else task
                 np.testing.assert_array_equal(answer(loss, alone, part, keys=keys[u : u + 1]).values[0], one[u])
-
-
-def test_what_does_not_fit_is_refused():
-    batch = reference.random_batch(np.random.default_rng(10), (2, 5), 4)
-    convolved = AverageGradient(np.ones((1, 4)), (1.0,), smoothing=Convolution(1.0, 0))
-    with pytest.raises(ConfigError, match="Expected keys, one per user, for a task with a Convolution, got none"):
-        average_gradient(make_loss("hinge"), batch, convolved)
-    with pytest.raises(ConfigError, match=r"Expected one key per user, 2, got keys of shape \(3,\)"):
-        average_gradient(make_loss("hinge"), batch, convolved, keys=user_keys(0, np.arange(3)))
-    enveloped = LocalSGD(np.zeros((2, 4)), 0.1, L2Ball(1.0), Moreau(1.0))
-    with pytest.raises(ConfigError, match="Expected loss absolute or hinge with Moreau smoothing, got loss='logistic'"):
-        local_sgd(make_loss("logistic"), batch, enveloped)
-    for make, message in (
-        (lambda: Convolution(0.0, 0), r"Expected radius > 0 and finite, got radius=0.0"),
-        (lambda: Convolution(1.0, -1), r"Expected seed in \[0, 2\^64\), got seed=-1"),
-        (lambda: Moreau(float("inf")), r"Expected parameter > 0 and finite, got parameter=inf"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            make()
