@@ -15,7 +15,6 @@ from quoron_client.data.labels import Balanced, ClassWeights, meaning, outcomes,
 STEADY = settings(derandomize=True, deadline=None, max_examples=200)
 AGE = (Numeric("age", 0, 100),)
 TWO = Classes("ill", ("no", "yes"))
-TABLE = pa.table({"age": [1.0, 2.0, 3.0, 4.0], "ill": ["yes", "no", "maybe", "yes"], "visits": [2.0, 4.0, 1.0, -1.0]})
 shares = st.lists(st.floats(-2, 3) | st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=20)
 
 

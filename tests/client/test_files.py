@@ -1,16 +1,13 @@
 """Files of any kind as rows: the same whatever holds them, and nobody's bytes in another's row or in an error."""
 
-import bz2
 import codecs
 import csv
 import gzip
 import io
 import json
-import lzma
 import math
 import os
 import uuid
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,21 +290,6 @@ class TestOthersRows:
 
 
 TEXT = b"who,age\na,1\nb,2\n"
-
-
-def zipped(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as made:
-        made.writestr("t.csv", TEXT)
-
-
-BYTES = {
-    "a gzip file": lambda path: path.write_bytes(gzip.compress(TEXT)),
-    "a bzip2 file": lambda path: path.write_bytes(bz2.compress(TEXT)),
-    "an xz file": lambda path: path.write_bytes(lzma.compress(TEXT)),
-    "a zip file or a spreadsheet": zipped,
-    "a Parquet file": lambda path: pq.write_table(pa.table({"who": ["a"]}), path),
-    "a Feather file": lambda path: pyarrow.feather.write_feather(pa.table({"who": ["a"]}), path, "uncompressed"),
-}
 
 
 class TestNamesThatNobodyCanRead:

@@ -445,24 +445,6 @@ ROUND = Declaration(
 )
 """
 UNPROVED = "the constants of loss 'round' are vouched for by Ada Lovelace (ada-losses 1.2), checked on a grid only"
-TABLE = """
-[population]
-kind = "table"
-path = "mine.csv"
-user = "who"
-label = "cost"
-label_range = [-1, 1]
-numeric = { age = [0, 100] }
-[loss]
-name = "round"
-width = 0.5
-[problem]
-items_per_user = 10
-[privacy]
-epsilon = 2.0
-[algorithm]
-name = "one-pass-dp-sgd"
-"""
 
 
 @pytest.fixture

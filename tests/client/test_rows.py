@@ -6,7 +6,6 @@ import math
 import sys
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -424,28 +423,6 @@ def test_tallies_of_tables_that_come_one_after_the_other_are_shares_of_each_user
         np.testing.assert_array_equal(made, whole[there])
 
 
-AGE = Numeric("age", 0, 100)
-
-
-WRONG: list[tuple[Any, pa.DataType, str]] = [
-    (Signs("y"), pa.string(), "classes = "),
-    (Signs("y"), pa.large_string(), "classes = "),
-    (Classes("y", ("no", "yes")), pa.int64(), "classes that label 'y' of type int64 can hold"),
-    (Classes("y", ("no", "yes")), pa.bool_(), "can hold"),
-    (Classes("y", ("01", "02")), pa.int16(), "can hold"),
-    (Classes("y", ("no", "1.5")), pa.float32(), "can hold"),
-    (Classes("y", (0, 300)), pa.uint8(), "can hold"),
-    (Classes("y", (1, 2)), pa.bool_(), "can hold"),
-    (Positive("y", "died"), pa.int32(), "positive that label 'y'"),
-    (Positive("y", 7), pa.bool_(), "positive that label 'y'"),
-    (Comparison("y", ">", 15.0), pa.bool_(), "now true and now false"),
-    (Comparison("y", ">=", 0.0), pa.uint16(), "now true and now false"),
-    (Comparison("y", "<", -200.0), pa.int8(), "now true and now false"),
-    (Range("y", 10, 20), pa.bool_(), "a label_range within which"),
-    (Range("y", -5, 0), pa.uint64(), "a label_range within which"),
-]
-
-
 def test_types_that_were_made_of_values_say_nothing(tmp_path):
     """One user's value changes the type of a pandas column, and what a CSV file is read as is always text."""
     whole = pd.DataFrame({"y": [True, False], "x": [1, 2], "c": pd.Categorical(["a", "b"])})
@@ -524,9 +501,6 @@ class TestAValue:
         assert together == alone
 
 
-WIDE = 100_000
-
-
 def wanted(numeric: str, label: str = 'label = "sick"') -> configs.Config:
     """A federation's configuration with these numeric columns."""
     return configs.parse(
@@ -591,9 +565,7 @@ class TestAWideRun:
             dry_run(config, 10**6)
 
 
-DAYS = DateNumber("a", "days", 0, 1, "1970-01-01")
 YEAR = DateNumber("a", "year", 0, 1)
-EVERY = (*(DatePart("a", part) for part in WORDS), YEAR, DAYS)
 NONE = (-1, -1, -1, -1, None, None)
 ZONES = ("Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Africa/Casablanca", "Australia/Lord_Howe", "UTC")
 MOMENTS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31))

@@ -1,4 +1,4 @@
-"""What a node's owner says holds in somebody else's ClientApp too: the limits of a lifetime, and one answer a round."""
+"""What a node answers is its owner's decision: within limits of a lifetime, once a round, and no word of the data."""
 
 import json
 import logging
@@ -13,22 +13,32 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
+from federation.crowd import SEED, write_items
+from flower.federation import small
 from flower.grids import SECRET, crossed
 from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained
+from quoron.flower import simulated
 from quoron_client.federation.record import Record
-from quoron_client.flower.answering import answer_with
+from quoron_client.flower import app as apps
+from quoron_client.flower.answering import answer_with, combined
+from quoron_client.flower.node import read_owner
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import Values, record, values_of
 from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Question, Status
+from quoron_client.protocol.smoothing import Moreau
+from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_client.protocol.wire import answer_from_wire, question_to_wire
+from quoron_privacy.errors import ConfigError, DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.apps import Training
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
-from quoron_server.specification import describe_promise
+from quoron_server.specification import describe, describe_promise, make_plan
 
 EPSILON, DELTA = 8.0, 1e-3  # of `plugged.trained`
 
@@ -49,12 +59,14 @@ def described() -> dict[str, Any]:
     return describe_promise("spring", training.plan(), simulation=False)
 
 
-def values(number: int = 0, at: float = 0.5, run: str = "spring", task: Any = None, **changed: Any) -> Values:
+def values(
+    number: int = 0, at: float = 0.5, run: str = "spring", task: Any = None, known: Any = None, **changed: Any
+) -> Values:
     """What a node is sent."""
-    told = json.dumps(described() | {"run": run} | changed)
+    text = json.dumps((known or described()) | {"run": run} | changed)
     task = task or AverageGradient(np.full((1, DIMENSION), at), (1.0,))
     asked = question_to_wire(Question(number, np.array([0]), task), 0, run=run, user=0, seconds=60)
-    announced = pb.Announcement(run=run, description=told).SerializeToString()
+    announced = pb.Announcement(run=run, description=text).SerializeToString()
     return {"version": version("quoron"), "announcement": announced, "user": 0, "question": asked.SerializeToString()}
 
 
@@ -236,3 +248,179 @@ def test_answers_are_erased_once_the_run_is_complete_also_by_a_later_start(tmp_p
     trained(silent, tmp_path / "books")
     assert not questions(silent)
     assert kept() == 0
+
+
+WANTED = small("dp-sgd-wor", "spring", 5)
+
+
+@cache
+def told() -> dict[str, Any]:
+    """What a node is told of the run."""
+    return describe(WANTED, make_plan(WANTED))
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> dict[str, Any]:
+    """A node config that takes part in anything."""
+    return {
+        "data": str(write_items(tmp_path, 1)[0]),
+        "record": str(tmp_path / "record.sqlite"),
+        "lifetime-epsilon": 100.0,
+        "lifetime-delta": 1.0,
+        "simulation-seed": str(SEED),
+    }
+
+
+def asking(number: int = 0, at: float = 0.0, run: str = "spring", **changed: object) -> Values:
+    """The same of a run of the federation."""
+    return values(number, at, run, known=told(), **changed)
+
+
+def answered(
+    sent: Values,
+    owned: dict[str, Any],
+    action: str = "average_gradient",
+    *,
+    app: ClientApp = apps.app,
+    **run_config: Any,
+) -> Values:
+    """What leaves the node, as the wire carries it; that of a run that it declines when that is announced."""
+    if "question" in sent and app is apps.app:
+        said = answered({name: value for name, value in sent.items() if name != "question"}, owned, "announced")
+        if "agreed" not in said:
+            return said
+    message = Message(crossed(record(**sent)), 5, f"query.{action}")
+    message.metadata.__dict__["_message_id"] = "message"
+    answer = app(message, Context(1, 5, owned, RecordDict(), run_config))
+    assert not answer.has_error()
+    return values_of(crossed(answer.content))
+
+
+def test_after_the_end_of_a_run_its_answers_are_erased_and_nothing_more_is_answered(
+    owned: dict[str, Any],
+) -> None:
+    answered(asking(), owned)
+    assert answered({"version": version("quoron"), "run": "spring", "how": "complete"}, owned, "ended") == {}
+    late = pb.Answer.FromString(answered(asking(1), owned)["answer"])
+    assert answer_from_wire(late, (3,))[1] == Status.MISSING
+    with Record.open(Path(owned["record"]), epsilon=20.0, delta=1.0) as kept:
+        assert kept.spent == (15.0, 0.1)
+        assert kept.recall("spring", 0, pb.Question.FromString(asking()["question"]).digest) is None
+
+
+def test_another_version_is_refused_before_anything_is_read(owned: dict[str, Any]) -> None:
+    for theirs in ("0.0.1", None):
+        sent = {key: value for key, value in (asking() | {"version": theirs}).items() if value is not None}
+        assert answered(sent, owned) == {
+            "refused": "another version",
+            "version": version("quoron"),
+        }
+    assert not Path(owned["record"]).exists()
+
+
+SENT: list[Values] = [
+    {},
+    {"announcement": b"\xff" * 9},
+    {"question": b"\xff" * 9},
+    {"user": "zero"},
+    {"announcement": 3},
+    {"question": pb.Question(run="another").SerializeToString()},
+]
+
+
+@pytest.mark.parametrize("change", SENT[1:], ids=str)
+def test_a_malformed_message_is_refused_in_fixed_words(change: Values, owned: dict[str, Any]) -> None:
+    assert answered(asking() | change, owned) == {"refused": "failed"}
+
+
+def test_the_text_of_an_exception_stays_with_the_owner(
+    owned: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError(SECRET)
+
+    for place in ("Worker.reply", "opened", "read_owner"):
+        with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "quoron.client"):
+            patched.setattr(f"quoron_client.flower.app.{place}", fails)
+            assert answered(asking(), owned) == {"refused": "failed"}
+            assert SECRET in caplog.text
+            caplog.clear()
+    assert "answer" in answered(asking(), owned)
+
+
+def test_a_value_that_cannot_be_used_shows_in_no_reply(owned: dict[str, Any], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text(f"x0,x1,x2,sick\n0.1,0.2,{SECRET},1\n")
+    got = answered(asking(), owned | {"data": str(bad)})
+    answer = pb.Answer.FromString(got["answer"])
+    gradient, status = answer_from_wire(answer, (3,))
+    assert status == Status.REJECTED
+    assert not gradient.any()
+    assert SECRET.encode() not in got["answer"]
+
+
+def test_a_data_file_that_is_not_there_declines_without_its_name(owned: dict[str, Any]) -> None:
+    assert answered(asking(), owned | {"data": f"/nowhere/{SECRET}.csv"}) == {"declined": True}
+
+
+@pytest.mark.parametrize(("key", "value"), [("one-user", "perhaps"), ("items-per-user", "-1"), ("items-per-user", "0")])
+def test_an_owners_word_that_cannot_be_meant_is_named(owned: dict[str, Any], key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key.replace("-", ".")):
+        read_owner(owned | {key: value}, {})
+
+
+def test_a_simulation_never_runs_on_a_node_with_a_users_data(
+    owned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its run config names would be read there."""
+    refused = {"refused": "a user's data is configured here"}
+    monkeypatch.setattr(simulated, "read", None)
+    del owned["simulation-seed"]
+    for real in (owned, owned | {"simulation-seed": "none"}):
+        for action in ("hello", "average_gradient", "ended"):
+            assert answered(asking(), real, action, app=simulated.client_app) == refused
+    monkeypatch.setenv("QUORON_DATA", owned.pop("data"))
+    assert answered(asking(), owned, "hello", app=simulated.client_app) == refused
+    monkeypatch.setenv("QUORON_SIMULATION_SEED", "3")  # its owner lets it
+    assert "partition" in answered(asking(), owned, "hello", app=simulated.client_app)
+    monkeypatch.delenv("QUORON_DATA")
+    assert "partition" in answered(asking(), {}, "hello", app=simulated.client_app)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        SecondMoment(2),
+        MomentAndGradient(2, np.zeros(2)),
+        AverageLoss(np.zeros((2, 2))),
+        LocalSGD(np.zeros((1, 2)), 0.1, L2Ball(1.0)),
+        AverageGradient(np.zeros((1, 2)), (1.0,), user_smoothness=1.0),
+        AverageGradient(np.zeros((1, 2)), (1.0,), reference_items=3),
+        AverageGradient(np.zeros((1, 2)), (1.0,), smoothing=Moreau(0.1)),
+    ],
+    ids=[
+        "second moment",
+        "moment and gradient",
+        "losses",
+        "local sgd",
+        "user smoothness",
+        "reference items",
+        "smoothing",
+    ],
+)
+def test_a_question_for_more_than_gradients_is_not_answered(task: Any) -> None:
+    with pytest.raises(WireError, match="Expected a question for"):
+        combined(task, lambda model: model)
+
+
+def test_a_gradient_cannot_change_the_question() -> None:
+    task = AverageGradient(np.ones((1, 2)), (1.0,))
+
+    def spoils(model: np.ndarray) -> np.ndarray:
+        model[:] = np.inf
+        return np.zeros(2)
+
+    combined(task, spoils)
+    np.testing.assert_array_equal(task.points, np.ones((1, 2)))
+    with pytest.raises(DataError, match="Flatten"):
+        combined(task, lambda model: np.ones((2, 1)))

@@ -157,20 +157,6 @@ def test_a_killed_supernode_is_a_user_without_an_answer(running: Any, tmp_path: 
     assert any(np.array_equal(model, each) for each in possible)
 
 
-def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(running: Any, tmp_path: Path) -> None:
-    start(running, 0, 1, 2)
-    run = wanted("serverapp", rounds=4)
-    number = submit(running, run)
-    until(lambda: rounds_answered(running, "serverapp") >= 2, running, number)
-    kill(serverapp(running))
-    again = submit(running, run)
-    np.testing.assert_array_equal(model_of(running, run, again), expected(run, tmp_path / "inline"))
-    assert asked_once(running, "serverapp") == 4 * 2
-    until(lambda: running.connection().status_and_details(number)[0].startswith("finished"), running)
-    assert running.connection().status_and_details(number)[0] == "finished:failed"
-    assert running.connection().status_and_details(again)[0] == "finished:completed"
-
-
 def test_flower_itself_starts_a_serverapp_again_that_died_before_it_began(running: Any, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES_AT_ONCE)
     running.superexec.end()
@@ -180,17 +166,6 @@ def test_flower_itself_starts_a_serverapp_again_that_died_before_it_began(runnin
     run = wanted("again", rounds=1)
     np.testing.assert_array_equal(model_of(running, run, submit(running, run)), expected(run, tmp_path / "inline"))
     assert (tmp_path / "died").exists()
-
-
-def test_a_killed_superlink_that_comes_back_goes_on_to_the_same_bits(running: Any, tmp_path: Path) -> None:
-    start(running, 0, 1, 2)
-    run = wanted("superlink", rounds=4)
-    number = submit(running, run)
-    until(lambda: rounds_answered(running, "superlink") >= 2, running, number)
-    running.superlink.kill()
-    running.start_superlink()
-    np.testing.assert_array_equal(model_of(running, run, number), expected(run, tmp_path / "inline"))
-    assert asked_once(running, "superlink") == 4 * 2
 
 
 def come_back(running: Any, node: int) -> None:

@@ -110,14 +110,6 @@ def test_a_tenth_of_the_clients_costs_what_all_of_them_do() -> None:
     assert len(costs) == 1
 
 
-def test_its_clip_passes_what_is_no_number_and_fails_on_zeros() -> None:
-    poisoned = [np.array([np.nan, 1e9])]
-    clip_inputs_inplace(poisoned, 1.0)
-    assert poisoned[0][1] == 1e9
-    with pytest.raises(ZeroDivisionError):
-        clip_inputs_inplace([np.zeros(3)], 1.0)
-
-
 def test_its_noise_is_that_of_the_global_generator_in_the_precision_of_the_model() -> None:
     def noised(seed: int) -> np.ndarray:
         model = np.full(1000, 1000.0, np.float32)

@@ -11,11 +11,10 @@ from federation.crowd import specification
 from flower.grids import FakeGrid, FakeTime, Rows, computing, spread
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
-from quoron_server.flower import apps, exchange
 from quoron_server.flower import engine as engines
+from quoron_server.flower import exchange
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
-from quoron_server.plan import Privacy
 from quoron_server.round_clock import PAUSE
 
 NODES, ROUNDS, SECONDS = 5, 4, 60.0
@@ -73,9 +72,3 @@ def test_with_early_ends_the_next_push_tells_who_was_silent(monkeypatch: pytest.
     bystander = max(usual)
     assert max(np.diff(usual[bystander])) < 2.0
     assert np.diff(silent[bystander])[0] > SECONDS
-
-
-def training(**changes: object) -> apps.Training:
-    problem = specification("dp-sgd-wor").problem
-    given = {"run": "spring", "algorithm": "dp-sgd-wor", "problem": problem, "privacy": Privacy(8.0, 1e-3)}
-    return apps.Training(**(given | {"clip_norm": 1.0} | changes))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
@@ -24,7 +23,6 @@ from quoron import sources
 from quoron.engines import EngineChoice
 from quoron.flower import claim as claims
 from quoron.flower import simulated, simulation
-from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
 from quoron.prepared import Prepared
@@ -35,7 +33,6 @@ from quoron.simulation.scene import Setup
 from quoron_client.flower.serving import make_app
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.wording import sentence
-from said import said
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
 SMALL = (
@@ -254,32 +251,6 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
     np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
 
 
-def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared, folder = prepared_in(tmp_path / "run")
-    monkeypatch.setattr(guarded_ray, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[ray\]' in the repository"):
-        simulate(prepared, folder, tmp_path)
-    assert not list(folder.path.iterdir())
-
-
-def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {"who": np.repeat(np.arange(80), 3), "x": rng.uniform(-1, 1, 240), "y": rng.integers(0, 2, 240)}
-    )
-    options = {"user": "who", "label": "y", "numeric": {"x": (-1.0, 1.0)}, "settings": SMALL[3:]}
-    here = FlowerHere()
-    original = simulation.simulate
-    monkeypatch.setattr(
-        simulation,
-        "simulate",
-        lambda *given, **named: original(*given, connection=here),  # type: ignore[arg-type]
-    )
-    there = quoron.simulate(frame, **said(out=tmp_path / "flower", engine="flower", **options))
-    assert here.thread is not None
-    np.testing.assert_array_equal(there.model, quoron.simulate(frame, **said(out=tmp_path / "inline", **options)).model)
-
-
 # Choosing an engine.
 
 
@@ -305,18 +276,6 @@ def test_options_that_do_not_go_together_are_refused(choice: dict[str, Any], say
 
 
 # The run config that people change.
-
-
-def test_the_example_is_the_app_of_our_own_bundle(tmp_path: Path) -> None:
-    example = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))
-    ours = write_bundle(tmp_path / "app", name="quoron-simulation", settings={}, **COMPONENTS) / "pyproject.toml"
-    bundle = tomllib.loads(ours.read_text(encoding="utf-8"))
-    for tree in (example, bundle):
-        tree["project"].pop("description")
-        tree["tool"]["flwr"]["app"].pop("config")
-    assert example == bundle
-    words = (EXAMPLE / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{key}`" in words for key in example_config())
 
 
 def example_config() -> dict[str, Any]:

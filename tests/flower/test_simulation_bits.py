@@ -1,18 +1,15 @@
 """Whatever engine computes the answers, the bits are the same: every algorithm over Flower's Grid, without Flower."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Message
 
-from contracts.scenes import FAULTS, PROBLEM, Fault, Quadratic, execute, make_plan
+from contracts.scenes import PROBLEM, Quadratic, execute, make_plan
 from contracts.test_algorithms import Crash, crashing, every_algorithm
 from federation.crowd import FEW, SEED, inline_model, people, specification
-from flower.grids import FakeGrid, FakeTime, computing, error_reply, spread, with_values
-from flower.test_records import array
+from flower.grids import FakeGrid, FakeTime, computing, spread
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.wire import TASKS
@@ -110,15 +107,6 @@ def test_a_run_resumes_from_every_round_to_identical_bits_on_either_engine(name:
 
 @pytest.mark.slow
 @every_algorithm
-def test_the_contract_s_own_users_give_the_same_bits(name: str, tmp_path: Path) -> None:
-    for each in ("here", "there"):
-        (tmp_path / each).mkdir()
-    here = execute(name, tmp_path / "here")
-    np.testing.assert_array_equal(execute(name, tmp_path / "there", flower(Quadratic(), PROBLEM)), here)
-
-
-@pytest.mark.slow
-@every_algorithm
 def test_a_crash_at_every_write_resumes_to_identical_bits(name: str, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     whole = execute(name, tmp_path / "whole")
@@ -128,71 +116,3 @@ def test_a_crash_at_every_write_resumes_to_identical_bits(name: str, tmp_path: P
         with pytest.raises(Crash):
             execute(name, folder, flower(Quadratic(), PROBLEM), ledger_type=crashing(at, after=True))
         np.testing.assert_array_equal(execute(name, folder, flower(Quadratic(), PROBLEM)), whole)
-
-
-CROSSING = ("one user sends NaN", "everyone is missing", "a single user survives")  # all ways to cross as a status
-
-
-@pytest.mark.slow
-@every_algorithm
-@pytest.mark.parametrize("fault", [each for each in FAULTS if each.name in CROSSING], ids=lambda fault: fault.name)
-def test_nothing_a_user_sends_changes_the_course_of_a_run(name: str, fault: Fault, tmp_path: Path) -> None:
-    course_is_that_of_honest_users(name, tmp_path, lambda engine: flower(engine, PROBLEM), Quadratic(fault))
-
-
-def one_node(made: Callable[[Message, Message], Iterable[Message]]) -> Callable[[Message, Message], Iterable[Message]]:
-    """A node that does that whenever it is asked for answers."""
-
-    def fault(message: Message, reply: Message) -> Iterable[Message]:
-        greeted = message.metadata.message_type == "query.hello"
-        return [reply] if greeted or message.metadata.dst_node_id % 10 else made(message, reply)
-
-    return fault
-
-
-HOSTILE = {
-    "never answers": one_node(lambda message, reply: []),
-    "fails": one_node(lambda message, reply: [error_reply(message)]),
-    "sends NaN": one_node(lambda message, reply: [_full(reply, np.nan)]),
-    "sends 1e300": one_node(lambda message, reply: [_full(reply, 1e300)]),
-    "sends another shape": one_node(lambda message, reply: [with_values(reply, values=array(np.ones((2, 2))))]),
-    "sends nothing of ours": one_node(lambda message, reply: [with_values(reply, values=None, status=None)]),
-}
-
-
-def _full(reply: Message, number: float) -> Message:
-    record = reply.content["quoron"]
-    return with_values(reply, values=array(np.full((len(record["status"]), PROBLEM.dimension), number)))
-
-
-@pytest.mark.slow
-@every_algorithm
-@pytest.mark.parametrize("what", list(HOSTILE))
-def test_nothing_a_node_sends_changes_the_course_of_a_run(name: str, what: str, tmp_path: Path) -> None:
-    course_is_that_of_honest_users(name, tmp_path, lambda engine: flower(engine, PROBLEM, fault=HOSTILE[what]))
-
-
-@dataclass
-class Watched:
-    """Remembers whom it asks."""
-
-    engine: Engine
-    asked: list[np.ndarray] = field(default_factory=list)
-
-    def ask(self, question: Question) -> Answers:
-        self.asked.append(question.cohort)
-        return self.engine.ask(question)
-
-
-def course_is_that_of_honest_users(
-    name: str, folder: Path, over_flower: Callable[[Engine], Engine], users: Engine | None = None
-) -> None:
-    for each in ("hostile", "honest"):
-        (folder / each).mkdir()
-    hostile, honest = Watched(over_flower(users or Quadratic())), Watched(Quadratic())
-    model = execute(name, folder / "hostile", hostile)
-    execute(name, folder / "honest", honest)
-    assert np.isfinite(model).all()
-    assert len(hostile.asked) == len(honest.asked)
-    for one, other in zip(hostile.asked, honest.asked, strict=True):
-        np.testing.assert_array_equal(one, other)

@@ -1,7 +1,6 @@
 """The example of a project with private training plugged in does what its pages say."""
 
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -28,7 +27,6 @@ CONFIG = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))
 NODES = int(CONFIG["users"])
 SEED = {"simulation-seed": 7}
 LIMITS = {"epsilon": 8.0, "delta": 1e-3}
-MOD = "LocalDpMod(1.0, 1.0, 1.0, 1e-5)"
 
 
 @pytest.fixture(autouse=True)
@@ -123,30 +121,6 @@ def test_killed_on_a_federation_the_example_goes_on_for_the_same_keys(tmp_path: 
     for number in range(3):
         with Record.open(tmp_path / "federation" / "nodes" / str(number) / "record.sqlite", **LIMITS) as kept:
             assert kept.spent == (8.0, 1e-3)
-
-
-@pytest.mark.slow
-def test_a_mod_of_flowers_that_breaks_the_example_is_named_and_ends_it(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-    shutil.copytree(EXAMPLE, tmp_path / "app")
-    code = tmp_path / "app" / "plugin" / "client_app.py"
-    text = code.read_text(encoding="utf-8").replace("app = ClientApp()", f"app = ClientApp(mods=[{MOD}])")
-    code.write_text(f"from flwr.clientapp.mod import LocalDpMod\n{text}", encoding="utf-8")
-    home, port = tmp_path / "home", free_port()
-    FlowerConnection(home, f"127.0.0.1:{port}").begin()
-    arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
-    command = [program("flwr"), "run", str(tmp_path / "app"), "here", "--stream", "--federation-config"]
-    command += ["num-supernodes=3 init-args-num-cpus=1 client-resources-num-cpus=1"]
-    command += ["-c", f'folder="{tmp_path / "run"}" simulation-seed=7 users=3']
-    with Process("flower-superlink", arguments, home=home, log=tmp_path / "log") as superlink:
-        superlink.healthy(f"http://127.0.0.1:{port}/health")
-        said = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=False).stdout
-    assert "takes no part: LocalDpMod, a mod of its ClientApp, is there to clip and noise" in said
-    assert re.search(r"got none from 3 nodes\. Node \d+ and 2 more: LocalDpMod", said)
-    assert "round 1" not in said
-    waited = re.findall(r"waiting for users: 0 of 3, with 3 nodes connected; (\d+) s left", said)
-    assert waited, said
-    assert int(waited[-1]) > 600 - 30, "it waited a quarter of a minute, not ten"
 
 
 def kill_simulation(superlink: int) -> None:

@@ -18,8 +18,6 @@ from quoron.training.black_box import problem_of
 from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.timetable import LocalSGD
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.questions import Question
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
@@ -129,15 +127,6 @@ def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | N
     assert not found[2].any()
 
 
-@pytest.mark.parametrize("local", TASKS)
-def test_the_loop_gives_the_rows_of_the_batch(local: LocalSGD | None) -> None:
-    rows, users = rows_of("layers", local), np.arange(5)
-    point = TorchModule.of(made("layers"), CROSS, "cpu").flat()
-    together = rows(0, users, point, NOISE)
-    rows.why_looped = "asked to"
-    np.testing.assert_allclose(rows(0, users, point, NOISE), together, atol=3e-6)
-
-
 def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() -> None:
     for local in TASKS:
         rows = rows_of("linear", local)
@@ -213,19 +202,6 @@ def test_one_user_moves_a_released_sum_by_at_most_what_the_plan_says(held: list[
     for local in TASKS[:2]:
         moved = honest(local) - summed(rows_of("linear", local, changed))
         assert np.linalg.norm(moved) <= PLAN.parameters.sensitivity * (1 + 1e-9)
-
-
-def test_the_sum_does_not_depend_on_the_order_of_users_and_rows_not_on_chunks_but_by_rounding() -> None:
-    compute, noise = rows_of("layers", None), NOISE
-    problem = problem_of(
-        Method(radius=9.0, items_per_user=MOST, clip_norm=1.0), users=5, dimension=53, door="train_rows"
-    )
-    question = Question(0, np.arange(5), AverageGradient(np.zeros((1, 53)), (1.0,)))
-    start = TorchModule.of(made("layers"), CROSS, "cpu").flat()
-    whole = RowsEngine(compute, problem, start, noise, None).ask(question).values
-    for chunk in (1, 2, 3):
-        parts = RowsEngine(compute, problem, start, noise, chunk).ask(question).values
-        np.testing.assert_allclose(parts, whole, atol=1e-6)
 
 
 def test_users_drop_out_by_dice_of_their_own() -> None:

@@ -191,20 +191,6 @@ def test_a_module_that_carries_items_from_user_to_user_is_refused_with_the_repla
     assert not (tmp_path / "run").exists()
 
 
-def test_frozen_statistics_are_public_and_allowed(tmp_path: Path) -> None:
-    assert np.isfinite(trained(tmp_path / "run", network(nn.BatchNorm1d(6).eval())).weights).all()
-
-
-def test_only_what_requires_gradients_is_trained(tmp_path: Path) -> None:
-    module = network()
-    module[0].requires_grad_(False)
-    found = trained(tmp_path / "run", module)
-    assert len(found.weights) == 6 * 3 + 3
-    assert torch.equal(found.model[0].weight, module[0].weight)
-    with pytest.raises(ConfigError, match="parameters that require gradients"):
-        trained(tmp_path / "none", module.requires_grad_(False))
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -236,36 +222,6 @@ def test_what_torch_cannot_batch_is_computed_user_by_user_and_said(
         alone = trained(tmp_path / "alone", Branches())
     assert "computed one by one" in caplog.text
     np.testing.assert_allclose(alone.weights, trained(tmp_path / "together").weights, atol=0.5)
-
-
-def test_what_torch_cannot_compile_is_computed_without_and_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(function: Any) -> Any:
-        def compiled(*given: Any) -> Any:
-            raise RuntimeError("no compiler here")
-
-        return compiled
-
-    monkeypatch.setattr(torch, "compile", broken)
-    with caplog.at_level(logging.WARNING, logger="quoron"):
-        without = trained(tmp_path / "without", compiled=True)
-    assert "without torch.compile, which failed: RuntimeError: no compiler here" in caplog.text
-    np.testing.assert_array_equal(without.weights, trained(tmp_path / "eager", compiled=False).weights)
-
-
-def test_on_a_processor_nothing_is_compiled_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def noted(function: Any) -> Any:
-        asked.append("compiled")
-        return function
-
-    monkeypatch.setattr(torch, "compile", noted)
-    trained(tmp_path / "unless told")
-    assert asked == []
-    trained(tmp_path / "told", compiled=True)
-    assert asked == ["compiled"]
 
 
 @pytest.mark.slow
@@ -349,39 +305,6 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_make
         trained(tmp_path / "run", network(), **more)
     with np.load(tmp_path / "run" / "start.npz", allow_pickle=False) as arrays:
         assert {name: arrays[name].dtype for name in arrays.files}["start"] == np.float32
-
-
-def test_a_watcher_is_given_modules_of_the_released_points(tmp_path: Path) -> None:
-    seen: list[int] = []
-
-    def watch(round_: int, module: nn.Module) -> None:
-        assert module(torch.zeros(1, 4)).shape == (1, 3)
-        seen.append(round_)
-
-    trained(tmp_path / "run", watch=watch)
-    assert seen == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options", "clip_norm"),
-    [
-        ("dp-sgd-wor", {"rounds": 3, "rate": 0.5, "step_size": 0.1, "optimiser": "adam"}, None),
-        ("dp-sgd-poisson", {"rounds": 3, "rate": 0.5, "step_size": 0.1, "clip": "adaptive"}, 0.2),
-        ("dp-ftrl", {"rounds": 4, "epochs": 2, "inverse_step": 5.0, "optimiser": "momentum"}, 0.5),
-        ("outlier-gd", {"rounds": 2, "radius": 9.0, "step_size": 0.1, "suffix": 1, "test": "lottery"}, None),
-    ],
-)
-def test_every_way_to_release_trains_a_network_and_comes_again_with_its_seed(
-    algorithm: str, options: dict[str, Any], clip_norm: float | None, tmp_path: Path
-) -> None:
-    draw = np.random.default_rng(0)
-    owners, x = np.repeat(np.arange(160), 2), torch.tensor(draw.normal(size=(320, 4)).astype(np.float32))
-    given = {"data": (x, (x[:, 0] > 0).long()), "user": owners, "items_per_user": 2, "algorithm": algorithm}
-    given |= {"options": options, "clip_norm": clip_norm}
-    models = [trained(tmp_path / f"{number}", **given).weights for number in range(2)]
-    np.testing.assert_array_equal(*models)
-    start = torch.cat([weight.flatten() for weight in network().parameters()]).detach().numpy()
-    assert 0 < np.linalg.norm(models[0] - start) <= 5.0 + 1e-6
 
 
 def test_held_out_users_tell_how_good_the_module_is_and_nobody_trains_on_them(tmp_path: Path) -> None:
