@@ -13,10 +13,12 @@ from quoron_client import (
     AverageGradient,
     AverageLoss,
     Box,
+    Convolution,
     ItemBatch,
     L2Ball,
     LocalSGD,
     MomentAndGradient,
+    Moreau,
     SecondMoment,
     Status,
     answer,
@@ -27,6 +29,7 @@ from quoron_client import (
     make_loss,
     second_moment_factor,
     smoothness_scale,
+    user_keys,
 )
 from quoron_client.compute import work
 from quoron_client.compute.gradients import gradient_sums
@@ -36,7 +39,6 @@ from quoron_client.compute.work import placed_gradient
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.randomisers import SeededRandomness
-from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.lanes import aligned
 from quoron_privacy.means.clipping import ClippedSum
 
@@ -98,7 +100,8 @@ def test_numbers_are_within_a_bound_only_if_all_are_finite():
         assert not within(np.array([0.0, bad]), 0, 2, np.inf)
 
 
-by_name = pytest.mark.parametrize("loss", reference.some_losses(), ids=lambda loss: loss.name)
+QUADRATIC = make_loss("quadratic", steep=0.8, flat=0.03, ridge=0.01, feature_norm=1.5)
+by_name = pytest.mark.parametrize("loss", [*reference.some_losses(), QUADRATIC], ids=lambda loss: loss.name)
 STEADY = settings(derandomize=True, deadline=None, max_examples=60)
 RAGGED = (3, 0, 1, 33, 64, 4, 65, 2, 7, 129, 0)  # around the kernel's groups of 4 and blocks of 64
 
@@ -122,54 +125,6 @@ def test_fast_gradients_and_losses_match_item_by_item_sums(loss, dtype, dimensio
     np.testing.assert_allclose(average_loss(loss, batch, x), expected, rtol=0, atol=5e-15)
 
 
-@STEADY
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=8),
-    reference_items=st.none() | st.integers(1, 60),
-    user_smoothness=st.none() | st.floats(0.01, 1.0),
-)
-def test_a_row_is_the_plain_row_less_the_centre_times_the_users_weight(seed, sizes, reference_items, user_smoothness):
-    rng = np.random.default_rng(seed)
-    loss = make_loss("logistic", ridge=0.1)
-    batch = reference.random_batch(rng, sizes, 5)
-    plain = at(*rng.standard_normal((2, 5)), weights=(3.0, -2.0), user_smoothness=user_smoothness)
-    centre = rng.standard_normal(5)
-    found = average_gradient(loss, batch, replace(plain, centre=centre, reference_items=reference_items))
-    for row, plainly, size in zip(found, average_gradient(loss, batch, plain), sizes, strict=True):
-        if size == 0:
-            np.testing.assert_array_equal(row, 0.0)
-        else:
-            weight = 1.0 if reference_items is None else min(1.0, np.sqrt(size / reference_items))
-            np.testing.assert_allclose(row, weight * (plainly - centre), rtol=0, atol=5e-15)
-
-
-@by_name
-def test_a_users_bits_do_not_depend_on_the_other_users(loss):
-    rng = np.random.default_rng(6)
-    batch = reference.random_batch(rng, RAGGED, 13, np.float32, loss)
-    task = at(
-        *rng.standard_normal((2, 13)), weights=(1.0, -0.5), user_smoothness=None if loss.smoothness is None else 0.2
-    )
-    task = replace(task, centre=rng.standard_normal(13), reference_items=20)
-    together = average_gradient(loss, batch, task)
-    for row, (features, labels) in zip(together, reference.users(batch), strict=True):
-        alone = ItemBatch(features, labels, np.array([0, len(labels)]))
-        np.testing.assert_array_equal(average_gradient(loss, alone, task)[0], row)
-
-
-def test_bits_do_not_depend_on_the_number_of_threads():
-    rng = np.random.default_rng(7)
-    loss = make_loss("logistic", ridge=0.01)
-    batch = reference.random_batch(rng, rng.integers(0, 40, 900), 20)
-    task = at(*rng.standard_normal((2, 20)), weights=(1.0, -0.5), user_smoothness=0.02)
-    one = average_gradient(loss, batch, task, threads=1)
-    for threads in (2, 3, 7):
-        np.testing.assert_array_equal(average_gradient(loss, batch, task, threads=threads), one)
-    losses = [average_loss(loss, batch, task.points[0], user_smoothness=0.02, threads=threads) for threads in (1, 2)]
-    np.testing.assert_array_equal(*losses)
-
-
 @pytest.mark.parametrize("name", reference.SMOOTH)
 @pytest.mark.parametrize("user_smoothness", [None, 0.03])
 def test_a_gradient_step_is_a_contraction_up_to_rounding(name, user_smoothness):
@@ -188,20 +143,6 @@ def test_a_gradient_step_is_a_contraction_up_to_rounding(name, user_smoothness):
             after = np.linalg.norm((x - eta * at_x) - (z - eta * at_z), axis=1)
             # The step moves by eta times the gradient, whose coordinates carry a few units of rounding at size 1.
             assert np.all(after <= gap * (1 + 1e-14) + (1 + eta) * 4e-15)
-
-
-def test_a_user_without_items_gets_zeros_and_a_bad_item_gives_nan():
-    loss = make_loss("hinge", ridge=0.1)  # a slope that is zero for large margins would hide an infinite feature
-    for bad in (np.nan, np.inf, -np.inf):
-        batch = reference.random_batch(np.random.default_rng(9), (2, 0, 5, 3), 4)
-        batch.features[3, 1] = bad
-        gradient, value = average_gradient(loss, batch, at(np.ones(4))), average_loss(loss, batch, np.ones(4))
-        np.testing.assert_array_equal(gradient[1], 0.0)
-        assert value[1] == 0.0
-        assert np.isnan(gradient[2]).all()
-        assert np.isnan(value[2])
-        assert np.isfinite(gradient[[0, 3]]).all()
-        assert np.isfinite(value[[0, 3]]).all()
 
 
 def crowd_of(rng, sizes, dimension, loss=None):
@@ -267,30 +208,6 @@ def test_two_starts_never_drift_apart(domain, name):
     ends = [local_sgd(loss, batch, LocalSGD(start, step, domain))[:, 0] for start in starts]
     before, after = (np.linalg.norm(pair[0] - pair[1], axis=1) for pair in (starts, ends))
     assert np.all(after <= before + 15 * (1 + step) * 1e-15)
-
-
-@DOMAINS
-def test_bad_items_give_nan_and_missing_users_keep_their_start(domain):
-    for bad in (np.nan, np.inf, -np.inf):
-        batch = reference.random_batch(np.random.default_rng(4), (2, 0, 5, 3), 4)
-        batch.features[3, 2] = bad
-        starts = np.full((4, 4), 0.1)
-        out = local_sgd(make_loss("hinge"), batch, LocalSGD(starts, 0.5, domain))
-        np.testing.assert_array_equal(out[1], [starts[1], np.zeros(4)])
-        assert np.isnan(out[2]).all()
-        assert np.isfinite(out[[0, 3]]).all()
-
-
-def test_bits_do_not_depend_on_threads_nor_on_other_users():
-    rng = np.random.default_rng(5)
-    loss = make_loss("logistic", ridge=0.01)
-    batch = reference.random_batch(rng, rng.integers(0, 30, 1200), 20)
-    starts = 0.1 * rng.standard_normal((1200, 20))
-    one = local_sgd(loss, batch, LocalSGD(starts, 0.5, L2Ball(1.0)), threads=1)
-    np.testing.assert_array_equal(local_sgd(loss, batch, LocalSGD(starts, 0.5, L2Ball(1.0)), threads=2), one)
-    for u, (features, labels) in list(enumerate(reference.users(batch)))[:20]:
-        alone = ItemBatch(features, labels, np.array([0, len(labels)]))
-        np.testing.assert_array_equal(local_sgd(loss, alone, LocalSGD(starts[u : u + 1], 0.5, L2Ball(1.0)))[0], one[u])
 
 
 SIZES = (1, 5, 0, 40, 33, 20)
@@ -430,51 +347,6 @@ def test_factors_square_is_the_second_moment_and_its_norm_that_of_the_features(s
         assert np.linalg.norm(factor) == pytest.approx(np.sqrt(np.mean(norms**2)) if len(norms) else 0.0, rel=1e-13)
 
 
-def test_bits_do_not_depend_on_threads_nor_on_other_users_of_moments():
-    rng = np.random.default_rng(2)
-    batch = reference.random_batch(rng, rng.integers(0, 30, 300), 11)
-    one = second_moment_factor(batch, threads=1)
-    for threads in (2, 5):
-        np.testing.assert_array_equal(second_moment_factor(batch, threads=threads), one)
-    for row, (rows, _) in list(zip(one, reference.users(batch), strict=True))[:30]:
-        np.testing.assert_array_equal(of_one(rows), row)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_bad_items_give_nan_and_no_items_zeros(bad):
-    for place in ("feature", "label"):
-        batch = reference.random_batch(np.random.default_rng(3), (2, 0, 5, 3), 4)
-        if place == "feature":
-            batch.features[3, 2] = bad
-        else:
-            batch.labels[3] = bad
-        out = second_moment_factor(batch)
-        assert np.isnan(out[2]).all()
-        np.testing.assert_array_equal(out[1], 0.0)
-        assert np.isfinite(out[[0, 3]]).all()
-
-
-LOSS = make_loss("quadratic", steep=0.8, flat=0.03, ridge=0.01, feature_norm=1.5)
-H = np.array([0.81, 0.04, 0.04, 0.04])
-
-
-def batch(sizes=(3, 1, 40, 0)):
-    return reference.random_batch(np.random.default_rng(4), sizes, 4)
-
-
-def test_gradients_and_losses_are_those_of_the_formula():
-    items, rng = batch(), np.random.default_rng(1)
-    points = rng.standard_normal((2, 4))
-    found = average_gradient(LOSS, items, AverageGradient(points, (3.0, -2.0)))
-    means = np.array(
-        [rows.astype(np.float64).mean(axis=0) if len(rows) else np.zeros(4) for rows, _ in reference.users(items)]
-    )
-    np.testing.assert_allclose(found[:3], H * (3 * points[0] - 2 * points[1]) - means[:3], atol=1e-12)
-    np.testing.assert_array_equal(found[3], 0.0)  # nobody's gradient is zero, whatever H
-    expected = (H * points[0]) @ points[0] / 2 - means @ points[0]
-    np.testing.assert_allclose(average_loss(LOSS, items, points[0])[:3], expected[:3], atol=1e-12)
-
-
 POINT = np.array([[0.4, -0.2, 0.7]])
 PLACES = np.array([[0, 2, 5], [1, -1, -1], [3, 0, 1], [-1, -1, -1], [7, 8, 9]])
 
@@ -510,15 +382,6 @@ def test_an_item_more_moves_no_other_place():
     assert placed_gradient(loss, whole, last).any()
 
 
-def test_the_bits_do_not_depend_on_who_else_is_asked():
-    loss = reference.some_losses()[0]
-    items = placed_batch(loss)
-    together = placed_gradient(loss, items, PlacedGradient(POINT, PLACES, 3.0, 0.5))
-    for user in range(5):
-        alone = PlacedGradient(POINT, PLACES[[user]], 3.0, 0.5)
-        np.testing.assert_array_equal(placed_gradient(loss, items.of(np.array([user])), alone)[0], together[user])
-
-
 def test_a_broken_item_is_seen_where_it_is_asked_for_only():
     loss = reference.some_losses()[0]
     items = placed_batch(loss, (3, 3))
@@ -543,11 +406,6 @@ def test_places_that_nobody_has_take_no_work(monkeypatch):
     found = placed_gradient(loss, items, PlacedGradient(POINT, many, 4.0))
     assert computed == [1] * 6
     np.testing.assert_array_equal(found, placed_gradient(loss, items, PlacedGradient(POINT, many[:, 77:83], 4.0)))
-
-
-def test_places_for_other_users_are_refused():
-    with pytest.raises(DataError, match="row of places"):
-        placed_gradient(reference.some_losses()[0], placed_batch(), PlacedGradient(POINT, PLACES[:2], 1.0))
 
 
 HOSTILE = (np.nan, np.inf, -np.inf)
@@ -592,6 +450,40 @@ def test_bad_data_is_rejected_without_an_exception_and_without_touching_others(n
             )
             np.testing.assert_array_equal(found.values[[0, 1, 3]], expected.values[[0, 1, 3]])
             np.testing.assert_array_equal(found.values[2], 0.0)
+
+
+KEYS = user_keys(3, np.random.default_rng(8).permutation(10_000)[:900])
+KINKED = [
+    AverageGradient(np.full((1, 20), 0.1), (1.0,), smoothing=Convolution(0.5, 1)),
+    *(
+        LocalSGD(np.full((900, 20), 0.1), 0.5, L2Ball(1.0), smoothing)
+        for smoothing in (Convolution(0.5, 1), Moreau(0.3))
+    ),
+]
+PLACED = PlacedGradient(np.full((1, 20), 0.1), np.random.default_rng(9).integers(-1, 9, (900, 3)), 3.0, 0.5)
+WIDE = [AverageGradient(np.full((2, 60), 0.1), (1.0, -0.5)), LocalSGD(np.full((900, 60), 0.1), 0.5, L2Ball(1.0))]
+
+
+@pytest.mark.parametrize(
+    ("loss", "task"),
+    [
+        *((make_loss("logistic", ridge=0.01), task) for task in (*tasks(900, 20), PLACED)),
+        *((make_loss("hinge", ridge=0.01), task) for task in KINKED),
+        *((make_loss("softmax", classes=3), task) for task in WIDE),
+    ],
+)
+def test_bits_depend_neither_on_threads_nor_on_who_else_is_asked(loss, task):
+    rng = np.random.default_rng(5)
+    batch = reference.random_batch(rng, rng.integers(0, 30, 900), 20, loss=loss)
+    if loss.name == "softmax":
+        batch = replace(batch, labels=rng.integers(0, 3, len(batch.labels)).astype(float))
+    whole = answer(loss, batch, task, keys=KEYS, threads=1)
+    np.testing.assert_array_equal(answer(loss, batch, task, keys=KEYS, threads=3).values, whole.values)
+    for user, (features, labels) in list(enumerate(reference.users(batch)))[:20]:
+        alone, own = ItemBatch(features, labels, np.array([0, len(labels)])), slice(user, user + 1)
+        part = {name: getattr(task, name)[own] for name in ("starts", "places") if hasattr(task, name)}
+        found = answer(loss, alone, replace(task, **part), keys=KEYS[own])
+        np.testing.assert_array_equal(found.values[0], whole.values[user])
 
 
 def test_finite_data_of_any_size_is_answered_once_bounded():

@@ -14,7 +14,7 @@ from quoron_client.compute.draws import user_keys
 from quoron_client.compute.gradients import average_gradient, average_loss, gradient_sums
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.smoothness import smoothness_scale
-from quoron_client.compute.work import answer
+from quoron_client.compute.work import answer, placed_gradient
 from quoron_client.data import columns, spans
 from quoron_client.data.declared import check_types
 from quoron_client.data.encoding import (
@@ -37,6 +37,7 @@ from quoron_client.data.encoding import (
 from quoron_client.federation import read_terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic
 from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.means.clipping import ClippedSum
@@ -47,6 +48,7 @@ DAYS = DateNumber("a", "days", 0, 1, "1970-01-01")
 SPAN = {"column": "k", "categories": "0:1048576"}
 ITEMS = reference.random_batch(np.random.default_rng(11), (2, 5), 4)
 POINT = AverageGradient(np.ones((1, 4)), (1.0,))
+PLACES = np.array([[0, 1]])
 WIDE = AverageGradient(np.ones((1, 8)), (1.0,))
 CONVOLVED = replace(POINT, smoothing=Convolution(1.0, 0))
 DECLARED: list[tuple[str, Callable[[], object]]] = [
@@ -147,6 +149,10 @@ COMPUTED: list[tuple[str, Callable[[], object]]] = [
     (
         "with Moreau smoothing",
         lambda: local_sgd(make_loss("logistic"), ITEMS, LocalSGD(np.zeros((2, 4)), 0.1, L2Ball(1.0), Moreau(1.0))),
+    ),
+    (
+        "row of places",
+        lambda: placed_gradient(make_loss("linear"), ITEMS, PlacedGradient(np.ones((1, 4)), PLACES, 1.0)),
     ),
     ("radius > 0", lambda: Convolution(0.0, 0)),
     ("seed in", lambda: Convolution(1.0, -1)),

@@ -1,4 +1,3 @@
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from quoron_client import (
     L2Ball,
     LocalSGD,
     Moreau,
-    answer,
     average_gradient,
     local_sgd,
     make_loss,
@@ -218,20 +216,3 @@ def test_fast_draws_match_pythons_integers():
     keys = user_keys(2**40, np.array([9_999_999, 0, 2**62, 5]))
     found = ball_coordinates(batch, seed=2**64 - 1, keys=keys)
     np.testing.assert_allclose(found, reference.ball_coordinates(sizes, 4, 2**64 - 1, keys), rtol=1e-13)
-
-
-def test_bits_depend_on_seed_round_and_user_alone():
-    rng = np.random.default_rng(8)
-    loss = make_loss("hinge", ridge=0.01)
-    batch = reference.random_batch(rng, rng.integers(0, 30, 200), 11)
-    keys = user_keys(3, rng.permutation(10_000)[:200])
-    gradient = AverageGradient(rng.standard_normal((1, 11)), (1.0,), smoothing=Convolution(0.5, 1))
-    starts = 0.1 * rng.standard_normal((200, 11))
-    for smoothing in (Convolution(0.5, 1), Moreau(0.3)):
-        for task in (gradient, LocalSGD(starts, 0.5, L2Ball(1.0), smoothing)):
-            one = answer(loss, batch, task, keys=keys, threads=1).values
-            np.testing.assert_array_equal(answer(loss, batch, task, keys=keys, threads=3).values, one)
-            for u, (features, labels) in list(enumerate(reference.users(batch)))[:20]:
-                alone = ItemBatch(features, labels, np.array([0, len(labels)]))
-                part = replace(task, starts=starts[u : u + 1]) if isinstance(task, LocalSGD) else task
-                np.testing.assert_array_equal(answer(loss, alone, part, keys=keys[u : u + 1]).values[0], one[u])
