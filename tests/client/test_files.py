@@ -5,7 +5,6 @@ import csv
 import gzip
 import io
 import json
-import math
 import os
 import uuid
 from collections.abc import Iterator
@@ -45,15 +44,6 @@ class TestEveryFormat:
         assert cells_of(tables.opened(path.as_uri())) == EXPECTED
         assert held.rows in (None, len(ROWS))
         assert {*held.schema} == ({"who", "age", "ward"} if "feather" in name or "arrow" in name else set())
-
-    def test_of_tables_and_frames_that_arrow_knows(self) -> None:
-        polars = pytest.importorskip("polars")
-        batch = TABLE.combine_chunks().to_batches()[0]
-        for source in (TABLE, batch, pa.concat_tables([TABLE.slice(0, 9), TABLE.slice(9)]), polars.from_arrow(TABLE)):
-            held = tables.opened(source)
-            assert (held.rows, {*held.schema}) == (len(ROWS), {"who", "age", "ward"})
-            assert cells_of(held, 13) == cells_of(held) == EXPECTED
-            assert tables.opened(held) is held
 
     def test_of_batches_that_come_once_is_read_once(self) -> None:
         held = tables.opened(TABLE.to_reader(7))
@@ -187,14 +177,6 @@ class TestJSONLines:
         assert [row["who"] for row in found] == ["a", "7", "b", "c\uf7ff\uf7ed\uf7a0\uf780", None, "d"]
         assert [row["n"] for row in found] == ["1", "1", None, "inf", "9" * 5000, None]
         assert {row["nowhere"] for row in found} == {None}
-
-    @given(numbers=st.lists(st.floats() | st.decimals(-1000, 1000, places=6).map(float) | st.integers(), min_size=1))
-    def test_numbers_are_text_as_those_of_any_table(self, numbers: list[float]) -> None:
-        for style in (repr, "{:.6f}".format, "{:.3e}".format):
-            texts = [style(each) if math.isfinite(each) else json.dumps(each) for each in numbers]
-            found = json_lines.table(b"".join(b'{"x": %s}\n' % each.encode() for each in texts), ["x"])["x"]
-            read = [int(each) if each.lstrip("-").isdigit() else float(each) for each in texts]
-            assert found.to_pylist() == [cells.text(each) for each in read]
 
     def test_of_more_values_than_memory_are_no_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(json_lines, "MOST", 50)

@@ -3,7 +3,9 @@
 import datetime
 import json
 import math
+import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -19,10 +21,9 @@ from hypothesis import strategies as st
 from client.reference_rows import items_of, marks_of, rows_of
 from contracts.odd_values import OBJECTS
 from quoron import config as configs
-from quoron.operate.submission import dry_run, specify
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data import columns, first_rows, fused, gathering, hashed_loops, spans, tables
+from quoron_client.data import cells, columns, first_rows, fused, gathering, hashed_loops, spans, tables
 from quoron_client.data import users as numbering
 from quoron_client.data.dates import WORDS, DateNumber, DatePart
 from quoron_client.data.declared import types_of
@@ -45,8 +46,7 @@ from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_client.data.users import group
 from quoron_client.losses import LOSSES
 from quoron_client.protocol.gradients import AverageGradient
-from quoron_privacy.errors import ConfigError, DataError
-from quoron_server.specification import LONGEST, RunSpecification
+from quoron_privacy.errors import DataError
 
 RULES = Encoding(
     (Numeric("age", 0, 100), Numeric("size", -1, 1, edges=(0.0,)), Categorical("ward", ("A", "7")),
@@ -95,22 +95,6 @@ class TestNoValueIsAnError:
         assert np.isfinite(found.labels).all()
         assert np.linalg.norm(found.features.astype(float), axis=1).max() <= 1
         assert 0 <= found.weights.min() <= found.weights.max() <= 1
-
-
-class TestTypes:
-    def test_do_not_depend_on_one_users_values(self):
-        """The same values as integers, floats, text and mixed objects are the same items."""
-        codes = [1, 2, 3, 2]
-        kinds = [codes, [float(c) for c in codes], [str(c) for c in codes], [*codes[:3], "2"]]
-        rules = Encoding((Categorical("code", (1, 2)), Categorical("word", ("1", "2"))), Comparison("n", ">=", 2))
-        found = [
-            fused.encoded(rules, tables.read(pd.DataFrame({"code": kind, "word": kind, "n": kind}), rules.columns))
-            for kind in kinds
-        ]
-        for each in found:
-            np.testing.assert_array_equal(each.features, found[0].features)
-            np.testing.assert_array_equal(each.labels, [-1, 1, 1, 1])
-        assert found[0].counts.unknown == {"code": (1, 1), "word": (1, 1)}
 
 
 class TestUsers:
@@ -320,25 +304,6 @@ def test_a_user_column_of_any_number_is_counted():
         assert group(pa.table({"who": pa.array([2, 1, 2], kind)}), "who")[1].tolist() == [1, 0, 1]
 
 
-@settings(max_examples=20)
-@given(seed=st.integers(0, 2**32 - 1), users=st.sampled_from([1, 7, 300]), rows=st.integers(1, 3000))
-def test_rows_are_put_in_order_where_they_are(seed, users, rows):
-    """Of stretches of a few rows, in tables of any order."""
-    draw = np.random.Generator(np.random.Philox(seed))
-    table = pa.table({"a": draw.random(rows) * 1.2 - 0.1, "y": draw.integers(0, 2, rows), "w": draw.random(rows)})
-    table = table.append_column("who", pa.array(draw.integers(0, users, rows)))
-    rules = Encoding((Numeric("a", 0, 1),), label=Signs("y"), weight=Weight("w", 1.0))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathering, "_STRETCH", 500)
-        gathered = Gathering(rules, "who")
-        gathered.add(table)
-        done = gathered.end()
-        found = done.items(done.users)
-    wanted = fused.encoded(rules, table).batch(*group(table, "who"))
-    for name in ("features", "labels", "offsets", "weights"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
-
-
 FITTING = (
     *(Numeric("age", 0, 100), Categorical("ward", ("a", "b")), Numeric("dose", -1, 1)),
     *(DatePart("day", "weekday"), DateNumber("day", "year", 2000, 2020), Hashed("day", 4)),
@@ -545,26 +510,6 @@ class TestManyIntegers:
         np.testing.assert_array_equal(found, other[:, :, ::-1])
 
 
-class TestAWideRun:
-    def test_is_measured_in_bytes(self) -> None:
-        """So that what is short enough is within what gRPC takes, whatever its letters are."""
-        given_, _ = specify(wanted('"x[0:3]" = [0, 1]'), run="wide", users=10**6, seconds=60)
-        names = tuple("é" * 400 + f"{each}é" for each in range(900))
-        rules = replace(given_.columns, features=(Categorical("k", names),))
-        long = given_.model_copy(update={"columns": replace(rules, features=rules.features * 2)})
-        text = long.model_dump_json()
-        assert len(text) < LONGEST < len(text.encode())
-        for refusing in (long.as_text, lambda: RunSpecification.parse(text)):
-            with pytest.raises(ConfigError, match="Expected a specification of at most"):
-                refusing()
-
-    @pytest.mark.slow
-    def test_beyond_what_messages_hold_is_refused_by_a_dry_run_too(self) -> None:
-        config = wanted('"x[0:30000]" = [0, 1]', label="classes = '0:1000', label = 'sick'")
-        with pytest.raises(ConfigError, match=r"Expected messages of at most 536,870,912 bytes"):
-            dry_run(config, 10**6)
-
-
 YEAR = DateNumber("a", "year", 0, 1)
 NONE = (-1, -1, -1, -1, None, None)
 ZONES = ("Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Africa/Casablanca", "Australia/Lord_Howe", "UTC")
@@ -682,17 +627,6 @@ class TestAnyValue:
         for how in ({}, {"zone": "Europe/Berlin"}, {"format": "%d.%m.%Y %H"}, {"format": "unix"}):
             assert said(together, **how) == [said(each, **how)[0] for each in alone]
 
-    @given(
-        st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), min_size=1, max_size=8),
-        st.sampled_from(["s", "ms", "us", "ns"]),
-        st.sampled_from([None, "UTC", "Europe/Berlin", "+14:00", "-23:59", "Asia/Kathmandu"]),
-    )
-    def test_of_a_timestamp_has_a_place(self, ticks, unit, zone):
-        column = pa.array(ticks, pa.int64()).cast(pa.timestamp(unit, zone))
-        for each in said(column):
-            assert all(-1 <= code < len(words) for code, words in zip(each, WORDS.values(), strict=False))
-        assert [each[0] < 0 for each in said(column)] == [tick is None for tick in ticks]
-
 
 class TestAZone:
     @given(st.lists(st.integers(-5_364_576_000, 7_258_032_000), min_size=1, max_size=20), st.sampled_from(ZONES))
@@ -701,3 +635,54 @@ class TestAZone:
         moments = [(begin + datetime.timedelta(seconds=each)).astimezone(ZoneInfo(zone)) for each in seconds]
         column = pa.array(seconds, pa.int64()).cast(pa.timestamp("s", "UTC"))
         assert said(column, zone=zone) == [expected(each.replace(tzinfo=None)) for each in moments]
+
+
+COMMAS = [".", ","]
+TEXTS = st.one_of(
+    st.floats().map(repr),
+    st.floats(allow_nan=False, width=32).map(str),
+    st.integers(-(10**25), 10**25).map(str),
+    st.tuples(st.integers(0, 10**22), st.integers(-360, 330)).map("{0[0]}e{0[1]}".format),
+    st.integers(1 << 53, 1 << 54).map(str),
+    st.text("0123456789.,-+eE \t\x1c\u00a0\0x", max_size=9),
+    st.from_regex(r"[-+]?\d{1,4}([.,]\d{3}){0,3}([.,]\d{0,5})?", fullmatch=True),
+    st.sampled_from(["true", "True", "TRUE", "tRUE", "false", "FALSE", "", " ", "NA", "\uff11", "1\u2003", "1_000"]),
+    st.text(max_size=5),
+)
+
+
+def bits(numbers: object) -> list[bytes]:
+    return [struct.pack("d", each) for each in numbers]  # type: ignore[attr-defined]
+
+
+class TestNumbersInText:
+    """The compiled loop says what `cells.parsed` says, to the bit, of every text by itself."""
+
+    @pytest.fixture(autouse=True, scope="class")
+    @staticmethod
+    def compiled() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cells, "_FEW", 0)
+            yield
+
+    @given(texts=st.lists(TEXTS, min_size=1, max_size=20), decimal=st.sampled_from(COMMAS))
+    def test_is_what_each_text_says_by_itself(self, texts: list[str], decimal: str) -> None:
+        found = cells.numbers(pa.array(texts, pa.large_string()), decimal)
+        assert bits(found) == bits(cells.parsed(each, decimal) for each in texts)
+
+    @pytest.mark.parametrize("text", ["1.5", "1.23,4", "1234.567", ".5", "1.234.5", "1,234.5", "1.", "1.234."])
+    def test_points_that_part_no_groups_of_three_are_no_numbers_with_a_comma(self, text: str) -> None:
+        assert np.isnan([cells.parsed(text, ","), cells.numbers(pa.array([text], pa.large_string()), ",")[0]]).all()
+
+    def test_is_the_same_for_any_pieces_slices_and_codes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        texts = [f"{each}.{each}" if each % 5 else [None, "\u00a07", "x"][each % 3] for each in range(999)]
+        column = pa.array(texts, pa.large_string())
+        expected = bits(np.nan if each is None else cells.parsed(each) for each in texts)
+        monkeypatch.setattr(cells, "_WIDTH", 1 << 20)
+        for piece in (7, 1 << 17):
+            monkeypatch.setattr(cells, "_PIECE", piece)
+            assert bits(cells.numbers(column, ".")) == expected
+        assert bits(cells.numbers(column.slice(5, 900), ".")) == expected[5:905]
+        assert bits(cells.numbers(column.dictionary_encode().slice(5, 900), ".")) == expected[5:905]
+        monkeypatch.setattr(cells, "_FEW", 10_000)
+        assert bits(cells.numbers(column, ".")) == expected

@@ -146,39 +146,27 @@ class Watching:
     def finished(self, model: np.ndarray) -> None:
         self.heard.append(model)
 
+    def said(self, text: str) -> None:
+        self.heard.append(text)
+
 
 def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
-    tmp_path: Path, flower_here: FlowerHere, model: np.ndarray
+    tmp_path: Path, flower_here: FlowerHere, model: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(simulated, "_TOLD", -1.0)  # every word
     prepared, folder = prepared_in(tmp_path / "run")
     watching = Watching()
     result = simulate(prepared, folder, tmp_path, [watching], connection=flower_here)  # type: ignore[arg-type]
     np.testing.assert_array_equal(result.model, model)
-    assert watching.heard[:-1] == ["started", 0, 1, 2, 3]
+    told = [f"{number} of 5 nodes {said}" for said in ("are there", "have answered") for number in range(1, 6)]
+    assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:10] == told
+    assert "started" in watching.heard[:-1]
+    assert [each for each in watching.heard[:-1] if not isinstance(each, str)] == [0, 1, 2, 3]
     np.testing.assert_array_equal(watching.heard[-1], model)
     made = LEDGER | {"config.toml", "model.npz", "plan.json", "report.html", "rounds.parquet", "summary.json"}
     assert {each.name for each in folder.path.iterdir()} == made
     assert result.summary.statement == sentence(prepared.planned.plan.guarantee)
     assert flower_here.error is None
-
-
-class Saying(Watching):
-    """An observer that also hears what a run waits for."""
-
-    def said(self, text: str) -> None:
-        self.heard.append(text)
-
-
-def test_whoever_follows_a_simulation_hears_how_many_nodes_there_are_and_have_answered(
-    tmp_path: Path, flower_here: FlowerHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(simulated, "_TOLD", -1.0)  # every word
-    saying = Saying()
-    simulate(*prepared_in(tmp_path / "run"), tmp_path, [saying], connection=flower_here)  # type: ignore[arg-type]
-    nodes = [f"{number} of 5 nodes are there" for number in range(1, 6)]
-    answers = [f"{number} of 5 nodes have answered" for number in range(1, 6)]
-    assert saying.heard[:10] == [*nodes, *answers]
-    assert [each for each in saying.heard[:-1] if not isinstance(each, str)] == [0, 1, 2, 3]
 
 
 def test_a_complete_run_asks_nobody(
@@ -259,10 +247,7 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
     [
         ({"name": "spark"}, "inline, ray, flower or service, got 'spark'"),
         ({"nodes": 5}, "Expected nodes with the engine flower only"),
-        ({"insecure": True}, "Expected insecure with the engine flower only"),
         ({"name": "flower", "nodes": 0}, "Expected nodes to be an integer >= 1, got nodes=0"),
-        ({"name": "flower", "cpus": -1}, "Expected cpus to be an integer >= 1"),
-        ({"name": "flower", "insecure": True}, "Expected a superlink with authority or insecure"),
         ({"name": "flower", "superlink": "a:1"}, "one of authority .* and insecure .* got none"),
         ({"name": "flower", "superlink": "a:1", "insecure": True, "authority": "ca.pem"}, "got both"),
         ({"name": "flower", "superlink": "a:1", "authority": "nosuch.pem"}, "certificate's file, got nosuch.pem"),

@@ -26,7 +26,6 @@ from quoron_server.specification import make_plan as plan_of
 NODES = 20
 # Between them every kind of question.
 QUICK = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-dp-sgd")
-SLOW = [name for name in FEW if name not in QUICK]
 some = pytest.mark.parametrize(
     "name", ["tracking-srgd", *(pytest.param(each, marks=pytest.mark.slow) for each in FEW if each != "tracking-srgd")]
 )
@@ -65,14 +64,6 @@ def test_same_seed_gives_the_bits_of_the_inline_engine_for_every_kind_of_questio
         np.testing.assert_array_equal(carried_out(wanted, folder / "ledger", engine), inline_model(wanted, folder))
         asked |= {message.metadata.message_type for message in engine.grid.asked}  # type: ignore[attr-defined]
     assert asked == {"query.hello", *(f"query.{action}" for action in TASKS if action != "range_report")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
-def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
-    wanted = specification(name)
-    model = carried_out(wanted, tmp_path / "ledger.sqlite", of_people(wanted))
-    np.testing.assert_array_equal(model, inline_model(wanted, tmp_path))
 
 
 @dataclass

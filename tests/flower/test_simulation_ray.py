@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from listening import asked, family, listening
 from quoron import sources
 from quoron.engines import EngineChoice
 from quoron.flower.claim import CLAIM, LINES
-from quoron.flower.commands import FlowerConnection, Process, environment, program
+from quoron.flower.commands import FlowerConnection
 from quoron.flower.simulation import simulate
-from quoron.ports import free_port
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
@@ -39,8 +38,6 @@ from quoron_privacy.errors import RunError
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 pytestmark = pytest.mark.slow
 NODES, FEWER = 50, 10
-HERE = Path(__file__).parent
-EXAMPLE = HERE.parents[1] / "examples" / "flower" / "simulation"
 SEEDS = ("population.seed=7", "run.seed=7", "run.simulation_seed=7")
 PEOPLE = ("population.items_per_user=4", "population.dimension=3", "domain.radius=2", *SEEDS)
 PROMISE = ("privacy.epsilon=15", "privacy.delta=0.1")
@@ -61,21 +58,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     return runs.carry_out(*prepared_in(tmp_path_factory.mktemp("inline") / "run")).model
 
 
-@pytest.fixture
-def superlink(tmp_path: Path) -> Iterator[tuple[FlowerConnection, Process]]:
-    """A SuperLink in simulation mode, as `flwr run . local` starts one."""
-    home, port = tmp_path / "home", free_port()
-    connection = FlowerConnection(home, f"127.0.0.1:{port}")
-    connection.begin()
-    arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
-    process = Process("flower-superlink", arguments, home=home, log=tmp_path / "superlink.log")
-    try:
-        process.healthy(f"http://127.0.0.1:{port}/health")
-        yield connection, process
-    finally:
-        process.end()
-
-
 def finished(connection: FlowerConnection, run: int) -> str:
     """How a run of Flower's ended; its log if it did not end well."""
     until(lambda: connection.status(run).startswith("finished"), every=3.0)
@@ -89,9 +71,6 @@ def until(what: Callable[[], object], every: float = 0.2, within: float = 900.0)
     while not what():
         assert time.monotonic() < ends, "it took too long"
         time.sleep(every)
-
-
-SIZES = f"num-supernodes={NODES} init-args-num-cpus=2 client-resources-num-cpus=1 init-args-log-to-driver=false"
 
 
 class At:
@@ -245,20 +224,3 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
 def actors_and_servers(process: int) -> set[int]:
     """Ray's own processes below one that carries a run out."""
     return family(process) - {process}
-
-
-def test_flwr_run_of_the_example_does_what_its_page_says(tmp_path: Path, superlink: Any) -> None:
-    connection, _ = superlink
-    config = (
-        f'privacy.epsilon=4 population.users=20000 folder="{tmp_path / "run"}" set="algorithm.name=one-pass-dp-sgd; '
-    )
-    config += 'algorithm.options.rounds=4"'
-    words = ["run", str(EXAMPLE), "here", "--stream", "--federation-config", SIZES.replace("50", "5"), "-c", config]
-    env = environment(connection.home)
-    done = subprocess.run([program("flwr"), *words], env=env, capture_output=True, text=True, check=False)
-    assert "round 4/4" in done.stdout, done.stdout + done.stderr
-    assert f"the run folder is {tmp_path / 'run'}" in done.stdout
-    assert "(4, 1e-06)-differential privacy" in done.stdout
-    wanted = ["privacy.epsilon=4", "population.users=20000", "algorithm.name=one-pass-dp-sgd"]
-    inline = runs.carry_out(*prepared_in(tmp_path / "inline", [*wanted, "algorithm.options.rounds=4"]))
-    np.testing.assert_array_equal(RunFolder(tmp_path / "run").model(), inline.model)

@@ -122,10 +122,7 @@ def test_a_question_that_no_client_takes_is_never_planned_for(name: str, points:
         ("dp-sgd-wor", {"rounds": 1, "rate": 0.5}, True),
         ("recentred-sgd", {"rounds": 1, "rate": 0.5, "sampling": "uniform"}, True),
         ("recentred-sgd", {"rounds": 1, "rate": 0.5}, False),
-        ("dp-sgd-wor", {"rounds": 1, "rate": 1.0}, False),
-        ("recentred-sgd", {"rounds": 1, "rate": 1.0}, False),
         ("dp-sgd-poisson", {"rounds": 1, "rate": 0.5}, False),
-        ("one-pass-dp-sgd", {"rounds": 3}, False),
     ],
 )
 def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(

@@ -18,7 +18,6 @@ from flower.grids import FakeGrid, spread
 from quoron.flower.commands import FlowerConnection, Process, environment, program
 from quoron.flower.training import BOOKS
 from quoron.ports import free_port
-from quoron_client.federation.record import Record
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 
@@ -26,7 +25,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "plug-in"
 CONFIG = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
 NODES = int(CONFIG["users"])
 SEED = {"simulation-seed": 7}
-LIMITS = {"epsilon": 8.0, "delta": 1e-3}
 
 
 @pytest.fixture(autouse=True)
@@ -86,41 +84,6 @@ def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_pr
     has_learned(again.stdout)
     in_process(tmp_path / "here")
     np.testing.assert_array_equal(model(tmp_path / "run"), model(tmp_path / "here"))
-
-
-@pytest.mark.slow
-def test_killed_on_a_federation_the_example_goes_on_for_the_same_keys(tmp_path: Path) -> None:
-    changed = {
-        "users": 3,
-        "rounds": 3,
-        "seconds": 60,
-        **SEED,
-    }  # nodes answer in 4, on a machine with nothing else to do
-    settings = {**changed, "identities": '"keys"', "folder": f'"{tmp_path / "run"}"'}
-    owner = {"lifetime-epsilon": 8.0, "lifetime-delta": 1e-3, "simulation-seed": "7"}
-    with federation.Loopback(tmp_path / "federation", [owner] * 3, QUORON_ALLOW_SIMULATION="1") as running:
-        for number in range(3):
-            running.start_node(number)
-        command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "-c"]
-        command.append(" ".join(f"{key}={value}" for key, value in settings.items()))
-        home = running.connection().home
-        with subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, text=True) as first:
-            for line in first.stdout:
-                if line.startswith("round 1 of"):
-                    federation.kill(federation.serverapp(running))
-                    first.terminate()
-        again = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=True)
-    assert "round 1 of" not in again.stdout
-    assert "round 3 of" in again.stdout
-    assert "a user holds one SuperNode key that the SuperLink has verified" in again.stdout
-    assert "takes no part" not in again.stdout
-    said = "".join(running.log(f"node-{number}") for number in range(3))
-    assert "No answer" not in said, said
-    in_process(tmp_path / "here", **changed)
-    np.testing.assert_array_equal(model(tmp_path / "run"), model(tmp_path / "here"))
-    for number in range(3):
-        with Record.open(tmp_path / "federation" / "nodes" / str(number) / "record.sqlite", **LIMITS) as kept:
-            assert kept.spent == (8.0, 1e-3)
 
 
 def kill_simulation(superlink: int) -> None:

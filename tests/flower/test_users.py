@@ -1,6 +1,5 @@
 """One node, one user or silo: runs over nodes that are known by their keys, with everything but Flower's processes."""
 
-import json
 import logging
 import math
 import sqlite3
@@ -27,8 +26,6 @@ from quoron.cli.app import invoke
 from quoron.flower.commands import Process, last_error
 from quoron.operate import flower_app as federated
 from quoron.operate.flower_submission import COMPONENTS, SAYS, follow, operator, submit
-from quoron.run_folder import RunFolder
-from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.node import people_of, read_owner
 from quoron_client.protocol.questions import Status
@@ -42,10 +39,10 @@ from quoron_server.books.registry import Registry
 from quoron_server.flower import apps as plain
 from quoron_server.flower import exchange, serving
 from quoron_server.flower.serving import serve
-from quoron_server.flower.users import Users, identity
+from quoron_server.flower.users import Users
 from quoron_server.plan import Privacy
 from quoron_server.runs import Books
-from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.specification import RunSpecification
 
 USERS = 5
 
@@ -130,17 +127,6 @@ QUICK = ("dp-sgd-wor", "phased-sgd")
 def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
     wanted = small(name, "trial", USERS)
     np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
-
-
-def test_a_user_is_known_by_its_key_whatever_the_number_of_its_node(tmp_path: Path) -> None:
-    for run, seed in (("first", 3), ("second", 4)):
-        wanted = small("srgd", run, USERS)
-        model = served(people(tmp_path, seed=seed), wanted, tmp_path)
-        np.testing.assert_array_equal(model, expected(wanted, tmp_path / run))
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
-        registry = Registry(database)
-        assert [registry.user(identity(f"key {user}".encode())) for user in range(USERS)] == list(range(USERS))
-        assert registry.users_count() == USERS
 
 
 @pytest.mark.parametrize("dies_at", range(6))
@@ -231,18 +217,6 @@ def _asks(message: Message) -> bool:
     return "question" in message.content["quoron"]
 
 
-def test_nothing_begins_before_all_users_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    wanted = small("dp-sgd-wor", "trial", USERS)
-    grid = people(tmp_path, come={3: 6, 4: 9})
-    with caplog.at_level(logging.INFO, "quoron"):
-        model = served(grid, wanted, tmp_path)
-    np.testing.assert_array_equal(model, expected(wanted, tmp_path / "inline"))
-    assert "waiting for users: 3 of 5, with 3 nodes connected" in caplog.text
-    assert "waiting for users: 4 of 5, with 4 nodes connected" in caplog.text
-    first = next(index for index, message in enumerate(grid.asked) if _asks(message))
-    assert len({message.metadata.dst_node_id for message in grid.asked[:first]}) == USERS
-
-
 def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path: Path) -> None:
     grid = people(tmp_path, users=4)
     with pytest.raises(RunError, match="Expected 5 users in group everyone within 60 seconds, got 4"):
@@ -257,25 +231,6 @@ def test_two_nodes_with_one_key_are_one_user(tmp_path: Path) -> None:
     grid.keys = {node: b"key 0" if key == b"key 1" else key for node, key in grid.keys.items()}
     with pytest.raises(RunError, match="got 4"):
         served(grid, small("srgd", "trial", USERS), tmp_path)
-
-
-def test_a_member_who_comes_back_in_the_middle_is_asked_again(tmp_path: Path) -> None:
-    """Its number is another one afterwards."""
-    wanted = small("recentred-sgd", "trial", USERS)
-    grid = people(tmp_path)
-    gone = next(node for node in grid.configs if grid._user(node) == 0)
-
-    def moves(message: Message, reply: Message) -> Iterable[Message]:
-        if _asks(message) and gone in grid.configs:
-            grid.configs = {node + 1000 if node == gone else node: each for node, each in grid.configs.items()}
-            grid.keys = {node + 1000 if node == gone else node: each for node, each in grid.keys.items()}
-        return [reply]
-
-    grid.fault = moves
-    served(grid, wanted, tmp_path)
-    with Record.open(tmp_path / "record-0.sqlite", epsilon=1.0, delta=1.0) as kept:
-        assert kept.spent[0] > 0
-    assert any(message.metadata.dst_node_id == gone + 1000 and _asks(message) for message in grid.asked)
 
 
 def test_a_superlink_that_stays_away_leaves_the_run_as_it_is(tmp_path: Path) -> None:
@@ -422,31 +377,13 @@ class Nobody:
     """A grid that no node is on; whoever asks it anything fails."""
 
 
-def test_a_run_of_the_coordinator_is_not_taken_up_by_flower(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/books.sqlite"
-    with Database(url) as database:
-        books = Books(database)
-        for user in range(PROBLEM.users):
-            books.registry.enrol(f"fingerprint-{user}")
-        books.registry.add_run("trial", WANTED.as_text())
-        books.begin(WANTED, make_plan(WANTED))
-    with pytest.raises(OtherVersion, match="`quoron serve`"):
-        serving.serve(Nobody(), WANTED.as_text(), url, waiting=0.0, allow_simulation=True)
-    with Database(url) as database:
-        assert Books(database).registry.run("trial").state == "running"
-        assert Ledger.unreleased(database) == {"trial"}
-        assert Ledger.within(database, "trial").spent()["rounds"] == 0
-
-
 def test_a_run_of_the_coordinator_is_not_trained_on_by_a_serverapp_of_ones_own(tmp_path: Path) -> None:
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
         books = Books(database)
         books.registry.add_run("trial", TRAINING.as_text())
         start = np.zeros(PROBLEM.dimension)
         with pytest.raises(OtherVersion, match="`quoron serve`"):
-            plain.train(
-                Nobody(), TRAINING, TRAINING.plan(), books, start, action="private", seconds=1.0, waiting=0.0
-            )
+            plain.train(Nobody(), TRAINING, TRAINING.plan(), books, start, action="private", seconds=1.0, waiting=0.0)
         assert books.registry.run("trial").state == "waiting"
 
 
@@ -484,21 +421,6 @@ def serve_app(
     grid = people(folder) if grid is None else grid
     federated.server_app(grid, Context(1, 1, {}, RecordDict(), settings))
     return grid
-
-
-def test_what_was_released_is_in_the_results_folder(
-    environment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    serve_app(tmp_path)
-    folder = RunFolder(environment / "trial")
-    np.testing.assert_array_equal(folder.model(), expected(SUBMITTED, tmp_path / "inline"))
-    assert folder.plan()["algorithm"] == "dp-sgd-wor"
-    ledger = json.loads((folder.path / "ledger.json").read_text())
-    assert (ledger["run"], ledger["state"], ledger["spent"]["rounds"]) == ("trial", "complete", 2)
-    assert len(ledger["releases"]) == 2
-    printed = capsys.readouterr().out.splitlines()
-    assert f"{SAYS}round 2 of at most 2: 3 users asked" in printed
-    assert f"{SAYS}the model is in {folder.path}" in printed
 
 
 @pytest.mark.parametrize("name", ["QUORON_DATABASE", "QUORON_RESULTS", "QUORON_ALLOW_SIMULATION"])
@@ -625,12 +547,7 @@ RAISES = "import sys\nprint('INFO: begins', flush=True)\nopen('/nowhere/at/all')
 
 
 def test_whatever_ends_by_an_error_its_last_line_is_passed_on(tmp_path: Path) -> None:
-    log = [
-        "ERROR: an earlier one",
-        "Traceback (most recent call last):",
-        "OSError: no room",
-        "\x1b[91mERROR\x1b[0m: code 200",
-    ]
+    log = ["ERROR: an earlier one", "Traceback (most recent):", "OSError: no room", "\x1b[91mERROR\x1b[0m: code 200"]
     flower = FlowerSays(tmp_path, [log], [("finished:failed", "")])
     with pytest.raises(RunError, match=r"without a model \(finished:failed\).*Its last error: OSError: no room$"):
         follow(flower, 7, print)

@@ -1,41 +1,42 @@
 """Training networks of torch: rows of one user's items alone, sums that are exact, and what one user can move."""
 
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import datasets
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-import logging
-import datasets
-import pandas as pd
-import quoron.torch
-from functools import cache
-from typing import Any
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
+
+import quoron.torch
 from audits.harness import epsilon_lower_bound
+from flower.plugged import Killed
 from quoron.sections import Method
+from quoron.torch import summing
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
+from quoron.torch.summing import sum_clipped
+from quoron.training import lifetime
 from quoron.training.black_box import problem_of
-from quoron.training.items import Items, items_of
+from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.timetable import LocalSGD
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Privacy
-from quoron.torch import summing
-from quoron.torch.summing import sum_clipped
+from quoron.training.trained import TrainedRows
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
-from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.release import Sums
-from pathlib import Path
-from flower.plugged import Killed
-from quoron.training import lifetime
-from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.release import Sums
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Privacy
 from quoron_server.wording import SEEDED, sentence
 from said import said
-
 
 NOISE = SeededNoise(9)
 COUNTS = (5, 1, 0, 8, 3)  # of five users, one of them with nothing
@@ -179,16 +180,16 @@ def test_whom_torch_batches_is_not_decided_by_data() -> None:
     assert rows_of("branches", None, held).why_looped is not None
 
 
-PROBLEM = problem_of(Method(radius=1e6, items_per_user=MOST, clip_norm=1.0), users=5, dimension=15, door="train_rows")
-PLAN = Setting(
-    problem=PROBLEM,
-    algorithm="one-pass-dp-sgd",
-    options={"rounds": 1, "step_size": 1.0},
-    privacy=Privacy(2.0, 1e-3),
-    clip_norm=1.0,
-).plan(0)
+def planned(dimension: int) -> tuple[Any, Any]:
+    """A problem, and the plan of one round of step one."""
+    method = Method(radius=1e6, items_per_user=MOST, clip_norm=1.0)
+    problem = problem_of(method, users=5, dimension=dimension, door="train_rows")
+    options = {"rounds": 1, "step_size": 1.0}
+    given: dict[str, Any] = {"problem": problem, "options": options, "privacy": Privacy(2.0, 1e-3), "clip_norm": 1.0}
+    return problem, Setting(algorithm="one-pass-dp-sgd", **given).plan(0)
 
 
+PROBLEM, PLAN = planned(15)
 ALGORITHM = ALGORITHMS[PLAN.algorithm].make(PLAN)
 
 
@@ -267,7 +268,7 @@ def test_the_audit_catches_the_broken_twin(twin: str) -> None:
 
 LARGEST = 1e9
 HARD = (0.0, -0.0, 5e-324, 1e-310, 1e-160, 0.3, 1.0, -7.0, 1e8, 1e9, 1.1e9, 1e300, np.inf, -np.inf, np.nan)
-numbers_of_torch_summing = st.one_of(st.sampled_from(HARD), st.floats(-10, 10), st.floats())
+entries = st.one_of(st.sampled_from(HARD), st.floats(-10, 10), st.floats())
 
 
 def equal(one: Sums, other: Sums) -> None:
@@ -289,7 +290,7 @@ def exact_square(integers: np.ndarray) -> int:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(numbers_of_torch_summing, min_size=3, max_size=3),
+    st.lists(entries, min_size=3, max_size=3),
     st.sampled_from([1e-3, 0.7, 1.0, 1e5]),
     st.sampled_from([1, 50, 10**6]),
     st.booleans(),
@@ -346,23 +347,10 @@ def test_long_rows_keep_within_their_clip_and_a_twin_without_slack_does_not() ->
     assert broken
 
 
+ACTIVATIONS = (torch.nn.SiLU, torch.nn.ReLU, torch.nn.Hardtanh, torch.nn.Softsign, Power)
 
 
-def items_of_torch_summing() -> Items:
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(sum(COUNTS), 4)).astype(np.float32)
-    return Items((x, draw.integers(0, 3, sum(COUNTS))), np.concatenate([[0], np.cumsum(COUNTS)]))
-
-
-class Overflows(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.exp(30 * x)
-
-
-ACTIVATIONS = (torch.nn.SiLU, torch.nn.ReLU, torch.nn.Hardtanh, torch.nn.Softsign, Overflows)
-
-
-def rows_of_of_torch_summing(held: Items, local: LocalSGD | None, activation: type = torch.nn.SiLU) -> tuple[ModuleRows, np.ndarray]:
+def device_rows(held: Items, local: LocalSGD | None, activation: type = torch.nn.SiLU) -> tuple[ModuleRows, np.ndarray]:
     torch.manual_seed(1)
     module = torch.nn.Sequential(torch.nn.Linear(4, 5), activation(), torch.nn.Linear(5, 3))
     network = TorchModule.of(module, torch.nn.functional.cross_entropy, "cpu")
@@ -371,7 +359,7 @@ def rows_of_of_torch_summing(held: Items, local: LocalSGD | None, activation: ty
 
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
 def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local: LocalSGD | None) -> None:
-    compute, start = rows_of_of_torch_summing(items_of_torch_summing(), local)
+    compute, start = device_rows(items(), local)
     d, noise = len(start), SeededNoise(4)
     problem = problem_of(Method(radius=9.0, items_per_user=5, clip_norm=1.0), users=5, dimension=d, door="train_rows")
     points = np.stack([np.zeros(d), np.full(d, 0.1)])
@@ -391,39 +379,32 @@ def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local
         assert ours.clipped
 
 
-PROBLEM_TORCH_SUMMING = problem_of(Method(radius=1e6, items_per_user=5, clip_norm=1.0), users=5, dimension=43, door="train_rows")
-PLAN_TORCH_SUMMING = Setting(
-    problem=PROBLEM_TORCH_SUMMING,
-    algorithm="one-pass-dp-sgd",
-    options={"rounds": 1, "step_size": 1.0},
-    privacy=Privacy(2.0, 1e-3),
-    clip_norm=1.0,
-).plan(0)
+DEVICE_PROBLEM, DEVICE_PLAN = planned(43)
 
 
 def released(held: Items, seed: int, activation: type) -> np.ndarray:
     """The model after one round of step one, with the same noise, whose sums were made on the device."""
-    compute, start = rows_of_of_torch_summing(held, None, activation)
-    noise, algorithm = SeededNoise(seed), ALGORITHMS[PLAN_TORCH_SUMMING.algorithm].make(PLAN_TORCH_SUMMING)
+    compute, start = device_rows(held, None, activation)
+    noise, algorithm = SeededNoise(seed), ALGORITHMS[DEVICE_PLAN.algorithm].make(DEVICE_PLAN)
     question = algorithm.request(algorithm.init(), noise)
-    answers = RowsEngine(compute, PROBLEM_TORCH_SUMMING, start, noise, 2, summing=compute.sums).ask(question)
+    answers = RowsEngine(compute, DEVICE_PROBLEM, start, noise, 2, summing=compute.sums).ask(question)
     return algorithm.update(algorithm.init(), answers, noise).state.iterate
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(width=32), min_size=4, max_size=4), st.booleans(), st.sampled_from(ACTIVATIONS))
-def test_one_user_moves_a_released_sum_by_at_most_what_the_plan_says_of_torch_summing(
+def test_one_user_moves_a_sum_of_the_device_by_at_most_what_the_plan_says(
     held: list[float], empty: bool, activation: type
 ) -> None:
-    changed = items_of_torch_summing()
+    changed = items()
     changed.parts[0][changed.offsets[3] : changed.offsets[4]] = held
     if empty:  # all of the user's items are gone
         keep = np.ones(len(changed.parts[0]), bool)
         keep[changed.offsets[3] : changed.offsets[4]] = False
         offsets = np.concatenate([changed.offsets[:4], changed.offsets[4:] - COUNTS[3]])
         changed = Items(tuple(part[keep] for part in changed.parts), offsets)
-    moved = released(items_of_torch_summing(), 7, activation) - released(changed, 7, activation)
-    assert np.linalg.norm(moved) <= PLAN_TORCH_SUMMING.parameters.sensitivity * (1 + 1e-9)
+    moved = released(items(), 7, activation) - released(changed, 7, activation)
+    assert np.linalg.norm(moved) <= DEVICE_PLAN.parameters.sensitivity * (1 + 1e-9)
 
 
 USERS, ITEMS = 12, 5
@@ -449,14 +430,8 @@ def people() -> tuple[tuple[torch.Tensor, torch.Tensor], np.ndarray]:
 def trained(out: Path, module: nn.Module | None = None, **changed: Any) -> TrainedRows[Any]:
     data, owners = people()
     given: dict[str, Any] = {"data": data, "user": owners, "loss": CROSS, "items_per_user": ITEMS, "epsilon": 8.0}
-    given |= {
-        "delta": 1e-3,
-        "clip_norm": 0.5,
-        "radius": 5.0,
-        "algorithm": "dp-sgd-wor",
-        "simulation_seed": 5,
-        "out": out,
-    }
+    given |= {"delta": 1e-3, "clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "simulation_seed": 5}
+    given |= {"out": out}
     given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
     if given.get("offsets") is not None:
         given["user"] = None
@@ -474,11 +449,8 @@ def test_a_module_is_trained_in_a_copy_and_says_what_is_promised(tmp_path: Path)
     assert not sentence(trained(tmp_path / "secret", module, simulation_seed=None).guarantee).startswith(SEEDED)
 
 
-
-
 def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
     (x, y), owners = people()
-    shuffle = np.random.default_rng(4).permutation(len(owners))
     base = trained(tmp_path / "base").weights
     frame = pd.DataFrame(x.numpy(), columns=list("abcd")).assign(y=y.numpy(), who=[f"u{o:02}" for o in owners])
 
@@ -496,24 +468,9 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         "dataset": {"data": Listed(), "user": owners},
         "hugging face": {"data": datasets.Dataset.from_pandas(frame), "user": "who", "features": list("abcd")}
         | {"label": "y"},
-        "arrays in a column": {
-            "data": datasets.Dataset.from_dict({"x": x.numpy(), "y": y.numpy(), "who": frame["who"]}),
-            "user": "who",
-            "features": ["x"],
-            "label": "y",
-        },
-        "lists in a frame": {
-            "data": pd.DataFrame({"x": list(x.numpy()), "y": y.numpy(), "who": frame["who"]}),
-            "user": "who",
-            "features": ["x"],
-            "label": "y",
-        },
     }
     for name, how in same.items():
         np.testing.assert_array_equal(trained(tmp_path / name, **how).weights, base)
-    # items in another order are the same items, up to the rounding of a user's sum
-    mixed = trained(tmp_path / "mixed", data=(x[shuffle], y[shuffle]), user=owners[shuffle]).weights
-    np.testing.assert_allclose(mixed, base, atol=0.5)
 
 
 @pytest.mark.parametrize(
@@ -526,12 +483,6 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         ({"features": ["a"]}, "with a table only"),
         ({"data": (torch.zeros(3), torch.zeros(4))}, "one length"),
         ({"data": pd.DataFrame({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
-        ({"data": datasets.Dataset.from_dict({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
-        (
-            {"data": datasets.Dataset.from_dict({"a": [[1.0], [1.0, 2.0]], "who": [0, 1]}), "user": "who"}
-            | {"features": ["a"]},
-            "one shape in the column a",
-        ),
         ({"data": pd.DataFrame({"a": ["x"], "who": [0]}), "user": "who", "features": ["a"]}, "Encode"),
     ],
 )
@@ -576,38 +527,12 @@ def test_a_module_that_carries_items_from_user_to_user_is_refused_with_the_repla
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"loss": nn.CrossEntropyLoss(reduction="none")}, None),
-        ({"loss": lambda out, y: out}, "loss of one number"),
-        ({"loss": lambda out, y: out.view(7, 9)}, "take an item by itself"),
-    ],
+    ("loss", "words"),
+    [(lambda out, y: out, "loss of one number"), (lambda out, y: out.view(7, 9), "take an item by itself")],
 )
-def test_a_loss_is_one_number_of_an_item(changed: dict[str, Any], words: str | None, tmp_path: Path) -> None:
-    if words is None:
-        np.testing.assert_array_equal(trained(tmp_path / "a", **changed).weights, trained(tmp_path / "b").weights)
-    else:
-        with pytest.raises(ConfigError, match=words):
-            trained(tmp_path / "run", **changed)
-
-
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("local", [None, quoron.torch.LocalSGD(batch_size=2)])
-def test_compiled_rows_are_the_rows(local: Any) -> None:
-    data, owners = people()
-    held = items_of(data, user=owners, offsets=None, features=None, label=None)
-    net = TorchModule.of(network(), CROSS, "cpu")
-    rows = [
-        ModuleRows(net, held, items_per_user=ITEMS, local=local, compiled=compiled)(
-            0, np.arange(USERS), net.flat(), SeededNoise(1)
-        )
-        for compiled in (True, False)
-    ]
-    np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
-
-
+def test_a_loss_is_one_number_of_an_item(loss: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trained(tmp_path / "run", loss=loss)
 
 
 class Own(nn.Module):
