@@ -7,7 +7,7 @@ import io
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from client.opened import EXPECTED, FILES, ROWS, TABLE, cells_of, csv_text
 from quoron.cli.app import app
 from quoron_client.data import cells, columns, csv_file, json_lines, tables
 from quoron_client.data.dialect import Dialect
@@ -30,6 +29,76 @@ from quoron_client.data.people import several
 from quoron_client.data.users import group
 from quoron_client.federation.own_table import check_one_user
 from quoron_privacy.errors import DataError
+
+ROWS: list[dict[str, Any]] = [
+    {"who": "ada", "age": 36.5, "ward": "nörth"},
+    {"who": "bob", "age": None, "ward": None},
+    {"who": "ada", "age": -7.0, "ward": "a;b,c\t\"d\""},
+    {"who": "eve", "age": 1e-300, "ward": "two\nlines"},
+] * 50  # fmt: skip
+TABLE = pa.Table.from_pylist(ROWS)
+TEXT = [[*ROWS[0]], *([row["who"], "" if row["age"] is None else repr(row["age"]), row["ward"] or ""] for row in ROWS)]
+
+
+def csv_text(rows: list[list[str]], separator: str = ",", **how: Any) -> str:
+    held = io.StringIO()
+    csv.writer(held, delimiter=separator, **how).writerows(rows)
+    return held.getvalue()
+
+
+def json_text() -> str:
+    return "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def arrow_bytes(new: Callable[..., Any], compression: str | None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with new(sink, TABLE.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+        stream.write_table(TABLE, 7)
+    return bytes(sink.getvalue())
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "a.csv": lambda: csv_text(TEXT).encode(),
+    "a.csv.gz": lambda: gzip.compress(csv_text(TEXT).encode()),
+    "two.csv.gz": lambda: b"".join(map(gzip.compress, (csv_text(TEXT[:9]).encode(), csv_text(TEXT[9:]).encode()))),
+    "a.tsv": lambda: csv_text(TEXT, "\t").encode(),
+    "semicolon.csv": lambda: csv_text(TEXT, ";").encode(),
+    "bar.csv": lambda: csv_text(TEXT, "|").encode("utf-8-sig"),
+    "wide.csv": lambda: csv_text(TEXT).encode("utf-16"),
+    "wide.csv.gz": lambda: gzip.compress(codecs.BOM_UTF16_BE + csv_text(TEXT, ";").encode("utf-16-be")),
+    "a.jsonl": lambda: json_text().encode(),
+    "a.ndjson": lambda: json_text().replace("\n", "\r\n\n").encode("utf-8-sig"),
+    "a.jsonl.gz": lambda: gzip.compress(json_text().encode()[:-1]),
+    "a.feather": lambda: arrow_bytes(pa.ipc.new_file, None),
+    "lz4.feather": lambda: arrow_bytes(pa.ipc.new_file, "lz4"),
+    "zstd.arrow": lambda: arrow_bytes(pa.ipc.new_file, "zstd"),
+    "stream.arrow": lambda: arrow_bytes(pa.ipc.new_stream, "zstd"),
+}
+NAMES = ("ward", "who", "age")
+
+
+def cells_of(held: tables.Opened, rows: int = 1 << 16) -> dict[str, Any]:
+    """As encoding reads them, from all batches."""
+    found = list(held.batches(NAMES, rows=rows))
+    assert all(0 < each.num_rows <= rows and each.column_names == [*NAMES] for each in found)
+    assert all(each.schema == held.empty(NAMES).schema for each in found)
+    whole = pa.concat_tables(found)
+    texts = {name: columns.texts(whole, name).to_pylist() for name in ("who", "ward")}
+    return texts | {"age": columns.numbers(whole, "age").tobytes()}
+
+
+EXPECTED = {
+    "who": [row["who"] for row in ROWS],
+    "ward": [row["ward"] for row in ROWS],
+    "age": np.array([np.nan if row["age"] is None else row["age"] for row in ROWS]).tobytes(),
+}
+
+
+@pytest.fixture(params=["small pieces", "as they are"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "small pieces":
+        monkeypatch.setattr(csv_file, "_PIECE", 50)
+        monkeypatch.setattr(json_lines, "_PIECE", 50)
 
 
 class TestEveryFormat:
@@ -271,7 +340,7 @@ class TestOthersRows:
         ]
 
 
-TEXT = b"who,age\na,1\nb,2\n"
+PLAIN = b"who,age\na,1\nb,2\n"
 
 
 class TestNamesThatNobodyCanRead:
@@ -297,11 +366,11 @@ class TestNamesThatNobodyCanRead:
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 def test_a_file_that_is_not_as_declared_shows_nobodys_rows(encoding: str, tmp_path: Path) -> None:
     """All of it is one row then, and its header would be told where a column is missing."""
-    (tmp_path / "t.csv").write_bytes(TEXT * 9)
+    (tmp_path / "t.csv").write_bytes(PLAIN * 9)
     with pytest.raises(DataError, match=rf"to be {encoding}, as declared, got a first row that does not end") as told:
         tables.read(tmp_path / "t.csv", ["age"], dialect=Dialect(encoding=encoding))
     assert str(told.value).isascii()
-    (tmp_path / "t.csv").write_bytes(TEXT.decode().encode("utf-16-le"))
+    (tmp_path / "t.csv").write_bytes(PLAIN.decode().encode("utf-16-le"))
     assert tables.opened(tmp_path / "t.csv", Dialect(encoding="utf-16-le")).names == ("who", "age")
 
 

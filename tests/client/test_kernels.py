@@ -486,16 +486,6 @@ def test_bits_depend_neither_on_threads_nor_on_who_else_is_asked(loss, task):
         np.testing.assert_array_equal(found.values[0], whole.values[user])
 
 
-def test_finite_data_of_any_size_is_answered_once_bounded():
-    features = np.array([[1e300, -1e300], [1e-320, 0.0], [3.0, 4.0]])
-    loss = make_loss("least_squares")
-    batch = bounded(ItemBatch(features, np.array([1e300, 0.0, 1.0]), np.array([0, 1, 2, 3])), loss)
-    for task in tasks(3, 2):
-        found = answer(loss, batch, task)
-        assert found.answered.all()
-        assert np.abs(found.values).max() <= 2.0
-
-
 def test_checked_takes_out_a_row_by_its_own_values_alone():
     values = np.array([[1.0, np.nan], [np.inf, 0.0], [-np.inf, 0.0], [3.0, -4.0], [0.0, -5.1], [1.0, 1.0]])
     status = np.array([0, 0, 0, 0, 0, Status.MISSING], dtype=np.uint8)

@@ -17,6 +17,7 @@ from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer, placed_gradient
 from quoron_client.data import columns, spans
 from quoron_client.data.declared import check_types
+from quoron_client.data.dialect import Dialect
 from quoron_client.data.encoding import (
     Balanced,
     Categorical,
@@ -120,6 +121,10 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("one weight for each", lambda: Encoding(AGE, label=TWO, class_weight=ClassWeights((1.0,)))),
     ("nobody looks", lambda: Encoding(AGE, label=TWO, class_weight=Balanced(10.0)).check_public()),
     ("class_weight_cap >= 1", lambda: Balanced(0.5)),
+    ("Expected separator", lambda: Dialect(separator=";;")),
+    ("Expected decimal", lambda: Dialect(decimal=";")),
+    ("Expected encoding", lambda: Dialect(encoding="ebcdic")),
+    ("Expected quoting", lambda: Dialect(quoting="all")),
     ("to say whose a row is", lambda: columns.users(pa.table({"who": pa.nulls(2, pa.list_(pa.int8()))}), "who")),
 ]
 COMPUTED: list[tuple[str, Callable[[], object]]] = [

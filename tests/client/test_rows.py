@@ -1,4 +1,4 @@
-"""Rows as items: no value is an error, one row is one row's business, and a type depends on no value."""
+"""Rows as items, to the bits of a slow reader: no value is an error, and one row is one row's business."""
 
 import datetime
 import json
@@ -6,21 +6,18 @@ import math
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.reference_rows import items_of, marks_of, rows_of
 from contracts.odd_values import OBJECTS
-from quoron import config as configs
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data import cells, columns, first_rows, fused, gathering, hashed_loops, spans, tables
@@ -28,6 +25,7 @@ from quoron_client.data import users as numbering
 from quoron_client.data.dates import WORDS, DateNumber, DatePart
 from quoron_client.data.declared import types_of
 from quoron_client.data.encoding import (
+    _HAIR,
     Categorical,
     Classes,
     ClassWeights,
@@ -42,11 +40,109 @@ from quoron_client.data.encoding import (
 )
 from quoron_client.data.features import together
 from quoron_client.data.gathering import Gathering
+from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_client.data.users import group
 from quoron_client.losses import LOSSES
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import DataError
+
+
+@dataclass
+class Rows:
+    """What all rows of a table become, and what of them does not fit."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+    kept: np.ndarray
+    unfit: np.ndarray  # (K, N)
+    places: np.ndarray  # (N,) among `declared_labels`, -1 for none
+
+
+def rows_of(rules, table):
+    """Of all rows of a table."""
+    kept, unfit, blocks = np.ones(table.num_rows, bool), [], []
+    with np.errstate(all="ignore"):
+        for each in rules.features:
+            if each.is_number:
+                values = each.read(table)
+                missing = np.isnan(values)
+                unfit.append(~((values >= each.low) & (values <= each.high)))
+                values[missing] = 0.5 * each.low + 0.5 * each.high
+                scaled = (2.0 * values - each.low - each.high) / (each.high - each.low)
+                blocks.append(np.clip(scaled, -1.0, 1.0).astype(np.float32)[:, None])
+            else:
+                codes = each.read(table)
+                missing = codes < 0
+                unfit.append(missing)
+                codes = codes if each.middle is None else np.where(missing, each.middle, codes)
+                block = np.zeros((len(codes), each.width), np.float32)
+                block[np.flatnonzero(codes >= 0), codes[codes >= 0]] = 1.0
+                blocks.append(block)
+            if rules.missing == "drop" and (each.is_number or each.middle is not None):
+                kept &= ~missing
+        labels, places = np.zeros(table.num_rows), np.full(table.num_rows, -1)
+        if rules.label is not None:
+            labels = rules.label.of(table)
+            unfit.append(np.isnan(labels))
+            kept &= ~np.isnan(labels)
+            places = _places(rules.label, labels, table)
+        weights = np.ones(len(labels)) if rules.weighted else None
+        if isinstance(rules.class_weight, ClassWeights):
+            weights = rules.class_weight.of(labels)
+        if rules.weight is not None:
+            values = columns.numbers(table, rules.weight.column)
+            unfit.append(~((values >= 0) & (values <= rules.weight.most)))
+            kept &= values >= 0
+            weights = weights * np.minimum(values / rules.weight.most, 1.0)
+    if rules.intercept:
+        blocks.append(np.ones((len(kept), 1), np.float32))
+    features = np.hstack(blocks).astype(np.float64)
+    if rules.unit_rows:
+        norms = np.linalg.norm(features, axis=1)
+        scale = (rules.feature_norm * _HAIR / np.where(norms > 0, norms, 1.0))[:, None]
+    else:
+        scale = rules.scale
+    features = (features * scale).astype(np.float32)
+    for each in (features, labels, weights):
+        if each is not None:
+            each[~kept] = 0.0
+    return Rows(features, labels, weights, kept, np.array(unfit).reshape(len(unfit), table.num_rows), places)
+
+
+def _places(label, raw, table):
+    if isinstance(label, Range):
+        values = columns.numbers(table, label.column)
+        return np.select([values < label.low, values > label.high], [0, 1], -1)
+    signs = label.kind != "classes" or len(label.values) == 2
+    return np.array([-1 if np.isnan(each) else int(each > 0) if signs else int(each) for each in raw], np.int64)
+
+
+def items_of(rules, table, owners, users, most, *, zero_rows):
+    """The items of all users, one after the other: of each the first `most` rows, of these the usable ones."""
+    rows, taken, counts, zero = rows_of(rules, table), [], [], []
+    for user in range(users):
+        own = [place for place in np.flatnonzero(owners == user)[:most] if rows.kept[place]]
+        zero += [len(taken)] if not own and zero_rows else []
+        taken += own or [0] * zero_rows
+        counts.append(len(own) or int(zero_rows))
+    features, labels = rows.features[taken].reshape(-1, rules.dimension), rows.labels[taken]
+    weights = None if rows.weights is None else rows.weights[taken]
+    for each in (features, labels, weights):
+        if each is not None:
+            each[zero] = 0.0
+    return ItemBatch(features, labels, np.append(0, np.cumsum(counts)).astype(np.int64), weights)
+
+
+def marks_of(rules, table):
+    """(rows that can be used (N,), unfit ones (K, N), places of labels (N,)) as `fused` marks them."""
+    rules.check(table)
+    bits = np.unpackbits(fused.marks_of(rules, table), axis=1, bitorder="little")
+    columns_, labels = len(rows_of(rules, table).unfit), len(declared_labels(rules)).bit_length()
+    places = bits[:, 1 + columns_ : 1 + columns_ + labels] @ (1 << np.arange(labels)) - 1
+    return bits[:, 0] == 0, bits[:, 1 : 1 + columns_].T == 1, places
+
 
 RULES = Encoding(
     (Numeric("age", 0, 100), Numeric("size", -1, 1, edges=(0.0,)), Categorical("ward", ("A", "7")),
@@ -464,18 +560,6 @@ class TestAValue:
         together = codes(pd.DataFrame({"a": pd.Series(OBJECTS, dtype=object)}))
         alone = [codes(pd.DataFrame({"a": pd.Series([each], dtype=object)}))[0] for each in OBJECTS]
         assert together == alone
-
-
-def wanted(numeric: str, label: str = 'label = "sick"') -> configs.Config:
-    """A federation's configuration with these numeric columns."""
-    return configs.parse(
-        f"""
-        population = {{ kind = "table", path = "x.csv", user = "who", {label}, numeric = {{ {numeric} }} }}
-        problem = {{ items_per_user = 5 }}
-        privacy = {{ epsilon = 1.0, delta = 1e-6 }}
-        algorithm = {{ name = "one-pass-dp-sgd" }}
-        """
-    )
 
 
 class TestASpan:

@@ -50,14 +50,6 @@ def slope_of_convolution(loss, q, y, spread, dimension):
 # Constants
 
 
-@STEADY
-@given(DIMENSIONS)
-def test_ball_ratio_makes_the_coordinates_density_one_and_is_as_bounded(dimension):
-    total, _ = quad(density, -1, 1, args=(dimension,))
-    assert total == pytest.approx(1.0, rel=1e-9)
-    assert ball_ratio(dimension) <= np.sqrt((dimension + 1) / (2 * np.pi))
-
-
 @by_name
 @STEADY
 @given(dimension=DIMENSIONS, radius=st.floats(0.01, 10), y=st.sampled_from([-1.0, 1.0]), norm=st.floats(0.1, 3))

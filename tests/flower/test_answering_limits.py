@@ -351,9 +351,12 @@ def test_a_data_file_that_is_not_there_declines_without_its_name(owned: dict[str
     assert answered(asking(), owned | {"data": f"/nowhere/{SECRET}.csv"}) == {"declined": True}
 
 
-@pytest.mark.parametrize(("key", "value"), [("one-user", "perhaps"), ("items-per-user", "-1"), ("items-per-user", "0")])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("one-user", "perhaps"), ("items-per-user", "0"), ("data", ""), ("lifetime-epsilon", "much"), ("accept", "all")],
+)
 def test_an_owners_word_that_cannot_be_meant_is_named(owned: dict[str, Any], key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=key.replace("-", ".")):
+    with pytest.raises(ConfigError, match=key.replace("-", ".").replace("accept", "accept_exposures")):
         read_owner(owned | {key: value}, {})
 
 

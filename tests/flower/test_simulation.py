@@ -239,6 +239,12 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
     np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
 
 
+def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_ray, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install"):
+        simulate(*prepared_in(tmp_path / "run"), tmp_path)
+
+
 # Choosing an engine.
 
 

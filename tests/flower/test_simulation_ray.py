@@ -26,7 +26,6 @@ from listening import asked, family, listening
 from quoron import sources
 from quoron.engines import EngineChoice
 from quoron.flower.claim import CLAIM, LINES
-from quoron.flower.commands import FlowerConnection
 from quoron.flower.simulation import simulate
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
@@ -56,14 +55,6 @@ def prepared_in(folder: Path, settings: tuple[str, ...] | list[str] = SMALL) -> 
 def model(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """That of the small run in one process."""
     return runs.carry_out(*prepared_in(tmp_path_factory.mktemp("inline") / "run")).model
-
-
-def finished(connection: FlowerConnection, run: int) -> str:
-    """How a run of Flower's ended; its log if it did not end well."""
-    until(lambda: connection.status(run).startswith("finished"), every=3.0)
-    status = connection.status(run)
-    assert status == "finished:completed", connection.log(run)[-8000:]
-    return connection.log(run)
 
 
 def until(what: Callable[[], object], every: float = 0.2, within: float = 900.0) -> None:

@@ -438,6 +438,8 @@ def test_what_the_operator_has_not_said_is_named(
 def test_no_submitter_makes_a_run_wait_for_ever(waiting: object, environment: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Expected waiting in \[0, 604800\] seconds"):
         serve_app(tmp_path, waiting=waiting)
+    with pytest.raises(QuoronError, match="Expected a run specification"):
+        serve_app(tmp_path, "[" * 9)
 
 
 def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
@@ -538,6 +540,8 @@ def test_following_says_each_of_our_lines_once_whatever_becomes_of_the_connectio
 
 
 def test_a_run_that_ends_without_a_model_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="it is away"):
+        follow(FlowerSays(tmp_path, [[]], [None]), 7, print)
     flower = FlowerSays(tmp_path, [[]], [("finished:failed", "ServerApp failed with exception: no room")])
     with pytest.raises(RunError, match=r"run 7 has ended without a model \(finished:failed\).*no room"):
         follow(flower, 7, print)
@@ -579,6 +583,8 @@ def test_plaintext_is_only_for_whoever_says_so(authority: bool, insecure: bool, 
         pytest.raises(ConfigError, match=r"Expected --authority CA\.pem or --insecure"),
         operator("127.0.0.1:1", tmp_path / "ca.pem" if authority else None, insecure=insecure),
     ):
+        pass
+    with pytest.raises(ConfigError, match=r"ca\.pem, found none"), operator("127.0.0.1:1", tmp_path / "ca.pem"):
         pass
 
 
