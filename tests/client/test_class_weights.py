@@ -9,15 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_client.data import fused
-from quoron_client.data.declared import typed
 from quoron_client.data.encoding import Classes, Comparison, Encoding, Numeric, Positive, Range, Signs, Weight
 from quoron_client.data.labels import Balanced, ClassWeights, meaning, outcomes, seen
-from quoron_privacy.errors import ConfigError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=200)
 AGE = (Numeric("age", 0, 100),)
 TWO = Classes("ill", ("no", "yes"))
-TABLE = pa.table({"age": [1.0, 2.0, 3.0, 4.0], "ill": ["yes", "no", "maybe", "yes"], "visits": [2.0, 4.0, 1.0, -1.0]})
 shares = st.lists(st.floats(-2, 3) | st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=20)
 
 
@@ -30,23 +27,6 @@ def test_whatever_is_released_weights_are_within_their_cap_and_the_largest_is_on
     held = seen(released, error)
     if held.max() / held.min() <= cap:  # in inverse proportion
         np.testing.assert_allclose(counts * held, held.min(), rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("released", "error", "cap", "counts"),
-    [
-        ([0.95, 0.05], 0.001, 100.0, (0.05 / 0.95, 1.0)),
-        ([0.95, 0.05], 0.001, 10.0, (0.1, 1.0)),
-        ([0.95, 0.05], 0.1, 10.0, (0.2 / 0.95, 1.0)),  # 5 % are not told from 20 %
-        ([0.95, -0.03], 0.01, 1000.0, (0.02 / 0.95, 1.0)),
-        ([0.999, 0.0], 0.0005, 1000.0, (0.001 / 0.999, 1.0)),
-        ([0.7, 0.4], 0.9, 10.0, (1.0, 1.0)),  # nothing is seen
-        ([0.95, 0.05], 0.001, 1.0, (1.0, 1.0)),
-        ([1.4, 0.1], 0.01, 100.0, (0.1, 1.0)),
-    ],
-)
-def test_a_share_below_two_standard_errors_counts_as_these(released, error, cap, counts):
-    np.testing.assert_allclose(Balanced(cap).by(released, error).counts, counts)
 
 
 @STEADY
@@ -69,76 +49,14 @@ def test_a_row_counts_its_own_weight_times_its_class_and_at_most_one(data, class
     np.testing.assert_array_equal(weights.weighed(later.labels, later.weights), both.weights)
 
 
-def test_rows_without_a_weight_of_their_own_count_by_class_alone():
-    rules = Encoding(AGE, label=TWO, class_weight=ClassWeights.declared(TWO, {"yes": 4.0}))
-    found = fused.encoded(rules, TABLE)
-    assert found.weights.tolist() == [1.0, 0.25, 0.0, 1.0]
-    assert found.kept.tolist() == [True, True, False, True]
-    assert fused.encoded(replace(rules, weight=Weight("visits", 4.0)), TABLE).weights.tolist() == [0.5, 0.25, 0.0, 0.0]
-    assert rules.weighted
-    assert Encoding.from_json(rules.as_json()) == rules
-
-
-@pytest.mark.parametrize(
-    ("label", "given", "counts"),
-    [
-        (TWO, {"no": 2.0, "yes": 1.0}, (1.0, 0.5)),
-        (Signs("ill"), {"false": 1.0, "true": 5.0}, (0.2, 1.0)),
-        (Signs("ill"), {"-1": 1.0, "+1": 5.0}, (0.2, 1.0)),
-        (Signs("ill"), {"1": 0.5}, (1.0, 0.5)),
-        (Comparison("delay", ">", 15.0), {"true": 4.0}, (0.25, 1.0)),
-        (Positive("r2", "Y"), {"0": 4.0}, (1.0, 0.25)),
-        (Classes("k", (False, True)), {"true": 4.0}, (0.25, 1.0)),
-        (Classes("k", (1, 2, 3)), {"2": 4.0, "3": 8.0}, (0.125, 0.5, 1.0)),
-    ],
-)
-def test_classes_are_named_as_the_label_has_them(label, given, counts):
-    assert ClassWeights.declared(label, given).counts == counts
-
-
-@pytest.mark.parametrize(
-    ("label", "given", "said"),
-    [
-        (TWO, {"maybe": 2.0}, "'maybe'"),
-        (Signs("ill"), {"1": 2.0, "true": 2.0}, "one class"),
-        (TWO, {"yes": 0.0}, "finite class weights > 0"),
-        (TWO, {"yes": np.inf}, "finite class weights > 0"),
-        (Range("cost", 0, 1), {"yes": 1.0}, "'yes'"),
-        (None, {"yes": 1.0}, "'yes'"),
-    ],
-)
-def test_weights_that_cannot_be_meant_are_refused_by_name(label, given, said):
-    with pytest.raises(ConfigError, match=said):
-        ClassWeights.declared(label, given)
-
-
-@pytest.mark.parametrize("counts", [(), (0.0, 1.0), (0.5, 0.5), (1.0, 1.5), (1.0, np.nan), (-1.0, 1.0)])
-def test_weights_above_one_or_below_zero_are_no_weights(counts):
-    with pytest.raises(ConfigError, match="in \\(0, 1\\]"):
-        ClassWeights(counts)
-
-
-def test_weights_need_a_label_of_as_many_classes():
-    for label, weights in [(None, Balanced(10.0)), (Range("cost", 0, 1), Balanced(2.0)), (TWO, ClassWeights((1.0,)))]:
-        with pytest.raises(ConfigError, match="one weight for each"):
-            Encoding(AGE, label=label, class_weight=weights)
-    with pytest.raises(ConfigError, match="nobody looks"):
-        Encoding(AGE, label=TWO, class_weight=Balanced(10.0)).check_public()
-    with pytest.raises(ConfigError, match="class_weight_cap >= 1"):
-        Balanced(0.5)
-
-
 @pytest.mark.parametrize(
     ("label", "values", "said"),
     [
         (TWO, ("no", "yes"), "ill"),
-        (Classes("k", (1, 2)), (1, 2), "k"),
         (Classes("k", (False, True)), (False, True), "k"),
-        (Signs("k"), (0, 1), "k"),
         (Signs("k", truth=True), (False, True), "k"),
         (Comparison("delay", ">", 15.0), (False, True), "delay > 15"),
         (Positive("r2", "Y"), (False, True), "r2 = Y"),
-        (Positive("r2", True), (False, True), "r2 = true"),
         (Range("cost", 0, 9), (), "cost"),
     ],
 )
@@ -146,10 +64,3 @@ def test_every_kind_of_label_has_values_of_its_own_and_a_name(label, values, sai
     assert outcomes(label) == values
     assert [*map(type, outcomes(label))] == [*map(type, values)]
     assert meaning(label) == said
-
-
-def test_a_label_is_true_or_false_where_its_declared_type_says_so():
-    rules = Encoding(AGE, label=Signs("ill"))
-    assert typed(rules, {"ill": pa.bool_()}).label == Signs("ill", truth=True)
-    assert typed(rules, {"ill": pa.int8()}) == typed(rules, {}) == rules
-    assert Signs("ill", truth=True).of(pa.table({"ill": [True, False, None]})).tolist()[:2] == [1.0, -1.0]

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from quoron_client import Box, ItemBatch, L2Ball, make_loss
 from quoron_client.compute.enforcement import bounded
-from quoron_privacy.errors import ConfigError
 
 examples = settings(derandomize=True, deadline=None, max_examples=120)
 SMOOTH = ("logistic", "least_squares", "huber", "smoothed_hinge", "linear")
@@ -57,18 +56,6 @@ def test_hessians_of_all_items_are_dominant_from_the_stated_ridge_on_with_the_st
         assert sums.max() <= smoothness * (1 + 1e-9) + 1e-300
 
 
-def test_the_stated_ridge_is_the_least() -> None:
-    # a_1 = R sin t beside √(d-1) equal ones at cot 2t = 1/√(d-1), where φ'' |a_1| (Σ|a_i| - |a_1|) is largest
-    dimension, loss = 9, make_loss("least_squares", feature_norm=2.0)
-    turn = np.arctan2(np.sqrt(dimension - 1), 1.0) / 2
-    row = np.full(dimension, 2 * np.cos(turn) / np.sqrt(dimension - 1))
-    row[0] = 2 * np.sin(turn)
-    excess = row[0] * (np.abs(row[1:]).sum() - row[0])
-    assert excess == pytest.approx(loss.least_dominant_ridge(dimension), rel=1e-9)
-    assert loss.coordinate_smoothness(dimension) is None
-    assert make_loss("least_squares", feature_norm=2.0, ridge=excess * 0.999).coordinate_smoothness(dimension) is None
-
-
 @pytest.mark.parametrize("name", ["hinge", "absolute", "softmax"])
 def test_losses_without_a_hessian_or_with_blocks_are_never_dominant(name) -> None:
     loss = make_loss(name, ridge=100.0, active_features=1, **({"classes": 3} if name == "softmax" else {}))
@@ -101,25 +88,6 @@ def test_clients_hold_entries_and_keep_the_largest_of_them(dtype) -> None:
     np.testing.assert_array_equal(again.features, batch.features)
     same = ItemBatch(rows[2:3], np.ones(1), np.array([0, 1]))
     assert bounded(same, loss).features is same.features  # nothing changes, nothing is copied
-
-
-@pytest.mark.parametrize("count", [0, 1.5, True, -2])
-def test_a_number_of_features_that_is_none_is_refused(count) -> None:
-    with pytest.raises(ConfigError, match="active_features to be a whole number >= 1"):
-        make_loss("logistic", active_features=count)
-
-
-def test_bounds_make_the_same_loss_again() -> None:
-    loss = make_loss("huber", feature_bound=0.5, active_features=3.0)
-    assert loss.bounds == {
-        "feature_norm": 1.0,
-        "ridge": 0.0,
-        "feature_bound": 0.5,
-        "active_features": 3,
-        "label_bound": 1.0,
-        "threshold": 1.0,
-    }
-    assert make_loss("huber", **loss.bounds) == loss
 
 
 def dominant(rng: np.random.Generator, dimension: int) -> np.ndarray:

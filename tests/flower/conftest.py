@@ -8,7 +8,8 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from flower.grids import FakeTime
-from quoron_server.flower import exchange, serving
+from quoron.operate import flower_submission
+from quoron_server.flower import black_boxes, engine, exchange, serving, shards
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -30,6 +31,6 @@ def pytest_configure() -> None:
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     """Nobody sleeps."""
     fake = FakeTime()
-    for module in (exchange, serving):
+    for module in (black_boxes, engine, exchange, serving, shards, flower_submission):
         monkeypatch.setattr(module, "time", fake)
     return fake

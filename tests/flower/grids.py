@@ -21,7 +21,6 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_server.rounds import Engine
 
 SECRET = "the diagnosis of user seven"
-SUPERLINK = 1
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a node's owner says holds in somebody else's ClientApp too: the limits of a lifetime, and one answer a round."""
+"""What a node answers is its owner's decision: within limits of a lifetime, once a round, and no word of the data."""
 
 import json
 import logging
@@ -13,22 +13,32 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
+from federation.crowd import SEED, write_items
+from flower.federation import small
 from flower.grids import SECRET, crossed
-from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
+from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained
+from quoron.flower import simulated
 from quoron_client.federation.record import Record
-from quoron_client.flower.answering import answer_with
+from quoron_client.flower import app as apps
+from quoron_client.flower.answering import answer_with, combined
+from quoron_client.flower.node import read_owner
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import Values, record, values_of
 from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Question, Status
+from quoron_client.protocol.smoothing import Moreau
+from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_client.protocol.wire import answer_from_wire, question_to_wire
+from quoron_privacy.errors import ConfigError, DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.apps import Training
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
-from quoron_server.specification import describe_promise
+from quoron_server.specification import describe, describe_promise, make_plan
 
 EPSILON, DELTA = 8.0, 1e-3  # of `plugged.trained`
 
@@ -49,12 +59,14 @@ def described() -> dict[str, Any]:
     return describe_promise("spring", training.plan(), simulation=False)
 
 
-def values(number: int = 0, at: float = 0.5, run: str = "spring", task: Any = None, **changed: Any) -> Values:
+def values(
+    number: int = 0, at: float = 0.5, run: str = "spring", task: Any = None, known: Any = None, **changed: Any
+) -> Values:
     """What a node is sent."""
-    told = json.dumps(described() | {"run": run} | changed)
+    text = json.dumps((known or described()) | {"run": run} | changed)
     task = task or AverageGradient(np.full((1, DIMENSION), at), (1.0,))
     asked = question_to_wire(Question(number, np.array([0]), task), 0, run=run, user=0, seconds=60)
-    announced = pb.Announcement(run=run, description=told).SerializeToString()
+    announced = pb.Announcement(run=run, description=text).SerializeToString()
     return {"version": version("quoron"), "announcement": announced, "user": 0, "question": asked.SerializeToString()}
 
 
@@ -104,25 +116,6 @@ def test_a_run_beyond_the_lifetime_epsilon_is_declined_before_the_function_sees_
     assert reply(values(run="winter", epsilon=0.5, delta=0.999), config, gradient) == {"declined": True}
 
 
-def test_nodes_that_share_a_record_by_mistake_never_give_one_another_s_answer(config: dict[str, Any]) -> None:
-    assert "answer" in reply(values(), config)
-    assert reply(values() | {"user": 1}, config, pulls(1)) == {"declined": True}
-    assert "answer" in reply(values(), config)
-
-
-def test_the_limit_is_one_unless_the_owner_says_another(config: dict[str, Any]) -> None:
-    del config["lifetime-epsilon"], config["lifetime-delta"]
-    assert reply(values(), config) == {"declined": True}
-    assert reply(values(epsilon=1.0, delta=2e-5), config) == {"declined": True}
-    assert "answer" in reply(values(epsilon=1.0, delta=1e-5), config)
-
-
-def test_a_zero_out_promise_is_charged_what_it_costs_to_replace_the_user(config: dict[str, Any]) -> None:
-    assert reply(values(epsilon=5.0, adjacency="zero-out"), config) == {"declined": True}  # 10
-    assert "answer" in reply(values(epsilon=4.0, adjacency="zero-out"), config)
-    assert spent(config)[0] == 8.0
-
-
 def test_the_same_question_gets_the_same_bytes_and_another_of_its_round_none(config: dict[str, Any]) -> None:
     dice = np.random.default_rng(3)
     first = reply(values(), config, lambda model: dice.normal(size=DIMENSION))
@@ -149,19 +142,6 @@ def test_a_question_that_is_not_of_the_announced_run_is_refused_and_costs_nothin
     assert not Path(config["record"]).exists() or spent(config) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("said", "changed"),
-    [({"accept": "local"}, {}), ({}, {"simulation": True}), ({}, {"exposure": "model"}), ({}, {"adjacency": "none"})],
-    ids=["accept", "simulation", "exposure", "adjacency"],
-)
-def test_what_the_owner_does_not_accept_is_declined(
-    said: dict[str, Any], changed: dict[str, Any], config: dict[str, Any]
-) -> None:
-    assert reply(values(**changed), config | said) == {"declined": True}
-    assert "answer" in reply(values(), config)
-    assert "answer" in reply(values(run="trial", simulation=True, epsilon=1.0), config | {"simulation-seed": "7"})
-
-
 def test_a_question_of_a_run_that_was_not_announced_before_is_declined_and_charges_nobody(
     config: dict[str, Any],
 ) -> None:
@@ -183,35 +163,6 @@ def test_a_run_of_exposure_local_gets_no_gradient_whatever_the_owner_accepts(
     assert "answer" not in found
     assert found["declined"]
     assert spent(config) == (0.0, 0.0)
-
-
-def test_terms_that_have_changed_are_declined(config: dict[str, Any]) -> None:
-    reply(values(), config)
-    assert reply(values(epsilon=1.0), config) == {"declined": True}
-
-
-@pytest.mark.parametrize("key", ["lifetime-epsilon", "lifetime-delta", "accept", "new-record"])
-def test_a_limit_without_a_record_is_named_to_the_owner_and_nothing_is_answered(
-    key: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    said = {"accept": "broadcast", "new-record": "true"}.get(key, 5.0)
-    with caplog.at_level(logging.ERROR, "quoron.client"):
-        assert reply(values(), {key: said}) == {"refused": "failed"}
-    assert "Expected record in the SuperNode's --node-config" in caplog.text
-
-
-def test_a_wrong_limit_is_named_to_the_owner_and_nothing_is_answered(
-    config: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.ERROR, "quoron.client"):
-        assert reply(values(), config | {"lifetime-epsilon": "much"}) == {"refused": "failed"}
-    assert "lifetime-epsilon" in caplog.text
-
-
-def test_a_node_whose_owner_says_nothing_answers_as_often_as_it_is_asked() -> None:
-    for run in ("spring", "summer", "autumn"):
-        assert status_of(reply(values(run=run), {"partition-id": 0})) == Status.ANSWERED
-    assert "answer" in said_by({key: value for key, value in values().items() if key != "announcement"}, {})
 
 
 def test_a_function_that_fails_has_given_its_answer_and_says_no_more(
@@ -270,26 +221,6 @@ def test_a_killed_server_gets_the_answers_that_were_given_and_no_function_is_ask
         assert spent(config) == (EPSILON, DELTA), "whoever was never drawn is charged like anybody"
 
 
-def test_owners_who_decline_a_second_run_are_missing_in_it_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    said = owners(tmp_path / "own") | {2: {}}  # user 2 says nothing
-    trained(plugged(people(), owners=said), tmp_path / "books")
-    grid = plugged(people(), owners=said)
-    trained(grid, tmp_path / "books", run="second")
-    assert "user 0 takes no part in run second, by its owner's decision" in caplog.text
-    assert "user 2 takes no part" not in caplog.text
-    assert sum("declined" in each for each in words(grid)) == USERS - 1
-    assert len(questions(grid)) == 1, "who declines is asked nothing"
-    alone = plugged({user: (pulls(2) if user == 2 else lambda model: np.full(1, np.nan)) for user in range(USERS)})
-    trained(alone, tmp_path / "alone")
-    second = plugged(people(), owners=said)
-    np.testing.assert_array_equal(
-        trained(second, tmp_path / "books", run="third").model,
-        trained(alone, tmp_path / "alone", run="third").model,
-    )
-
-
 def test_answers_are_erased_once_the_run_is_complete_also_by_a_later_start(tmp_path: Path) -> None:
     said = owners(tmp_path / "own")
 
@@ -317,3 +248,162 @@ def test_answers_are_erased_once_the_run_is_complete_also_by_a_later_start(tmp_p
     trained(silent, tmp_path / "books")
     assert not questions(silent)
     assert kept() == 0
+
+
+WANTED = small("dp-sgd-wor", "spring", 5)
+
+
+@cache
+def told() -> dict[str, Any]:
+    """What a node is told of the run."""
+    return describe(WANTED, make_plan(WANTED))
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> dict[str, Any]:
+    """A node config that takes part in anything."""
+    return {
+        "data": str(write_items(tmp_path, 1)[0]),
+        "record": str(tmp_path / "record.sqlite"),
+        "lifetime-epsilon": 100.0,
+        "lifetime-delta": 1.0,
+        "simulation-seed": str(SEED),
+    }
+
+
+def asking(number: int = 0, at: float = 0.0, run: str = "spring", **changed: object) -> Values:
+    """The same of a run of the federation."""
+    return values(number, at, run, known=told(), **changed)
+
+
+def answered(
+    sent: Values,
+    owned: dict[str, Any],
+    action: str = "average_gradient",
+    *,
+    app: ClientApp = apps.app,
+    **run_config: Any,
+) -> Values:
+    """What leaves the node, as the wire carries it; that of a run that it declines when that is announced."""
+    if "question" in sent and app is apps.app:
+        said = answered({name: value for name, value in sent.items() if name != "question"}, owned, "announced")
+        if "agreed" not in said:
+            return said
+    message = Message(crossed(record(**sent)), 5, f"query.{action}")
+    message.metadata.__dict__["_message_id"] = "message"
+    answer = app(message, Context(1, 5, owned, RecordDict(), run_config))
+    assert not answer.has_error()
+    return values_of(crossed(answer.content))
+
+
+def test_another_version_is_refused_before_anything_is_read(owned: dict[str, Any]) -> None:
+    for theirs in ("0.0.1", None):
+        sent = {key: value for key, value in (asking() | {"version": theirs}).items() if value is not None}
+        assert answered(sent, owned) == {
+            "refused": "another version",
+            "version": version("quoron"),
+        }
+    assert not Path(owned["record"]).exists()
+
+
+SENT: list[Values] = [
+    {},
+    {"announcement": b"\xff" * 9},
+    {"question": b"\xff" * 9},
+    {"user": "zero"},
+    {"announcement": 3},
+    {"question": pb.Question(run="another").SerializeToString()},
+]
+
+
+@pytest.mark.parametrize("change", SENT[1:], ids=str)
+def test_a_malformed_message_is_refused_in_fixed_words(change: Values, owned: dict[str, Any]) -> None:
+    assert answered(asking() | change, owned) == {"refused": "failed"}
+
+
+def test_the_text_of_an_exception_stays_with_the_owner(
+    owned: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError(SECRET)
+
+    for place in ("Worker.reply", "opened", "read_owner"):
+        with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "quoron.client"):
+            patched.setattr(f"quoron_client.flower.app.{place}", fails)
+            assert answered(asking(), owned) == {"refused": "failed"}
+            assert SECRET in caplog.text
+            caplog.clear()
+    assert "answer" in answered(asking(), owned)
+
+
+def test_a_value_that_cannot_be_used_shows_in_no_reply(owned: dict[str, Any], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text(f"x0,x1,x2,sick\n0.1,0.2,{SECRET},1\n")
+    got = answered(asking(), owned | {"data": str(bad)})
+    answer = pb.Answer.FromString(got["answer"])
+    gradient, status = answer_from_wire(answer, (3,))
+    assert status == Status.REJECTED
+    assert not gradient.any()
+    assert SECRET.encode() not in got["answer"]
+
+
+def test_a_data_file_that_is_not_there_declines_without_its_name(owned: dict[str, Any]) -> None:
+    assert answered(asking(), owned | {"data": f"/nowhere/{SECRET}.csv"}) == {"declined": True}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("one-user", "perhaps"), ("items-per-user", "0"), ("data", ""), ("lifetime-epsilon", "much"), ("accept", "all")],
+)
+def test_an_owners_word_that_cannot_be_meant_is_named(owned: dict[str, Any], key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key.replace("-", ".").replace("accept", "accept_exposures")):
+        read_owner(owned | {key: value}, {})
+
+
+def test_a_simulation_never_runs_on_a_node_with_a_users_data(
+    owned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its run config names would be read there."""
+    refused = {"refused": "a user's data is configured here"}
+    monkeypatch.setattr(simulated, "read", None)
+    del owned["simulation-seed"]
+    for real in (owned, owned | {"simulation-seed": "none"}):
+        for action in ("hello", "average_gradient", "ended"):
+            assert answered(asking(), real, action, app=simulated.client_app) == refused
+    monkeypatch.setenv("QUORON_DATA", owned.pop("data"))
+    assert answered(asking(), owned, "hello", app=simulated.client_app) == refused
+    monkeypatch.setenv("QUORON_SIMULATION_SEED", "3")  # its owner lets it
+    assert "partition" in answered(asking(), owned, "hello", app=simulated.client_app)
+    monkeypatch.delenv("QUORON_DATA")
+    assert "partition" in answered(asking(), {}, "hello", app=simulated.client_app)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        SecondMoment(2),
+        MomentAndGradient(2, np.zeros(2)),
+        AverageLoss(np.zeros((2, 2))),
+        LocalSGD(np.zeros((1, 2)), 0.1, L2Ball(1.0)),
+        AverageGradient(np.zeros((1, 2)), (1.0,), user_smoothness=1.0),
+        AverageGradient(np.zeros((1, 2)), (1.0,), reference_items=3),
+        AverageGradient(np.zeros((1, 2)), (1.0,), smoothing=Moreau(0.1)),
+    ],
+    ids=lambda task: type(task).__name__,
+)
+def test_a_question_for_more_than_gradients_is_not_answered(task: Any) -> None:
+    with pytest.raises(WireError, match="Expected a question for"):
+        combined(task, lambda model: model)
+
+
+def test_a_gradient_cannot_change_the_question() -> None:
+    task = AverageGradient(np.ones((1, 2)), (1.0,))
+
+    def spoils(model: np.ndarray) -> np.ndarray:
+        model[:] = np.inf
+        return np.zeros(2)
+
+    combined(task, spoils)
+    np.testing.assert_array_equal(task.points, np.ones((1, 2)))
+    with pytest.raises(DataError, match="Flatten"):
+        combined(task, lambda model: np.ones((2, 1)))

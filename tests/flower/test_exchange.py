@@ -1,42 +1,211 @@
-"""Messages over a Grid: a reply counts for the message it answers, from the node that was asked, and no other."""
+"""Messages over a Grid and rows in their slots: what a node does wrong is nobody else's loss, and no bytes break it."""
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import httpx
+import numpy as np
 import pytest
-from flwr.app import Message
-from flwr.proto.node_pb2 import NodeInfo
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import InMemoryGrid
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from federation.crowd import specification
 from flower.grids import (
     SECRET,
-    SUPERLINK,
+    Failing,
     FakeGrid,
     FakeTime,
     Rows,
     computing,
+    crossed,
     error_reply,
     from_node,
     in_reply_to,
     spread,
+    with_values,
 )
-from quoron_client.protocol.flower_records import HELLO, values_of
+from quoron_client.flower import serving
+from quoron_client.flower.serving import make_app
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.flower_records import (
+    HELLO,
+    Values,
+    answers_from_record,
+    answers_record,
+    question_from_values,
+    question_values,
+    record,
+    values_of,
+)
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_client.protocol.reports import RangeReport, VectorReport
+from quoron_client.protocol.smoothing import Convolution, Moreau
+from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
+from quoron_privacy.errors import RunError, WireError
+from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging
-from quoron_server.flower.exchange import PATIENCE, Letter, SuperLinkAway, exchange, heard, nodes
+from quoron_server.flower.engine import FlowerEngine, NodeFailed
+from quoron_server.flower.exchange import Letter, exchange
 from quoron_server.flower.pulls import Pulls
+from quoron_server.flower.shards import Shards
+from quoron_server.problem import Problem
+from quoron_server.round_clock import PAUSE
+
+pytestmark = pytest.mark.usefixtures("time")  # nobody sleeps
+KINDS = ("gradient", "moment", "both", "losses", "passes", "range", "vector")
+
+
+def question_of(kind: str, users: int, seed: int) -> Question:
+    """A question of any kind to users of any number."""
+    rng = np.random.default_rng(seed)
+    dimension = int(rng.integers(1, 5))
+    points = int(rng.integers(1, 3))
+    smoothing = [None, Moreau(0.5), Convolution(0.25, 0)][int(rng.integers(3))]
+    gradient = AverageGradient(
+        rng.normal(size=(points, dimension)),
+        tuple(rng.normal(size=points).tolist()),
+        user_smoothness=[None, 0.25][int(rng.integers(2))],
+        centre=[None, rng.normal(size=dimension)][int(rng.integers(2))],
+        reference_items=[None, 4][int(rng.integers(2))],
+        smoothing=smoothing,
+    )
+    cohort = rng.permutation(10 * users)[:users].astype(np.int64)
+    if kind == "gradient":
+        task = gradient
+    elif kind == "moment":
+        task = SecondMoment(dimension)
+    elif kind == "both":
+        task = MomentAndGradient(dimension, rng.normal(size=dimension), gradient.centre)
+    elif kind == "losses":
+        task = AverageLoss(rng.normal(size=(points, dimension)))
+    elif kind == "passes":
+        domain = [L2Ball(2.0), Box(1.5)][int(rng.integers(2))]
+        task = LocalSGD(rng.normal(size=(users, dimension)), 0.125, domain, smoothing)
+    elif kind == "range":
+        signs = rng.choice([-1.0, 1.0], size=dimension)
+        task = RangeReport(gradient, 0.5, 8, 2.0, signs, rng.integers(0, dimension, users))
+    else:
+        task = VectorReport(gradient, 0.5, 1e-6, 1.5, rng.normal(size=dimension))
+    return Question(int(rng.integers(0, 100)), cohort, task)
+
+
+def digest(question: Question, rows: np.ndarray) -> str:
+    """Everything that the users in `rows` are asked, in words."""
+    task = question.task
+    own = {}
+    if isinstance(task, LocalSGD):
+        own["starts"] = task.starts[rows].tolist()
+    if isinstance(task, RangeReport):
+        own["coordinates"] = task.coordinates[rows].tolist()
+    shared = {name: getattr(task, name) for name in task.__slots__ if name not in ("starts", "coordinates")}
+    gradient = shared.pop("gradient", None)
+    if gradient is not None:
+        shared |= {f"gradient.{name}": getattr(gradient, name) for name in gradient.__slots__}
+    words = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in shared.items()}
+    return repr((question.round, question.cohort[rows].tolist(), type(task).__name__, words, own))
+
+
+def values_for(question: Question, rows: np.ndarray) -> Values:
+    """What the users in `rows` are sent, beside others."""
+    others = np.setdiff1d(np.arange(len(question.cohort)), rows)
+    parts = [others, rows] if len(others) else [rows]
+    return list(question_values(question, parts, run="trial", seconds=60))[-1]
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    users=st.integers(1, 12),
+    seed=st.integers(0, 10_000),
+    data=st.data(),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_a_shard_is_asked_exactly_what_its_users_are(kind: str, users: int, seed: int, data: st.DataObject) -> None:
+    question = question_of(kind, users, seed)
+    rows = np.array(data.draw(st.lists(st.integers(0, users - 1), min_size=1, unique=True)), np.int64)
+    values = values_of(crossed(record(**values_for(question, rows))))
+    received = question_from_values(values)
+    assert digest(received, np.arange(len(rows))) == digest(question, rows)
+
+
+@given(users=st.integers(0, 6), axes=st.lists(st.integers(1, 4), min_size=1, max_size=2), seed=st.integers(0, 1000))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_answers_come_back_bit_by_bit(users: int, axes: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    status = rng.integers(0, 3, users).astype(np.uint8)
+    values = np.where((status == 0).reshape(-1, *[1] * len(axes)), rng.normal(size=(users, *axes)), 0.0)
+    found = answers_from_record(crossed(answers_record(Answers(values, status))), users, tuple(axes))
+    assert found is not None
+    np.testing.assert_array_equal(found.values, values)
+    np.testing.assert_array_equal(found.status, status)
+
+
+SENT = answers_record(Answers(np.ones((3, 2)), np.zeros(3, np.uint8)))
+
+
+def altered(**values: object) -> RecordDict:
+    """The answers of three users, with something else in place of a part."""
+    whole = {**values_of(SENT), **values}
+    return RecordDict({"quoron": ConfigRecord({key: value for key, value in whole.items() if value is not None})})
+
+
+def array(values: np.ndarray) -> object:
+    return values_of(answers_record(Answers(values, np.zeros(len(values), np.uint8))))["values"]
+
+
+NO_ANSWERS = {
+    "nothing": RecordDict(),
+    "another record": RecordDict({"quoron": ArrayRecord([np.ones(3)])}),
+    "no values": altered(values=None),
+    "no status": altered(status=None),
+    "values that are a number": altered(values=3.5),
+    "values of no protocol": altered(values=b"\xff" * 50),
+    "no bytes at all": altered(values=b""),
+    "a row too few": altered(values=array(np.ones((2, 2)))),
+    "a row too many": altered(values=array(np.ones((4, 2)))),
+    "another width": altered(values=array(np.ones((3, 1)))),
+    "a flat array": altered(values=array(np.ones(6))),
+    "whole numbers": altered(values=array(np.ones((3, 2), np.int64))),
+    "half the precision": altered(values=array(np.ones((3, 2), np.float32))),
+    "bytes cut off": altered(values=values_of(SENT)["values"][:-1]),  # type: ignore[index]
+    "a huge array": altered(values=array(np.ones((3000, 2)))),
+    "a status too few": altered(status=b"\0\0"),
+    "a status that there is not": altered(status=b"\0\3\0"),
+    "status as text": altered(status="000"),
+    "a refusal": record(refused="failed"),
+}
+
+
+@pytest.mark.parametrize("what", list(NO_ANSWERS))
+def test_what_is_not_answers_is_none_and_never_raises(what: str) -> None:
+    assert answers_from_record(NO_ANSWERS[what], 3, (2,)) is None
+    assert answers_from_record(SENT, 3, (2,)) is not None
+
+
+@given(values=st.binary(max_size=80), status=st.binary(max_size=5))
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_no_bytes_raise(values: bytes, status: bytes) -> None:
+    answers_from_record(altered(values=values, status=status), 3, (2,))
+
+
+@pytest.mark.parametrize("kind", ["passes", "range"])
+def test_a_shard_refuses_parts_that_are_not_one_for_each_user(kind: str) -> None:
+    question = question_of(kind, 4, 1)
+    values, fewer = values_for(question, np.arange(4)), values_for(question, np.arange(3))
+    key = "starts" if kind == "passes" else "coordinates"
+    for wrong in ({key: fewer[key]}, {"users": fewer["users"]}, {key: b"\xff"}, {"users": 3}, {"question": b"\xff"}):
+        with pytest.raises(Exception, match=r"Expected|Error parsing") as raised:
+            question_from_values({**values, **wrong})
+        assert isinstance(raised.value, WireError) or "parsing" in str(raised.value)
+
 
 NODES = 40  # more than one push
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    clock = FakeTime()
-    monkeypatch.setattr(exchanging, "time", clock)
-    return clock
 
 
 def grid_of(**faults: object) -> FakeGrid:
@@ -58,76 +227,19 @@ def the_first_three(grid: FakeGrid) -> list[int]:
     return sorted(grid.configs)[:3]
 
 
-def test_every_reply_belongs_to_its_letter_whatever_the_order(clock: FakeTime) -> None:
-    for shuffled in (False, True):
-        grid = grid_of(shuffled=shuffled)
-        assert greet(grid) == right(grid)
-
-
 @pytest.mark.parametrize("silently", [True, False])
-def test_nodes_that_the_superlink_does_not_know_shift_no_reply(silently: bool, clock: FakeTime) -> None:
+def test_nodes_that_the_superlink_does_not_know_shift_no_reply(silently: bool, time: FakeTime) -> None:
     grid = grid_of(silently=silently)
     grid.unknown = frozenset(the_first_three(grid))
-    began = clock.now
+    began = time.now
     assert greet(grid) == {index: place for index, place in right(grid).items() if index >= 3}
-    assert clock.now - began < 1, "nobody waits for a message that was not taken"
-
-
-def test_a_node_that_never_answers_costs_the_time_and_nothing_else(clock: FakeTime) -> None:
-    grid = grid_of()
-    silent = the_first_three(grid)
-    grid.fault = lambda message, reply: [] if message.metadata.dst_node_id in silent else [reply]
-    began = clock.now
-    assert greet(grid) == {index: place for index, place in right(grid).items() if index >= 3}
-    assert clock.now - began == pytest.approx(60.0, abs=1.0)
-
-
-def test_what_a_node_cannot_do_changes_no_other_reply(clock: FakeTime, caplog: pytest.LogCaptureFixture) -> None:
-    honest = right(grid_of())
-    liar = min(honest)
-
-    def faults(grid: FakeGrid) -> dict[str, object]:
-        node = sorted(grid.configs)[liar]
-        other = sorted(grid.configs)[5]
-
-        def only(made: Iterable[Message]) -> object:
-            return lambda message, reply: made(message, reply) if message.metadata.dst_node_id == node else [reply]
-
-        return {
-            "an error with a secret": only(lambda message, reply: [error_reply(message)]),
-            "a reply under another node's name": only(lambda message, reply: [from_node(reply, other)]),
-            "a reply of the SuperLink": only(lambda message, reply: [from_node(reply, SUPERLINK)]),
-            "a reply to another node's message": only(lambda message, reply: [in_reply_to(reply, "message 5")]),
-            "a reply to no message": only(lambda message, reply: [in_reply_to(reply, "nothing")]),
-        }
-
-    for name in faults(grid_of()):
-        grid = grid_of()
-        grid.fault = faults(grid)[name]
-        with caplog.at_level(logging.DEBUG):
-            heard = greet(grid)
-        assert heard == {index: place for index, place in honest.items() if index != liar}, name
-    assert SECRET not in caplog.text
-
-
-def test_two_replies_count_as_one(clock: FakeTime) -> None:
-    grid = grid_of(fault=lambda message, reply: [reply, from_node(reply, 7), reply])
-    assert greet(grid) == right(grid)
+    assert time.now - began < 1, "nobody waits for a message that was not taken"
 
 
 @pytest.mark.parametrize("calls", [{0}, {1, 2}, {2, 3, 4}, set(range(12))])
-def test_while_the_superlink_is_away_the_clock_stands(calls: set[int], clock: FakeTime) -> None:
+def test_while_the_superlink_is_away_the_clock_stands(calls: set[int], time: FakeTime) -> None:
     grid = grid_of(away=frozenset(calls), shuffled=True)
     assert greet(grid, seconds=10.0) == right(grid)
-
-
-def test_a_superlink_that_stays_away_is_named_after_a_while(clock: FakeTime) -> None:
-    began = clock.now
-    with pytest.raises(SuperLinkAway, match="Cannot reach the SuperLink for 6"):
-        greet(grid_of(away=frozenset(range(10_000))))
-    assert clock.now - began >= PATIENCE
-    with pytest.raises(SuperLinkAway):
-        nodes(grid_of(away=frozenset(range(10_000))))
 
 
 def of(node: int, does: Callable[[], object]) -> Callable[[Message], object]:
@@ -139,12 +251,12 @@ def raises() -> None:
     raise ValueError(SECRET)
 
 
-def test_a_reply_that_flower_cannot_read_stops_nobody_else(clock: FakeTime, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reply_that_flower_cannot_read_stops_nobody_else(time: FakeTime, caplog: pytest.LogCaptureFixture) -> None:
     grid = grid_of()
     grid.reading = of(sorted(grid.configs)[3], raises)
-    began = clock.now
+    began = time.now
     assert greet(grid) == {index: place for index, place in right(grid).items() if index != 3}
-    assert clock.now - began < 1
+    assert time.now - began < 1
     assert SECRET not in caplog.text
 
 
@@ -158,7 +270,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_a_reply_that_never_comes_whole_keeps_its_own_node_waiting_and_no_round(
-    clock: FakeTime, held: threading.Event
+    time: FakeTime, held: threading.Event
 ) -> None:
     grid, pulls, pulled = grid_of(), Pulls(), list[int]()
     bad = set(sorted(grid.configs)[:10])  # more than are pulled at a time
@@ -172,9 +284,9 @@ def test_a_reply_that_never_comes_whole_keeps_its_own_node_waiting_and_no_round(
     others = {index: place for index, place in right(grid).items() if index >= 10}
     earlier = set(threading.enumerate())  # another test's may be about to end
     for _ in range(3):
-        began = clock.now
+        began = time.now
         assert greet(grid, pulls=pulls) == others
-        assert clock.now - began == pytest.approx(60.0, abs=1.0)
+        assert time.now - began == pytest.approx(60.0, abs=1.0)
     assert sorted(pulled) == sorted(bad), "a thread a node, however many rounds"
     now = set(threading.enumerate()) - earlier
     threads = [thread for thread in now if thread.name.startswith("pull from node")]
@@ -182,7 +294,7 @@ def test_a_reply_that_never_comes_whole_keeps_its_own_node_waiting_and_no_round(
     assert all(thread.daemon for thread in threads), "none of them keeps the process from ending"
 
 
-def test_a_node_whose_pull_has_ended_takes_part_again(clock: FakeTime, held: threading.Event) -> None:
+def test_a_node_whose_pull_has_ended_takes_part_again(time: FakeTime, held: threading.Event) -> None:
     grid, pulls = grid_of(), Pulls()
     grid.reading = of(sorted(grid.configs)[0], held.wait)
     assert 0 not in greet(grid, pulls=pulls)
@@ -193,36 +305,7 @@ def test_a_node_whose_pull_has_ended_takes_part_again(clock: FakeTime, held: thr
     assert greet(grid, pulls=pulls) == right(grid), "what came too late is not taken for the new answer"
 
 
-def test_a_superlink_that_a_grid_waits_for_by_itself_costs_nobody_the_turn(
-    clock: FakeTime, held: threading.Event
-) -> None:
-    """Flower's Grid over HTTP tries again for ever: whoever calls it does not come back."""
-    grid, listed = grid_of(), grid_of().get_nodes
-    grid.reading = lambda reply: held.wait()
-
-    def back() -> Iterable[NodeInfo]:
-        clock.sleep(300.0)
-        held.set()
-        return listed()
-
-    grid.get_nodes = back  # type: ignore[method-assign]
-    assert greet(grid, seconds=10.0) == right(grid)
-
-
-def test_a_message_can_be_answered_for_as_long_as_our_clock_may_stand(clock: FakeTime) -> None:
-    grid = grid_of()
-    greet(grid, seconds=10.0)
-    assert {message.metadata.ttl for message in grid.asked} == {10.0 + PATIENCE}
-
-
-def test_a_superlink_that_is_away_longer_than_messages_live_is_named(clock: FakeTime) -> None:
-    grid = grid_of(away=frozenset({5}))
-    grid.get_nodes = lambda: clock.sleep(PATIENCE + 1) or []  # type: ignore[method-assign,func-returns-value]
-    with pytest.raises(SuperLinkAway, match="Cannot reach the SuperLink for 601 seconds"):
-        greet(grid)
-
-
-def test_an_answer_to_a_round_that_is_over_never_counts(clock: FakeTime) -> None:
+def test_an_answer_to_a_round_that_is_over_never_counts(time: FakeTime) -> None:
     grid, late = grid_of(), list[Message]()
     slow = sorted(grid.configs)[0]
 
@@ -239,21 +322,7 @@ def test_an_answer_to_a_round_that_is_over_never_counts(clock: FakeTime) -> None
     assert len(late) == 3
 
 
-def test_letters_are_written_when_their_turn_comes_and_replies_are_told_as_they_come(clock: FakeTime) -> None:
-    grid, ahead = grid_of(), list[int]()
-
-    def letters() -> Iterator[Letter]:
-        for node in sorted(grid.configs):
-            ahead.append(len(grid.asked))
-            yield Letter(node, HELLO, {})
-
-    replies = heard(grid, letters(), group="test", seconds=60.0)
-    next(replies)
-    assert all(0 <= index - pushed < 8 for index, pushed in enumerate(ahead))
-    assert len(dict(replies)) == NODES - 1
-
-
-def test_a_run_that_was_stopped_ends_and_its_users_are_not_taken_for_missing(clock: FakeTime) -> None:
+def test_a_run_that_was_stopped_ends_and_its_users_are_not_taken_for_missing(time: FakeTime) -> None:
     def stopped() -> None:
         raise RunNotRunningException
 
@@ -268,22 +337,206 @@ class Simulated(FakeGrid, InMemoryGrid):
     """The kind of Grid that Flower's simulation has."""
 
 
-def test_in_flower_s_simulation_a_look_is_one_call(clock: FakeTime) -> None:
+def test_in_flower_s_simulation_a_look_is_one_call(time: FakeTime) -> None:
     grid = Simulated(computing(Rows()), spread(NODES))
     assert greet(grid) == right(grid)
     assert grid._calls == NODES / 8 + 1
 
 
-def test_errors_of_the_connection_are_waited_for_and_never_taken_for_replies(clock: FakeTime) -> None:
-    grid = grid_of()
-    broken = iter([httpx.ReadTimeout("slow"), OSError("reset"), httpx.ConnectError("refused")])
-    pull = grid.pull_messages
+PARTITIONS, USERS = 7, 30
+BAD = 2  # partition that does something wrong
 
-    def flaky(message_ids: Iterable[str]) -> Iterable[Message]:
-        error = next(broken, None)
-        if error is not None:
-            raise error
-        return pull(message_ids)
 
-    grid.pull_messages = flaky  # type: ignore[method-assign]
-    assert greet(grid) == right(grid)
+def problem(dimension: int) -> Problem:
+    return Problem(
+        users=1000,
+        items_per_user=4,
+        dimension=dimension,
+        domain=L2Ball(1e9),
+        lipschitz=1e9,
+        smoothness=1.0,
+        feature_norm=1e9,
+    )
+
+
+def engine_of(grid: FakeGrid, dimension: int, *, demanding: bool = False) -> FlowerEngine:
+    fleet = Shards.found(grid, run="trial", seconds=60)
+    return FlowerEngine(grid, fleet, "trial", problem(dimension), 60, early_ends=True, demanding=demanding)
+
+
+def node_of(grid: FakeGrid, partition: int) -> int:
+    return next(node for node, config in grid.configs.items() if config["partition-id"] == partition)
+
+
+def dimension_of(question: Question) -> int:
+    task = getattr(question.task, "gradient", question.task)
+    for name in ("points", "starts"):
+        if hasattr(task, name):
+            return int(getattr(task, name).shape[1])
+    return int(task.dimension)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_lands_at_its_slot(kind: str, shuffled: bool) -> None:
+    for seed in range(3):
+        question = question_of(kind, USERS, seed)
+        task = question.task
+        if kind == "range":  # so that the numbers of users are answers that may be sent
+            task, question = question.task, Question(question.round, np.arange(USERS), task)
+        grid = FakeGrid(computing(Rows()), spread(PARTITIONS), shuffled=shuffled)
+        found = engine_of(grid, dimension_of(question)).ask(question)
+        np.testing.assert_array_equal(found.values, Rows().ask(question).values)
+        assert not found.status.any()
+        asked = [message for message in grid.asked if message.metadata.message_type != "query.hello"]
+        assert len(asked) == len(set(question.cohort % PARTITIONS)), "one message for each node that holds somebody"
+
+
+def test_nodes_without_anybody_of_the_cohort_are_not_asked() -> None:
+    question = question_of("gradient", 1, 0)
+    grid = FakeGrid(computing(Rows()), spread(PARTITIONS))
+    engine_of(grid, dimension_of(question)).ask(question)
+    assert sum(message.metadata.message_type != "query.hello" for message in grid.asked) == 1
+
+
+Fault = Callable[[Message, Message], Iterable[Message]]
+FAULTS: dict[str, Fault] = {
+    "never answers": lambda message, reply: [],
+    "an exception with a secret": lambda message, reply: [error_reply(message)],
+    "under another node's name": lambda message, reply: [from_node(reply, 5)],
+    "to another message": lambda message, reply: [in_reply_to(reply, "message 1")],
+    "no record": lambda message, reply: [Message(RecordDict(), reply_to=message)],
+    "a refusal of its own": lambda message, reply: [with_values(reply, refused=SECRET, values=None, status=None)],
+    "a status of its own": lambda message, reply: [with_values(reply, status=b"\7" * 30)],
+    "NaN": lambda message, reply: [_filled(reply, np.nan)],
+    "infinity": lambda message, reply: [_filled(reply, np.inf)],
+    "1e300": lambda message, reply: [_filled(reply, 1e300)],
+}
+
+
+def _filled(reply: Message, number: float) -> Message:
+    users = len(reply.content["quoron"]["status"])
+    return with_values(reply, values=array(np.full((users, 3), number)))
+
+
+def asked_with(fault: Fault, *, demanding: bool = False) -> tuple[Question, FakeGrid, FlowerEngine]:
+    """A question to users on nodes of which one does that instead of answering."""
+    question = next(each for seed in range(99) if dimension_of(each := question_of("gradient", USERS, seed)) == 3)
+    grid = FakeGrid(computing(Rows()), spread(PARTITIONS))
+    engine = engine_of(grid, 3, demanding=demanding)
+    bad = node_of(grid, BAD)
+    grid.fault = lambda message, reply: fault(message, reply) if message.metadata.dst_node_id == bad else [reply]
+    return question, grid, engine
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_fault_is_the_neutral_element_of_its_own_users_only(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    question, _, engine = asked_with(FAULTS[name])
+    with caplog.at_level(logging.DEBUG):
+        found = engine.ask(question)
+    lost = question.cohort % PARTITIONS == BAD
+    right = Rows().ask(question).values
+    assert lost.any()
+    np.testing.assert_array_equal(found.values, np.where(lost[:, None], 0.0, right))
+    np.testing.assert_array_equal(found.answered, ~lost)
+    expected = Status.REJECTED if name in ("NaN", "infinity", "1e300") else Status.MISSING
+    assert set(found.status[lost].tolist()) == {expected}
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_where_nodes_only_compute_a_fault_ends_the_round(name: str) -> None:
+    question, _, engine = asked_with(FAULTS[name], demanding=True)
+    if name in ("NaN", "infinity", "1e300"):  # those are what users sent
+        assert (engine.ask(question).status == Status.REJECTED).any()
+        return
+    with pytest.raises(
+        NodeFailed, match=rf"Expected answers of \d nodes in round {question.round}, got \d\."
+    ) as raised:
+        engine.ask(question)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_client_s_exception_leaves_no_word_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    question = question_of("gradient", USERS, 0)
+    grid = FakeGrid(make_app(Failing(Rows())), spread(PARTITIONS))
+    found = engine_of(grid, dimension_of(question)).ask(question)
+    assert set(found.status.tolist()) == {Status.MISSING}
+    assert len(grid.received) > PARTITIONS
+    for reply in grid.received:
+        assert SECRET not in repr(reply.content)
+        assert not reply.has_error()
+    assert SECRET in caplog.text, "the node's own log has it"
+
+
+def test_nodes_that_disagree_on_their_number_are_refused() -> None:
+    configs = spread(PARTITIONS)
+    configs[next(iter(configs))]["num-partitions"] = 8
+    with pytest.raises(RunError, match="num-partitions in their --node-config, got 7 and 8"):
+        Shards.found(FakeGrid(computing(Rows()), configs), run="trial", seconds=60)
+
+
+def test_nodes_that_all_fail_are_given_up_at_once(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match="got 0 that answer and 3 that do not"):
+        Shards.found(FakeGrid(computing(Rows()), {5: {}, 6: {}, 7: {}}), run="trial", seconds=600)
+    assert time.now < 1010
+    monkeypatch.setattr(serving, "VERSION", "0.0.1")
+    with pytest.raises(RunError, match="Start the missing SuperNodes, each with this version of quoron"):
+        Shards.found(FakeGrid(computing(Rows()), spread(3)), run="trial", seconds=600)
+
+
+FEW, ROUNDS, SECONDS = 5, 4, 60.0
+
+
+@dataclass
+class Timed(FakeGrid):
+    """Remembers when each node was sent something; `silent` says who does not reply, by round."""
+
+    clock: FakeTime = field(default_factory=FakeTime)
+    silent: dict[int, int] = field(default_factory=dict)  # node by round
+    sent: list[tuple[int, float]] = field(default_factory=list)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        self.sent += [(message.metadata.dst_node_id, self.clock.now) for message in messages]
+        return super().push_messages(messages)
+
+
+def asked_at(monkeypatch: pytest.MonkeyPatch, silent_rounds: set[int], *, early_ends: bool) -> dict[int, list[float]]:
+    """When each node hears of each round, if the first node says nothing in some."""
+    clock = FakeTime()
+    for module in (exchanging, engines):
+        monkeypatch.setattr(module, "time", clock)
+    grid = Timed(computing(Rows()), spread(FEW), clock=clock)
+    fleet = Shards.found(grid, run="trial", seconds=60)
+    first, now = min(grid.configs), [0]
+    grid.fault = lambda message, reply: (
+        [] if now[0] in silent_rounds and message.metadata.dst_node_id == first else [reply]
+    )
+    grid.sent.clear()
+    engine = FlowerEngine(
+        grid, fleet, "trial", specification("one-pass-dp-sgd").problem, SECONDS, early_ends=early_ends
+    )
+    for number in range(ROUNDS):
+        now[0] = number
+        task = AverageGradient(np.zeros((1, 3)), (1.0,))
+        engine.ask(Question(number, np.arange(2 * FEW), task))
+        clock.sleep(0.5)  # what the server computes
+    return {node: [when for who, when in grid.sent if who == node] for node in grid.configs}
+
+
+def test_a_round_is_pushed_on_the_schedule_whoever_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = asked_at(monkeypatch, set(), early_ends=False)
+    silent = asked_at(monkeypatch, {0, 2}, early_ends=False)
+    assert usual == silent
+    for times in usual.values():
+        assert np.diff(times) == pytest.approx((1 + PAUSE) * SECONDS)
+
+
+def test_with_early_ends_the_next_push_tells_who_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that the schedule mends."""
+    usual = asked_at(monkeypatch, set(), early_ends=True)
+    silent = asked_at(monkeypatch, {0, 2}, early_ends=True)
+    bystander = max(usual)
+    assert max(np.diff(usual[bystander])) < 2.0
+    assert np.diff(silent[bystander])[0] > SECONDS

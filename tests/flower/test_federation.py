@@ -7,42 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federation.crowd import BOXED, DIMENSION, FEW, SEED
+from federation.crowd import BOXED, FEW
 from flower.federation import LARGE, SMALL, expected, federation, model_of, small, submit
 from quoron import sources
-from quoron.cli.app import invoke
 from quoron.flower.simulation import simulate
-from quoron.operate.submission import specify
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron_server.algorithms import ALGORITHMS
 
 pytestmark = pytest.mark.slow
 USERS = 5
-CONFIG = f"""
-[population]
-kind = "table"
-path = "nobody-reads-this.parquet"
-user = "who"
-label = "sick"
-numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
-intercept = false
-
-[problem]
-items_per_user = 4
-
-[privacy]
-quorum = "none"
-epsilon = 15.0
-delta = 0.1
-
-[algorithm]
-name = "dp-sgd-wor"
-options = {{ rounds = 2, rate = 0.6 }}
-
-[run]
-seed = {SEED}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +57,3 @@ def test_simulated_users_on_the_same_nodes_give_the_bits_of_the_inline_engine(
     prepared = runs.prepare(config, tmp_path)
     result = simulate(prepared, RunFolder(there), tmp_path, connection=running.connection())
     np.testing.assert_array_equal(result.model, runs.carry_out(prepared, RunFolder(here)).model)
-
-
-def test_submitting_from_the_command_line_shows_the_run_until_its_model_is_there(
-    running: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run.toml").write_text(CONFIG)
-    flower = ["--engine", "flower", "--superlink", running.address, "--authority", str(running.authority)]
-    what = [str(tmp_path / "run.toml"), "--run", "typed", "--users", str(USERS), "--simulation-seed", str(SEED)]
-    assert invoke(["submit", *flower, *what, "--seconds", "300", "--early-ends", "--follow"]) == 0
-    printed = capsys.readouterr().out
-    assert "(15, 0.1)-differential privacy" in printed
-    assert "round 2 of at most 2: 3 users asked" in printed
-    assert f"the model is in {running.results / 'typed'}" in printed
-    config, _ = sources.resolve(str(tmp_path / "run.toml"), ())
-    wanted, _ = specify(config, run="typed", users=USERS, seconds=300.0, simulation_seed=SEED, early_ends=True)
-    np.testing.assert_array_equal(RunFolder(running.results / "typed").model(), expected(wanted, tmp_path))

@@ -111,19 +111,6 @@ def test_whatever_ends_a_command_nothing_that_it_started_is_left(how: signal.Sig
     scene.check_gone()
 
 
-@pytest.mark.parametrize("scene", [("exit 7",)], indirect=True)
-def test_a_program_that_ends_by_itself_takes_the_rest_with_it_and_its_code_is_told(scene: Scene) -> None:
-    os.write(scene.go, b"now\n")
-    assert scene.command.wait(HANGS) == 7
-    scene.check_gone()
-
-
-def test_a_warden_that_is_asked_to_end_ends_all_of_it(scene: Scene) -> None:
-    os.kill(scene.warden(), signal.SIGTERM)
-    assert scene.command.wait(HANGS) == 0
-    scene.check_gone()
-
-
 def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> None:
     (scratch := tmp_path / "scratch").mkdir()
     words = ["-S", "-c", "import time; time.sleep(3600)"]
@@ -151,13 +138,3 @@ def test_a_scratch_folder_is_gone_with_whoever_was_killed_with_it() -> None:
         assert select.select([last], [], [], HANGS)[0]
         os.close(last)
         assert not folder.exists()
-
-
-def test_a_warden_without_a_mark_refuses_to_begin(tmp_path: Path) -> None:
-    """An empty one would be found in the environment of every process."""
-    for mark in ("", "FLWR_HOME", "FLWR_HOME=", "=x"):
-        words = warden.command(mark, [tmp_path], [])
-        done = subprocess.run(words, input="", capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert "Expected NAME=VALUE" in done.stderr
-        assert tmp_path.exists()

@@ -260,7 +260,6 @@ def _read(path: Path) -> str:
     [
         (((0, True, "a"), (0, True, "b"), (1, False, "c"), (1, False, "c"), (1, True, "d")), True, True),
         (((0, True, "a"), (0, True, "a")), True, False),
-        (((0, True, "a"), (0, False, "b"), (0, True, "a")), True, False),
         (((0, True, "a"), (0, True, "a")), False, True),
         (((0, True, "a"), (0, False, "b")), False, False),
     ],

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
@@ -20,12 +19,10 @@ from flwr.common.config import flatten_dict
 import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
-from quoron import engines, sources
-from quoron.cli.app import invoke
+from quoron import sources
 from quoron.engines import EngineChoice
 from quoron.flower import claim as claims
 from quoron.flower import simulated, simulation
-from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
 from quoron.prepared import Prepared
@@ -34,9 +31,8 @@ from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
 from quoron.simulation.scene import Setup
 from quoron_client.flower.serving import make_app
-from quoron_privacy.errors import ConfigError, LedgerError, RunError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.wording import sentence
-from said import said
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
 SMALL = (
@@ -150,39 +146,27 @@ class Watching:
     def finished(self, model: np.ndarray) -> None:
         self.heard.append(model)
 
+    def said(self, text: str) -> None:
+        self.heard.append(text)
+
 
 def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
-    tmp_path: Path, flower_here: FlowerHere, model: np.ndarray
+    tmp_path: Path, flower_here: FlowerHere, model: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(simulated, "_TOLD", -1.0)  # every word
     prepared, folder = prepared_in(tmp_path / "run")
     watching = Watching()
     result = simulate(prepared, folder, tmp_path, [watching], connection=flower_here)  # type: ignore[arg-type]
     np.testing.assert_array_equal(result.model, model)
-    assert watching.heard[:-1] == ["started", 0, 1, 2, 3]
+    told = [f"{number} of 5 nodes {said}" for said in ("are there", "have answered") for number in range(1, 6)]
+    assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:10] == told
+    assert "started" in watching.heard[:-1]
+    assert [each for each in watching.heard[:-1] if not isinstance(each, str)] == [0, 1, 2, 3]
     np.testing.assert_array_equal(watching.heard[-1], model)
     made = LEDGER | {"config.toml", "model.npz", "plan.json", "report.html", "rounds.parquet", "summary.json"}
     assert {each.name for each in folder.path.iterdir()} == made
     assert result.summary.statement == sentence(prepared.planned.plan.guarantee)
     assert flower_here.error is None
-
-
-class Saying(Watching):
-    """An observer that also hears what a run waits for."""
-
-    def said(self, text: str) -> None:
-        self.heard.append(text)
-
-
-def test_whoever_follows_a_simulation_hears_how_many_nodes_there_are_and_have_answered(
-    tmp_path: Path, flower_here: FlowerHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(simulated, "_TOLD", -1.0)  # every word
-    saying = Saying()
-    simulate(*prepared_in(tmp_path / "run"), tmp_path, [saying], connection=flower_here)  # type: ignore[arg-type]
-    nodes = [f"{number} of 5 nodes are there" for number in range(1, 6)]
-    answers = [f"{number} of 5 nodes have answered" for number in range(1, 6)]
-    assert saying.heard[:10] == [*nodes, *answers]
-    assert [each for each in saying.heard[:-1] if not isinstance(each, str)] == [0, 1, 2, 3]
 
 
 def test_a_complete_run_asks_nobody(
@@ -255,37 +239,10 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
     np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
 
 
-def test_a_folder_of_another_plan_is_refused_before_flower_starts(whole: Path, flower_here: FlowerHere) -> None:
-    config, _ = sources.resolve("quickstart", [*(each for each in SMALL if "epsilon" not in each), "privacy.epsilon=7"])
-    with pytest.raises(LedgerError, match="began with another"):
-        simulate(runs.prepare(config, whole), RunFolder(whole), whole, connection=flower_here)  # type: ignore[arg-type]
-    assert flower_here.thread is None
-
-
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared, folder = prepared_in(tmp_path / "run")
     monkeypatch.setattr(guarded_ray, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[ray\]' in the repository"):
-        simulate(prepared, folder, tmp_path)
-    assert not list(folder.path.iterdir())
-
-
-def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {"who": np.repeat(np.arange(80), 3), "x": rng.uniform(-1, 1, 240), "y": rng.integers(0, 2, 240)}
-    )
-    options = {"user": "who", "label": "y", "numeric": {"x": (-1.0, 1.0)}, "settings": SMALL[3:]}
-    here = FlowerHere()
-    original = simulation.simulate
-    monkeypatch.setattr(
-        simulation,
-        "simulate",
-        lambda *given, **named: original(*given, connection=here),  # type: ignore[arg-type]
-    )
-    there = quoron.simulate(frame, **said(out=tmp_path / "flower", engine="flower", **options))
-    assert here.thread is not None
-    np.testing.assert_array_equal(there.model, quoron.simulate(frame, **said(out=tmp_path / "inline", **options)).model)
+    with pytest.raises(ConfigError, match="pip install"):
+        simulate(*prepared_in(tmp_path / "run"), tmp_path)
 
 
 # Choosing an engine.
@@ -296,10 +253,7 @@ def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ({"name": "spark"}, "inline, ray, flower or service, got 'spark'"),
         ({"nodes": 5}, "Expected nodes with the engine flower only"),
-        ({"insecure": True}, "Expected insecure with the engine flower only"),
         ({"name": "flower", "nodes": 0}, "Expected nodes to be an integer >= 1, got nodes=0"),
-        ({"name": "flower", "cpus": -1}, "Expected cpus to be an integer >= 1"),
-        ({"name": "flower", "insecure": True}, "Expected a superlink with authority or insecure"),
         ({"name": "flower", "superlink": "a:1"}, "one of authority .* and insecure .* got none"),
         ({"name": "flower", "superlink": "a:1", "insecure": True, "authority": "ca.pem"}, "got both"),
         ({"name": "flower", "superlink": "a:1", "authority": "nosuch.pem"}, "certificate's file, got nosuch.pem"),
@@ -312,69 +266,7 @@ def test_options_that_do_not_go_together_are_refused(choice: dict[str, Any], say
         EngineChoice.of(**choice)
 
 
-def test_the_command_line_passes_the_choice_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given: list[EngineChoice] = []
-
-    def remembered(engine: EngineChoice, *arguments: Any) -> Any:
-        given.append(engine)
-        raise RunError("Enough.")
-
-    monkeypatch.setattr(engines, "carry_out", remembered)
-    prepared, folder = prepared_in(tmp_path / "run")
-    folder.write_text("config.toml", prepared.config.as_toml())
-    settings = [word for setting in SMALL for word in ("--set", setting)]
-    options = ["--engine", "flower", "--nodes", "9", "--cpus", "2"]
-    assert invoke(["simulate", "-q", "--out", str(tmp_path / "new"), *options, *settings]) == 1
-    superlink = ["--superlink", "127.0.0.1:8000", "--insecure"]
-    assert invoke(["resume", "-q", str(folder.path), "--engine", "flower", *superlink]) == 1
-    assert invoke(["resume", "-q", str(folder.path)]) == 1
-    assert given == [
-        EngineChoice("flower", nodes=9, cpus=2),
-        EngineChoice("flower", superlink="127.0.0.1:8000", insecure=True),
-        EngineChoice(),
-    ]
-    assert invoke(["simulate", "--nodes", "9"]) == 2
-    assert "Expected nodes with the engine flower only" in capsys.readouterr().err
-
-
 # The run config that people change.
-
-
-def test_unset_keys_keep_the_preset_s_and_set_ones_override_it() -> None:
-    config, name, _ = simulated.read(example_config())
-    assert (config, name) == sources.resolve("quickstart")
-    changed = example_config() | {
-        "privacy.epsilon": 4,
-        "population.users": 500,
-        "algorithm.name": "srgd",
-        "run.seed": 3,
-        "run.simulation_seed": 4,
-    }
-    changed["set"] = "algorithm.options.rounds=5; domain.radius=2"
-    config, _, _ = simulated.read(changed)
-    wanted = ["privacy.epsilon=4", "population.users=500", "algorithm.name=srgd", "domain.radius=2"]
-    wanted += ["run.seed=3", "run.simulation_seed=4"]
-    assert config == sources.resolve("quickstart", [*wanted, "algorithm.options.rounds=5"])[0]
-
-
-def test_wrong_keys_are_named(tmp_path: Path) -> None:
-    for wrong in ({"privacy.epsilon": -1}, {"preset": "nosuch"}, {"set": "privacy.nosuch=1"}, {"set": "nonsense"}):
-        with pytest.raises(ConfigError):
-            simulated.read(example_config() | wrong)
-
-
-def test_the_example_is_the_app_of_our_own_bundle(tmp_path: Path) -> None:
-    example = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))
-    ours = write_bundle(tmp_path / "app", name="quoron-simulation", settings={}, **COMPONENTS) / "pyproject.toml"
-    bundle = tomllib.loads(ours.read_text(encoding="utf-8"))
-    for tree in (example, bundle):
-        tree["project"].pop("description")
-        tree["tool"]["flwr"]["app"].pop("config")
-    assert example == bundle
-    words = (EXAMPLE / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{key}`" in words for key in example_config())
 
 
 def example_config() -> dict[str, Any]:
@@ -433,17 +325,6 @@ def test_a_serverapp_whose_owner_was_killed_ends_the_superlink_too(tmp_path: Pat
         assert not observer._wanted()
     assert superlink.wait(HANGS) == -15
     superlink.stdin.close()  # type: ignore[union-attr]
-
-
-def test_a_process_that_has_ended_is_not_alive_though_nobody_asked_how() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE)
-    process.stdout.read()  # type: ignore[union-attr]
-    process.stdout.close()  # type: ignore[union-attr]
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not alive(process.pid)
-    assert alive(os.getpid())
-    process.wait()
-    assert not alive(process.pid)
 
 
 def test_one_folder_is_claimed_once(tmp_path: Path) -> None:

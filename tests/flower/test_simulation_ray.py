@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,12 @@ import numpy as np
 import pytest
 
 import quoron
-from federation.crowd import FEW, HANGS
-from flower.grids import SECRET
+from federation.crowd import HANGS
 from listening import asked, family, listening
 from quoron import sources
 from quoron.engines import EngineChoice
-from quoron.flower import simulation
-from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES
-from quoron.flower.commands import FlowerConnection, Process, environment, program
-from quoron.flower.simulation import COMPONENTS, LOG, simulate
-from quoron.ports import free_port
+from quoron.flower.simulation import simulate
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
@@ -42,22 +37,12 @@ from quoron_privacy.errors import RunError
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 pytestmark = pytest.mark.slow
 NODES, FEWER = 50, 10
-HERE = Path(__file__).parent
-EXAMPLE = HERE.parents[1] / "examples" / "flower" / "simulation"
-LARGEST = max(users for users, _ in FEW.values())
 SEEDS = ("population.seed=7", "run.seed=7", "run.simulation_seed=7")
 PEOPLE = ("population.items_per_user=4", "population.dimension=3", "domain.radius=2", *SEEDS)
 PROMISE = ("privacy.epsilon=15", "privacy.delta=0.1")
 ROUNDS = 60  # enough that a run is in the middle when its rounds are heard of
 DRAWN = ("algorithm.name=dp-sgd-wor", f"algorithm.options.rounds={ROUNDS}", "algorithm.options.rate=0.5")
 SMALL = ("population.users=60", *PEOPLE, *PROMISE, *DRAWN)
-
-
-def settings_of(name: str) -> list[str]:
-    users, options = FEW[name]
-    adjacency = ["privacy.adjacency=zero-out"] if name == "dp-sgd-poisson" else []
-    chosen = [f"algorithm.options.{key}={json.dumps(value)}" for key, value in options.items()]
-    return [*PEOPLE, *PROMISE, *adjacency, f"population.users={users}", f"algorithm.name={name}", *chosen]
 
 
 def prepared_in(folder: Path, settings: tuple[str, ...] | list[str] = SMALL) -> tuple[Prepared[Setup], RunFolder]:
@@ -72,56 +57,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     return runs.carry_out(*prepared_in(tmp_path_factory.mktemp("inline") / "run")).model
 
 
-@pytest.fixture
-def superlink(tmp_path: Path) -> Iterator[tuple[FlowerConnection, Process]]:
-    """A SuperLink in simulation mode, as `flwr run . local` starts one."""
-    home, port = tmp_path / "home", free_port()
-    connection = FlowerConnection(home, f"127.0.0.1:{port}")
-    connection.begin()
-    arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
-    process = Process("flower-superlink", arguments, home=home, log=tmp_path / "superlink.log")
-    try:
-        process.healthy(f"http://127.0.0.1:{port}/health")
-        yield connection, process
-    finally:
-        process.end()
-
-
-def finished(connection: FlowerConnection, run: int) -> str:
-    """How a run of Flower's ended; its log if it did not end well."""
-    until(lambda: connection.status(run).startswith("finished"), every=3.0)
-    status = connection.status(run)
-    assert status == "finished:completed", connection.log(run)[-8000:]
-    return connection.log(run)
-
-
 def until(what: Callable[[], object], every: float = 0.2, within: float = 900.0) -> None:
     ends = time.monotonic() + within
     while not what():
         assert time.monotonic() < ends, "it took too long"
         time.sleep(every)
-
-
-SIZES = f"num-supernodes={NODES} init-args-num-cpus=2 client-resources-num-cpus=1 init-args-log-to-driver=false"
-
-
-def test_every_algorithm_gives_the_bits_of_the_inline_engine(tmp_path: Path, superlink: Any) -> None:
-    connection, _ = superlink
-    wanted, out = {name: settings_of(name) for name in FEW}, tmp_path / "out"
-    out.mkdir()
-    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
-    people = sources.resolve("quickstart", [*PEOPLE, *PROMISE, f"population.users={LARGEST}"])[0].as_toml()
-    settings = {"config": people, "base": str(out), "wanted": str(tmp_path / "wanted.json"), "out": str(out)}
-    components = COMPONENTS | {"server": "every_algorithm:server_app"}
-    app = write_bundle(tmp_path / "app", name="every-algorithm", settings=settings, **components)
-    shutil.copy(HERE / "every_algorithm.py", app)
-    finished(connection, connection.run(app, federation=SIZES))
-    figures = json.loads((out / "figures.json").read_text())
-    print(figures)
-    assert figures["nodes"] == NODES
-    for name, each in wanted.items():
-        inline = runs.carry_out(*prepared_in(tmp_path / name, each))
-        np.testing.assert_array_equal(RunFolder(out / name).model(), inline.model, err_msg=name)
 
 
 class At:
@@ -188,50 +128,6 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
         quoron.resume(folder.path, engine=EngineChoice.of("flower", nodes=7, cpus=2)).model, model
     )
     assert not (folder.path / CLAIM).exists()
-
-
-FAILING = f"""
-from quoron_client.flower.serving import make_app
-
-class Failing:
-    def answer(self, values, context):
-        raise ValueError({SECRET!r})
-
-    def ended(self, values, context):
-        pass
-
-client_app = make_app(Failing())
-"""
-
-
-def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared, folder = prepared_in(tmp_path / "run")
-    logs: list[str] = []
-
-    def written(where: Path, **given: Any) -> Path:
-        app = write_bundle(where, **given | {"client": "failing:client_app"})
-        (app / "failing.py").write_text(FAILING)
-        return app
-
-    original = simulation._Follower._until_ended
-
-    def watched(self: Any, claim: Any, connection: FlowerConnection, run: int, superlink: Any) -> None:
-        try:
-            original(self, claim, connection, run, superlink)
-        finally:
-            logs.append(connection.log(run))
-            logs.extend(each.read_bytes().decode("latin-1") for each in connection.home.rglob("*.db*"))
-
-    monkeypatch.setattr(simulation, "write_bundle", written)
-    monkeypatch.setattr(simulation._Follower, "_until_ended", watched)
-    with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round 0, got 0") as raised:
-        simulate(prepared, folder, tmp_path, nodes=FEWER, cpus=1)
-    assert "Flower Simulation" in logs[0], "this is the log of the run"
-    assert SECRET not in str(raised.value)
-    assert not any(SECRET in each for each in logs)
-    files = list(folder.path.iterdir())
-    assert folder.path / LOG in files
-    assert not any(SECRET.encode() in each.read_bytes() for each in files)
 
 
 def line_with(words: str, lines: Iterable[str]) -> str:
@@ -319,20 +215,3 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
 def actors_and_servers(process: int) -> set[int]:
     """Ray's own processes below one that carries a run out."""
     return family(process) - {process}
-
-
-def test_flwr_run_of_the_example_does_what_its_page_says(tmp_path: Path, superlink: Any) -> None:
-    connection, _ = superlink
-    config = (
-        f'privacy.epsilon=4 population.users=20000 folder="{tmp_path / "run"}" set="algorithm.name=one-pass-dp-sgd; '
-    )
-    config += 'algorithm.options.rounds=4"'
-    words = ["run", str(EXAMPLE), "here", "--stream", "--federation-config", SIZES.replace("50", "5"), "-c", config]
-    env = environment(connection.home)
-    done = subprocess.run([program("flwr"), *words], env=env, capture_output=True, text=True, check=False)
-    assert "round 4/4" in done.stdout, done.stdout + done.stderr
-    assert f"the run folder is {tmp_path / 'run'}" in done.stdout
-    assert "(4, 1e-06)-differential privacy" in done.stdout
-    wanted = ["privacy.epsilon=4", "population.users=20000", "algorithm.name=one-pass-dp-sgd"]
-    inline = runs.carry_out(*prepared_in(tmp_path / "inline", [*wanted, "algorithm.options.rounds=4"]))
-    np.testing.assert_array_equal(RunFolder(tmp_path / "run").model(), inline.model)

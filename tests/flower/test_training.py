@@ -1,7 +1,7 @@
 """Private training inside somebody else's Flower project: what holds, whatever the project's own code does."""
 
-import dataclasses
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,28 +9,41 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.client_app import LoadClientAppError
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flower.grids import FakeGrid, with_values
-from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugged, pulls, questions, trained, words
+import quoron
+from flower.grids import SECRET, FakeGrid, FakeTime, error_reply, with_values
+from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugged, questions, trained, words
 from postgres_server import quick_folder
 from quoron.flower.training import BOOKS
+from quoron.sections import Keep, Method
+from quoron.sections import Privacy as Promise
 from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.flower_records import record
 from quoron_client.protocol.wire import MAX_WHOLE
-from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError, WithoutQuorum
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.registry import Registry
 from quoron_server.flower.apps import ASSUMED, Training
+from quoron_server.flower.black_boxes import Attendance
+from quoron_server.flower.hellos import NobodyUnderstands
 from quoron_server.parameters import Kind
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.wording import SEEDED, TEXTS, assumption_text, sentence
 
 FIT = tuple(SMALL)
+pytestmark = pytest.mark.usefixtures("time")  # nobody sleeps
 
 
 @pytest.fixture(autouse=True)
@@ -40,35 +53,12 @@ def _trial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)
 
 
-@pytest.mark.parametrize("name", FIT)
-def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: str, tmp_path: Path) -> None:
-    hostile = people() | {2: lambda model: np.full(DIMENSION, 1e9)}
-    model = trained(plugged(hostile), tmp_path, name).model
-    assert model.shape == (DIMENSION,)
-    assert np.linalg.norm(model) <= 2.0 + 1e-9
-
-
-def test_a_public_seed_keeps_the_promise_and_a_seed_of_noise_does_not(tmp_path: Path) -> None:
-    for seed in (7, None):
-        given: dict[str, Any] = {"simulation_seed": seed, "identities": "partitions", "seed": 9}
-        said = sentence(trained(plugged(people()), tmp_path / str(seed), **given).guarantee)
-        assert said.startswith(SEEDED) == (seed is not None)
-
-
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in FIT])
 def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rests on the server alone") as error:
         trained(plugged({}), tmp_path, name)
     assert ALGORITHMS[name].no_black_boxes.why in str(error.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_only_broadcast_algorithms_that_clip_answers_are_fit() -> None:
-    assert {name for name, info in ALGORITHMS.items() if info.no_black_boxes is None} == set(FIT)
-    for name in FIT:
-        info = ALGORITHMS[name]
-        assert (info.exposure, info.choosing.removes_outliers) == ("broadcast", False)
-        assert "clip_norm" in {each.name for each in dataclasses.fields(info.options)}
 
 
 def test_a_seed_is_no_secret_where_users_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +122,7 @@ def test_a_question_that_no_client_takes_is_never_planned_for(name: str, points:
         ("dp-sgd-wor", {"rounds": 1, "rate": 0.5}, True),
         ("recentred-sgd", {"rounds": 1, "rate": 0.5, "sampling": "uniform"}, True),
         ("recentred-sgd", {"rounds": 1, "rate": 0.5}, False),
-        ("dp-sgd-wor", {"rounds": 1, "rate": 1.0}, False),
-        ("recentred-sgd", {"rounds": 1, "rate": 1.0}, False),
         ("dp-sgd-poisson", {"rounds": 1, "rate": 0.5}, False),
-        ("one-pass-dp-sgd", {"rounds": 3}, False),
     ],
 )
 def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(
@@ -143,13 +130,6 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(
 ) -> None:
     promise = planned(name, options=options).guarantee
     assert promise.rests_on(Kind.FORGETFUL_CLIENTS) == assumed == (TEXTS[Kind.FORGETFUL_CLIENTS] in sentence(promise))
-
-
-def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Give it"):
-        trained(plugged({}), tmp_path, "recentred-sgd", smoothness=None)
-    rough = {**SMALL["recentred-sgd"], "estimator": "clip"}
-    assert len(trained(plugged(people()), tmp_path, "mean-sgd", smoothness=None, options=rough).model) == DIMENSION
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -230,47 +210,11 @@ def test_a_killed_server_goes_on_to_the_same_bits_with_the_same_question(name: s
         assert not questions(silent)
 
 
-def test_a_partition_is_the_same_user_under_another_key(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        trained(plugged(people(), dies_at=4), tmp_path / "killed", identities="partitions")
-
-    later = plugged(people())
-    later.keys = {node: b"another " + key for node, key in later.keys.items()}
-    again = trained(later, tmp_path / "killed", identities="partitions")
-    whole = trained(plugged(people()), tmp_path / "whole", identities="partitions")
-    np.testing.assert_array_equal(again.model, whole.model)
-
-
-def test_a_killed_server_goes_on_from_its_own_start_and_another_is_refused_by_name(tmp_path: Path) -> None:
-    begun = np.linspace(-0.5, 0.5, DIMENSION)
-    whole = trained(plugged(people()), tmp_path / "whole", start=begun)
-    with pytest.raises(Killed):
-        trained(plugged(people(), dies_at=4), tmp_path / "killed", start=begun)
-    with pytest.raises(LedgerError, match=r"the start that run private in .* began with, got another.*Leave start out"):
-        trained(plugged(people()), tmp_path / "killed", start=begun + 1e-9)
-    again = trained(plugged(people()), tmp_path / "killed")
-    np.testing.assert_array_equal(again.model, whole.model)
-
-
 def test_another_start_or_promise_is_another_run(tmp_path: Path) -> None:
     trained(plugged(people()), tmp_path)
     for changed in ({"start": np.ones(DIMENSION)}, {"epsilon": 4.0}, {"clip_norm": 1.0}, {"group": "others"}):
         with pytest.raises((LedgerError, OtherVersion), match="Choose a"):
             trained(plugged(people()), tmp_path, **changed)
-
-
-def test_a_simulation_says_that_its_noise_protects_nobody(tmp_path: Path) -> None:
-    promise = trained(plugged(people()), tmp_path, identities="partitions").guarantee
-    assert sentence(promise).startswith(SEEDED)
-    assert ASSUMED["partitions"] in promise.assumptions
-
-
-def test_training_counts_from_the_start(tmp_path: Path) -> None:
-    start = np.full(DIMENSION, 7.0)
-    shifted = {user: (lambda model, user=user: pulls(user)(model - start)) for user in range(USERS)}
-    moved = trained(plugged(shifted), tmp_path / "moved", start=start).model
-    here = trained(plugged(people()), tmp_path / "here").model
-    np.testing.assert_allclose(moved - start, here, atol=1e-12)
 
 
 def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -286,18 +230,6 @@ def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptur
     assert len(set(refusals)) == 1  # nothing tells one failure from another
 
 
-def test_only_a_simulation_tells_that_nobody_has_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    nobody = {user: lambda model: np.ones(2) for user in range(USERS)}
-    trained(plugged(nobody), tmp_path / "real", simulation_seed=None)
-    assert "nobody has answered" not in caplog.text
-    assert "who were asked have answered" not in caplog.text
-    trained(plugged(nobody), tmp_path / "simulated", simulation_seed=None, identities="partitions")
-    assert "round 1: nobody has answered" in caplog.text
-    assert (
-        f"round 1: 0 of {USERS // SMALL['one-pass-dp-sgd']['rounds']} users who were asked have answered" in caplog.text
-    )
-
-
 def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:
     with Database(f"sqlite:///{tmp_path}/{BOOKS}") as database:
         PopulationLedger(database).limit("everyone", epsilon=12.0, delta=1e-2)
@@ -307,3 +239,181 @@ def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:
         trained(grid, tmp_path, run="second")
     assert not questions(grid)
     trained(grid, tmp_path, run="second", epsilon=2.0)
+
+
+MANY = 60
+QUORUM: dict[str, Any] = {"users": MANY, "options": {"rounds": 2}, "quorum": 0.5, "quorum_epsilon": 2.0}
+
+
+def silent(model: np.ndarray) -> np.ndarray:
+    raise RuntimeError("away")
+
+
+def test_a_run_that_nobody_answers_ends_without_a_quorum_for_good(tmp_path: Path) -> None:
+    nobody = dict.fromkeys(range(MANY), silent)
+    with pytest.raises(WithoutQuorum, match="Round 1 of at most 2"):
+        trained(plugged(nobody), tmp_path, **QUORUM)
+    with Database(f"sqlite:///{tmp_path / BOOKS}") as database:
+        assert Registry(database).run("private").state == "without-quorum"
+        assert Ledger.unreleased(database) == set()
+        assert Ledger.within(database, "private").spent()["rounds"] == 1
+    grid = plugged(people(MANY))
+    with pytest.raises(RunError, match="it is without-quorum"):
+        trained(grid, tmp_path, **QUORUM)
+
+
+EPOCHS = {"rounds": 5, "epochs": 2, "inverse_step": 5.0, "optimiser": "adam"}
+
+
+@pytest.mark.parametrize(("name", "options"), [*SMALL.items(), ("dp-ftrl", EPOCHS)])
+def test_rows_and_the_plug_in_train_the_same_bits_by_one_plan(
+    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plug-in asks in the order of slots; rows have a secret order, so the plug-in's users stand in that order."""
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
+    own = np.random.default_rng(0).normal(0.3, 0.1, (USERS, DIMENSION))
+    here = quoron.train_rows(
+        lambda users, point: point - own[users],
+        users=USERS,
+        dimension=DIMENSION,
+        privacy=Promise(8.0, 1e-3, simulation_seed=5),
+        method=Method(name, options, radius=2.0, smoothness=1.0, clip_norm=CLIP),
+        keep=Keep(tmp_path / "rows"),
+    )
+    order = SeededNoise(5).stream("order of users").permutation(USERS)
+    people = {slot: (lambda model, user=user: model - own[user]) for slot, user in enumerate(order)}
+    there = trained(plugged(people), tmp_path / "plug-in", name, options=options, seed=5, identities="partitions")
+    np.testing.assert_array_equal(here.model, there.model)
+    assert here.plan.parameters == there.plan.parameters
+
+
+class Leaves(FakeGrid):
+    """Node 10 is gone once there are questions, and node 99, if there is one, never answers."""
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [node for node in super().get_nodes() if not (node.node_id == 10 and questions(self))]
+
+
+@pytest.mark.parametrize("identities", ["keys", "partitions"])
+def test_a_stranger_that_never_says_hello_holds_up_no_round(identities: str, tmp_path: Path, time: FakeTime) -> None:
+    def took(*, stranger: bool) -> float:
+        grid = plugged(people())
+        grid.__class__ = Leaves
+        if stranger:
+            grid.configs, grid.keys = {**grid.configs, 99: grid.configs[10]}, {**grid.keys, 99: b"stranger"}
+        grid.fault = lambda message, reply: [] if message.metadata.dst_node_id == 99 else [reply]
+        began, rounds = time.now, {"rounds": 10, "rate": 1.0}
+        trained(grid, tmp_path / f"{stranger}", "dp-sgd-wor", options=rounds, identities=identities, waiting=5.0)
+        return time.now - began
+
+    greeting, briefly = 120.0, 2.0  # before the first round; in the first of them
+    assert took(stranger=True) - took(stranger=False) <= greeting + briefly + 1.0
+
+
+def test_no_words_of_a_node_make_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    grid = plugged(people(1))
+    said = "x\nquoron: the model is in \x1b[31m/srv/evil" + "y" * 100
+
+    def refuses(message: Message, reply: Message) -> Iterable[Message]:
+        reply.content = record(refused=said)
+        return [reply]
+
+    grid.fault = refuses
+    Attendance(grid, "private", identities="keys", users=1).greet(5.0)
+    (lines,) = [each.getMessage() for each in caplog.records if "takes no part" in each.getMessage()]
+    assert lines.isprintable()
+    assert "y" * 60 not in lines
+
+
+LONG = 600.0  # seconds for users to come
+SOON = 30.0
+
+
+def replaces(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
+    reply = call_next(message, context)
+    return Message(RecordDict({"arrays": ArrayRecord([np.zeros(3)])}), reply_to=reply and message)
+
+
+def changes(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
+    reply = call_next(message, context)
+    noised = {key: value[::-1] if isinstance(value, bytes) else value for key, value in reply.content["quoron"].items()}
+    reply.content["quoron"] = ConfigRecord(noised)
+    return reply
+
+
+def raises(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
+    raise KeyError(SECRET)
+
+
+def unloadable(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
+    raise LoadClientAppError(SECRET)
+
+
+def refuses(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
+    return error_reply(message, f"{SECRET} LocalDpMod", code=6)
+
+
+BREAKING: dict[str, tuple[Any, str]] = {
+    "LocalDpMod": (LocalDpMod(1.0, 1.0, 1.0, 1e-5), "LocalDpMod, a mod of its ClientApp, is there to clip and noise"),
+    "fixedclipping_mod": (fixedclipping_mod, "fixedclipping_mod, a mod of its ClientApp"),
+    "adaptiveclipping_mod": (adaptiveclipping_mod, "adaptiveclipping_mod, a mod of its ClientApp"),
+    "one that refuses in words of its own": (refuses, "a mod of its ClientApp refuses"),
+    "one that replaces the record": (replaces, "a mod of its ClientApp has replaced the record"),
+    "one that changes what is in it": (changes, "a mod of its ClientApp changes records"),
+    "one that raises": (raises, "its ClientApp raised an exception. Give it the action"),
+    "an app that is not there": (unloadable, "its ClientApp cannot be loaded. Install quoron"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_mod_that_breaks_our_messages_is_named_at_once_and_ends_the_wait(
+    name: str, tmp_path: Path, time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    mod, named = BREAKING[name]
+    grid, began = plugged(people(), mods=[mod]), time.now
+    with pytest.raises(
+        NobodyUnderstands, match=r"got none from 6 nodes\. Node 10 and 5 more: .*start the same run"
+    ) as no:
+        trained(grid, tmp_path, waiting=LONG)
+    assert time.now - began < SOON
+    assert named in str(no.value)
+    assert re.search(f"node 10 takes no part: .*{named}", caplog.text)
+    assert "node 11 takes no part: as node 10" in caplog.text
+    assert SECRET not in caplog.text + str(no.value), "what an app writes into a reason is never told"
+    assert not questions(grid)
+    mended = trained(plugged(people()), tmp_path, waiting=LONG)
+    np.testing.assert_array_equal(mended.model, trained(plugged(people()), tmp_path / "whole").model)
+
+
+def test_an_app_without_the_action_is_named(tmp_path: Path, time: FakeTime) -> None:
+    grid, began = plugged(people()), time.now
+    grid.app = ClientApp()
+    with pytest.raises(NobodyUnderstands, match="Give it the action that the server asks for"):
+        trained(grid, tmp_path, waiting=LONG)
+    assert time.now - began < SOON
+
+
+def broken(message: Message, reply: Message) -> Iterable[Message]:
+    return [error_reply(message, "LocalDpMod expects", code=6)]
+
+
+def test_too_few_users_are_told_why_others_take_no_part(tmp_path: Path) -> None:
+    grid = plugged(people())
+    grid.fault = lambda message, reply: broken(message, reply) if message.metadata.dst_node_id == 12 else [reply]
+    with pytest.raises(RunError, match=r"Expected 6 users .* got 5\..* Node 12: LocalDpMod"):
+        trained(grid, tmp_path, waiting=LONG)
+
+
+def test_what_becomes_of_questions_is_told_to_nobody_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether there is an answer may be a function of the data: a run among errors alone is one like any other."""
+
+    def after_hellos(message: Message, reply: Message) -> Iterable[Message]:
+        return broken(message, reply) if "question" in message.content["quoron"] else [reply]
+
+    grid, zeros = plugged(people()), plugged({user: lambda model: np.zeros_like(model) for user in people()})
+    grid.fault = after_hellos
+    model = trained(grid, tmp_path / "errors", simulation_seed=5).model
+    assert "LocalDpMod" not in caplog.text
+    np.testing.assert_array_equal(model, trained(zeros, tmp_path / "zeros", simulation_seed=5).model)

@@ -1,7 +1,6 @@
 """The example of a project with private training plugged in does what its pages say."""
 
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,8 +18,6 @@ from flower.grids import FakeGrid, spread
 from quoron.flower.commands import FlowerConnection, Process, environment, program
 from quoron.flower.training import BOOKS
 from quoron.ports import free_port
-from quoron_client.federation.record import Record
-from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 
@@ -28,8 +25,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "plug-in"
 CONFIG = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
 NODES = int(CONFIG["users"])
 SEED = {"simulation-seed": 7}
-LIMITS = {"epsilon": 8.0, "delta": 1e-3}
-MOD = "LocalDpMod(1.0, 1.0, 1.0, 1e-5)"
 
 
 @pytest.fixture(autouse=True)
@@ -67,17 +62,6 @@ def test_the_example_learns_and_says_what_it_promises(tmp_path: Path, capsys: py
     has_learned(capsys.readouterr().out)
 
 
-def test_unless_told_otherwise_the_noise_of_the_example_is_secret(tmp_path: Path) -> None:
-    assert CONFIG["simulation-seed"] == -1
-    with pytest.raises(ConfigError, match="Expected no simulation_seed"):
-        in_process(tmp_path, identities="keys")
-
-
-def test_the_example_learns_from_local_updates_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    in_process(tmp_path, **{"local-steps": 4, "options": '{"rate": 1.0, "step_size": 2.0}'})
-    assert float(capsys.readouterr().out.split()[-2]) > 0.7
-
-
 @pytest.mark.slow
 def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_process(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
@@ -100,65 +84,6 @@ def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_pr
     has_learned(again.stdout)
     in_process(tmp_path / "here")
     np.testing.assert_array_equal(model(tmp_path / "run"), model(tmp_path / "here"))
-
-
-@pytest.mark.slow
-def test_killed_on_a_federation_the_example_goes_on_for_the_same_keys(tmp_path: Path) -> None:
-    changed = {
-        "users": 3,
-        "rounds": 3,
-        "seconds": 60,
-        **SEED,
-    }  # nodes answer in 4, on a machine with nothing else to do
-    settings = {**changed, "identities": '"keys"', "folder": f'"{tmp_path / "run"}"'}
-    owner = {"lifetime-epsilon": 8.0, "lifetime-delta": 1e-3, "simulation-seed": "7"}
-    with federation.Loopback(tmp_path / "federation", [owner] * 3, QUORON_ALLOW_SIMULATION="1") as running:
-        for number in range(3):
-            running.start_node(number)
-        command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "-c"]
-        command.append(" ".join(f"{key}={value}" for key, value in settings.items()))
-        home = running.connection().home
-        with subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, text=True) as first:
-            for line in first.stdout:
-                if line.startswith("round 1 of"):
-                    federation.kill(federation.serverapp(running))
-                    first.terminate()
-        again = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=True)
-    assert "round 1 of" not in again.stdout
-    assert "round 3 of" in again.stdout
-    assert "a user holds one SuperNode key that the SuperLink has verified" in again.stdout
-    assert "takes no part" not in again.stdout
-    said = "".join(running.log(f"node-{number}") for number in range(3))
-    assert "No answer" not in said, said
-    in_process(tmp_path / "here", **changed)
-    np.testing.assert_array_equal(model(tmp_path / "run"), model(tmp_path / "here"))
-    for number in range(3):
-        with Record.open(tmp_path / "federation" / "nodes" / str(number) / "record.sqlite", **LIMITS) as kept:
-            assert kept.spent == (8.0, 1e-3)
-
-
-@pytest.mark.slow
-def test_a_mod_of_flowers_that_breaks_the_example_is_named_and_ends_it(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-    shutil.copytree(EXAMPLE, tmp_path / "app")
-    code = tmp_path / "app" / "plugin" / "client_app.py"
-    text = code.read_text(encoding="utf-8").replace("app = ClientApp()", f"app = ClientApp(mods=[{MOD}])")
-    code.write_text(f"from flwr.clientapp.mod import LocalDpMod\n{text}", encoding="utf-8")
-    home, port = tmp_path / "home", free_port()
-    FlowerConnection(home, f"127.0.0.1:{port}").begin()
-    arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
-    command = [program("flwr"), "run", str(tmp_path / "app"), "here", "--stream", "--federation-config"]
-    command += ["num-supernodes=3 init-args-num-cpus=1 client-resources-num-cpus=1"]
-    command += ["-c", f'folder="{tmp_path / "run"}" simulation-seed=7 users=3']
-    with Process("flower-superlink", arguments, home=home, log=tmp_path / "log") as superlink:
-        superlink.healthy(f"http://127.0.0.1:{port}/health")
-        said = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=False).stdout
-    assert "takes no part: LocalDpMod, a mod of its ClientApp, is there to clip and noise" in said
-    assert re.search(r"got none from 3 nodes\. Node \d+ and 2 more: LocalDpMod", said)
-    assert "round 1" not in said
-    waited = re.findall(r"waiting for users: 0 of 3, with 3 nodes connected; (\d+) s left", said)
-    assert waited, said
-    assert int(waited[-1]) > 600 - 30, "it waited a quarter of a minute, not ten"
 
 
 def kill_simulation(superlink: int) -> None:

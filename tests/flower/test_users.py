@@ -1,45 +1,47 @@
-"""One node, one user: runs over nodes that are known by their keys, with everything but Flower's processes."""
+"""One node, one user or silo: runs over nodes that are known by their keys, with everything but Flower's processes."""
 
 import logging
+import math
 import sqlite3
-import tracemalloc
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import ServerApp
+from flwr.supercore.object_ref import load_app
 
-from federation.crowd import DIMENSION, SEED, write_items
+from federation.crowd import DIMENSION, SEED, specification, write_items
+from federation.silos import write_silos
 from flower.federation import SMALL, expected, small, without
-from flower.grids import (
-    SECRET,
-    FakeGrid,
-    FakeTime,
-    Rows,
-    computing,
-    error_reply,
-    from_node,
-    in_reply_to,
-    spread,
-    with_values,
-)
-from quoron_client.federation.record import Record
+from flower.grids import SECRET, FakeGrid, error_reply, from_node, in_reply_to, with_values
+from quoron.cli.app import invoke
+from quoron.flower.commands import Process, last_error
+from quoron.operate import flower_app as federated
+from quoron.operate.flower_submission import COMPONENTS, SAYS, follow, operator, submit
 from quoron_client.flower import app as apps
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.questions import Question, Status
+from quoron_client.flower.node import people_of, read_owner
+from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
-from quoron_privacy.errors import ConfigError, LedgerError, RunError
+from quoron_privacy.errors import ConfigError, OtherVersion, QuoronError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.flower import exchange
-from quoron_server.flower.hellos import NobodyUnderstands
+from quoron_server.flower import apps as plain
+from quoron_server.flower import exchange, serving
 from quoron_server.flower.serving import serve
-from quoron_server.flower.users import Users, identity
+from quoron_server.flower.users import Users
+from quoron_server.plan import Privacy
+from quoron_server.runs import Books
 from quoron_server.specification import RunSpecification
 
 USERS = 5
@@ -127,17 +129,6 @@ def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path
     np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
 
 
-def test_a_user_is_known_by_its_key_whatever_the_number_of_its_node(tmp_path: Path) -> None:
-    for run, seed in (("first", 3), ("second", 4)):
-        wanted = small("srgd", run, USERS)
-        model = served(people(tmp_path, seed=seed), wanted, tmp_path)
-        np.testing.assert_array_equal(model, expected(wanted, tmp_path / run))
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
-        registry = Registry(database)
-        assert [registry.user(identity(f"key {user}".encode())) for user in range(USERS)] == list(range(USERS))
-        assert registry.users_count() == USERS
-
-
 @pytest.mark.parametrize("dies_at", range(6))
 def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(dies_at: int, tmp_path: Path) -> None:
     wanted = small("dp-sgd-wor", "trial", USERS)
@@ -149,14 +140,6 @@ def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(die
         asked = questions(tmp_path, user)
         assert len({round_number for _, round_number, _ in asked}) == len(asked)
     assert {message.metadata.message_type for message in again.asked[-USERS:]} == {"query.ended"}
-
-
-def test_a_complete_run_is_told_again_without_asking_anybody(tmp_path: Path) -> None:
-    wanted = small("srgd", "trial", USERS)
-    model = served(people(tmp_path), wanted, tmp_path)
-    nobody = people(tmp_path, users=0)
-    np.testing.assert_array_equal(served(nobody, wanted, tmp_path), model)
-    assert not nobody.asked
 
 
 Fault = Callable[[Message, Message], Iterable[Message]]
@@ -234,38 +217,6 @@ def _asks(message: Message) -> bool:
     return "question" in message.content["quoron"]
 
 
-def test_nothing_begins_before_all_users_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    wanted = small("dp-sgd-wor", "trial", USERS)
-    grid = people(tmp_path, come={3: 6, 4: 9})
-    with caplog.at_level(logging.INFO, "quoron"):
-        model = served(grid, wanted, tmp_path)
-    np.testing.assert_array_equal(model, expected(wanted, tmp_path / "inline"))
-    assert "waiting for users: 3 of 5, with 3 nodes connected" in caplog.text
-    assert "waiting for users: 4 of 5, with 4 nodes connected" in caplog.text
-    first = next(index for index, message in enumerate(grid.asked) if _asks(message))
-    assert len({message.metadata.dst_node_id for message in grid.asked[:first]}) == USERS
-
-
-def test_who_waits_for_long_is_told_so_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    grid = people(tmp_path, users=4)
-    with caplog.at_level(logging.INFO, "quoron"), pytest.raises(RunError, match="got 4"):
-        served(grid, small("srgd", "trial", USERS), tmp_path, waiting=600.0)
-    lines = [each.getMessage() for each in caplog.records if "waiting for users: 4 of 5" in each.getMessage()]
-    assert 18 <= len(lines) <= 22
-    assert lines[0].endswith("600 s left")
-
-
-def test_a_federation_whose_app_breaks_our_messages_is_told_so_and_can_go_on(tmp_path: Path, time: FakeTime) -> None:
-    """Whoever starts a run there may ship an app of their own, with mods of Flower's."""
-    wanted, began = small("srgd", "trial", USERS), time.now
-    grid = people(tmp_path, fault=lambda message, reply: [error_reply(message, "LocalDpMod expects", code=6)])
-    with pytest.raises(NobodyUnderstands, match=r"got none from 5 nodes\..*LocalDpMod, a mod of its ClientApp"):
-        served(grid, wanted, tmp_path, waiting=600.0)
-    assert time.now - began < 30
-    assert not any(map(_asks, grid.asked))
-    np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
-
-
 def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path: Path) -> None:
     grid = people(tmp_path, users=4)
     with pytest.raises(RunError, match="Expected 5 users in group everyone within 60 seconds, got 4"):
@@ -275,16 +226,6 @@ def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path:
     np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
 
 
-def test_a_node_of_another_version_is_no_user_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    grid = people(tmp_path, other=frozenset({1}))
-    with caplog.at_level(logging.INFO, "quoron"), pytest.raises(RunError, match="got 4"):
-        served(grid, small("srgd", "trial", USERS), tmp_path)
-    node = next(node for node in grid.configs if grid._user(node) == 1)
-    assert f"node {node} takes no part: another version" in caplog.text
-    hellos = [message for message in grid.asked if message.metadata.dst_node_id == node]
-    assert 1 < len(hellos) <= 4, "it is greeted now and then, in case that it comes back with this version"
-
-
 def test_two_nodes_with_one_key_are_one_user(tmp_path: Path) -> None:
     grid = people(tmp_path)
     grid.keys = {node: b"key 0" if key == b"key 1" else key for node, key in grid.keys.items()}
@@ -292,68 +233,11 @@ def test_two_nodes_with_one_key_are_one_user(tmp_path: Path) -> None:
         served(grid, small("srgd", "trial", USERS), tmp_path)
 
 
-def test_a_member_who_comes_back_in_the_middle_is_asked_again(tmp_path: Path) -> None:
-    """Its number is another one afterwards."""
-    wanted = small("recentred-sgd", "trial", USERS)
-    grid = people(tmp_path)
-    gone = next(node for node in grid.configs if grid._user(node) == 0)
-
-    def moves(message: Message, reply: Message) -> Iterable[Message]:
-        if _asks(message) and gone in grid.configs:
-            grid.configs = {node + 1000 if node == gone else node: each for node, each in grid.configs.items()}
-            grid.keys = {node + 1000 if node == gone else node: each for node, each in grid.keys.items()}
-        return [reply]
-
-    grid.fault = moves
-    served(grid, wanted, tmp_path)
-    with Record.open(tmp_path / "record-0.sqlite", epsilon=1.0, delta=1.0) as kept:
-        assert kept.spent[0] > 0
-    assert any(message.metadata.dst_node_id == gone + 1000 and _asks(message) for message in grid.asked)
-
-
-def test_the_superlink_may_be_away_at_any_moment(tmp_path: Path) -> None:
-    wanted = small("dp-sgd-wor", "trial", USERS)
-    grid = people(tmp_path, away=frozenset(range(0, 60, 3)))
-    np.testing.assert_array_equal(served(grid, wanted, tmp_path), expected(wanted, tmp_path / "inline"))
-
-
 def test_a_superlink_that_stays_away_leaves_the_run_as_it_is(tmp_path: Path) -> None:
     wanted = small("dp-sgd-wor", "trial", USERS)
     with pytest.raises(exchange.SuperLinkAway):
         served(people(tmp_path, away=frozenset(range(7, 2000))), wanted, tmp_path)
     np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
-
-
-def test_a_run_that_is_no_simulation_needs_a_promise_and_a_simulation_leave(tmp_path: Path) -> None:
-    database, grid = f"sqlite:///{tmp_path}/books.sqlite", people(tmp_path)
-    with pytest.raises(ConfigError, match="simulation=false"):
-        serve(grid, small("srgd", "trial", USERS).as_text(), database, waiting=1.0)
-    real = {"simulation": False, "simulation_seed": None}
-    with pytest.raises(ConfigError, match="proved promise"):
-        serve(grid, small("sgd", "trial", USERS, **real).as_text(), database, waiting=1.0)
-    assert not grid.asked
-
-
-def test_another_run_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    served(people(tmp_path), small("srgd", "trial", USERS), tmp_path)
-    with pytest.raises(LedgerError, match="another run has it"):
-        served(people(tmp_path), small("srgd", "trial", USERS, seed=8), tmp_path)
-
-
-def test_a_question_is_written_when_its_turn_comes_and_only_its_name_is_kept() -> None:
-    """Questions of large models would fill the memory."""
-    grid = FakeGrid(computing(Rows()), spread(40))
-    grid.keys = {node: bytes([place]) for place, node in enumerate(sorted(grid.configs))}
-    names = {identity(key): key[0] for key in grid.keys.values()}
-    fleet = Users(grid, pb.Announcement(run="trial"), np.arange(40), names.get, agreed=set(range(40)))
-    point = np.zeros((1, 10_000))
-    tracemalloc.start()
-    parts = [part for part, _ in fleet.parts(Question(3, np.arange(40), AverageGradient(point, (1.0,))), 60)]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10 * point.nbytes
-    order = [part.asked.user for part in parts if part.asked]
-    assert sorted(order) == list(range(40)) != order  # secret: that of its rows with chance 1/40!
 
 
 def test_whoever_comes_late_hears_of_the_run_before_it_is_asked_whoever_is_drawn(tmp_path: Path) -> None:
@@ -377,3 +261,336 @@ def test_whoever_comes_late_hears_of_the_run_before_it_is_asked_whoever_is_drawn
     assert all(said[0] is False and said.count(False) == 1 for said in heard.values() if said)
     assert heard[late] == [False, *heard[late][1:]]
     assert set(heard) == set(there), "all of them, whoever is drawn"
+
+
+SIZES = (3, 1, 2)
+PERSONS = sum(SIZES)
+
+
+def hospitals(folder: Path, sizes: tuple[int, ...] = SIZES, **more: Any) -> FakeGrid:
+    """A node for each silo, whose numbers are in no order; that of one person is a node of one user."""
+    (folder / "items").mkdir(exist_ok=True, parents=True)
+    paths, configs, keys = write_silos(folder / "items", sizes), {}, {}
+    for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+        node = 100 + 7 * (number + 2) % 11
+        silo = {"user": "who", "people": size} if size > 1 else {}
+        configs[node] = {
+            "partition-id": number,
+            "num-partitions": len(sizes),
+            "data": str(path),
+            "record": str(folder / f"record-{number}.sqlite"),
+            "lifetime-epsilon": "inf",
+            "lifetime-delta": 1.0,
+            "accept": "none,model,broadcast,local",
+            "simulation-seed": str(SEED),
+            **silo,
+        }
+        keys[node] = f"key {number}".encode()
+    return FakeGrid(apps.app, configs, keys=keys, **more)
+
+
+def wanted(name: str = "one-pass-dp-sgd", run: str = "trial") -> Any:
+    return small(name, run, PERSONS, silos=SIZES)
+
+
+def served_silos(grid: FakeGrid, spec: Any, folder: Path, *, most_people: int = 5) -> np.ndarray:
+    where = f"sqlite:///{folder}/books.sqlite"
+    given = {"waiting": 60.0, "allow_simulation": True, "most_people": most_people}
+    return serve(grid, spec.as_text(), where, **given).model
+
+
+QUICK_SILOS = ("dp-sgd-poisson", "phased-sgd")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *QUICK_SILOS,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("one-pass-dp-sgd", "srgd", "dp-ftrl")),
+    ],
+)
+def test_the_same_persons_give_the_same_bits_with_one_message_a_round_and_node(name: str, tmp_path: Path) -> None:
+    spec, grid = wanted(name), hospitals(tmp_path)
+    np.testing.assert_array_equal(served_silos(grid, spec, tmp_path), expected(spec, tmp_path / "inline"))
+    asked = [
+        (message.metadata.dst_node_id, pb.Question.FromString(message.content["quoron"]["question"]).round)
+        for message in grid.asked
+        if "question" in message.content["quoron"]
+    ]
+    assert len(asked) == len(set(asked))
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        assert Registry(database).roster.silos() == {0: 3, 4: 2}
+
+
+def _statuses(message: Any) -> tuple[str, list[int]]:
+    answer = pb.Answer.FromString(message.content["quoron"]["answer"])
+    return answer.run, list(answer.statuses) or [int(answer.status)]
+
+
+def test_a_silo_that_nobody_let_in_is_nobody(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="Expected 6 users in group everyone within 60 seconds, got 1"):
+        served_silos(hospitals(tmp_path), wanted(), tmp_path, most_people=1)
+
+
+def test_a_run_that_was_not_planned_for_silos_is_refused_before_it_is_charged(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="what is promised of a run with silos assumes more"):
+        served_silos(hospitals(tmp_path), small("one-pass-dp-sgd", "trial", PERSONS), tmp_path)
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        assert PopulationLedger(database).charges("everyone") == []
+        assert Registry(database).run("trial").state == "failed"
+
+
+def test_how_many_a_silo_answers_for_is_declared_and_not_counted() -> None:
+    for said in ({"user": "who"}, {"people": 3}, {"user": "who", "people": 0}):
+        with pytest.raises(ConfigError, match="Expected user and people together"):
+            people_of(said, {})
+    assert people_of({}, {"QUORON_USER": "who", "QUORON_PEOPLE": "300"}) == 300
+    assert people_of({}, {}) == 1
+    owner = read_owner({"data": "x.csv", "record": "r", "user": "who", "people": 4}, {})
+    assert (owner.user_column, owner.people) == ("who", 4)
+
+
+def test_a_file_of_more_persons_than_were_declared_keeps_nobody_else_away(tmp_path: Path) -> None:
+    """Whoever is one too many is left out; a silo that refused would show one person's rows in everybody's."""
+    grid = hospitals(tmp_path)
+    for config in grid.configs.values():
+        if config.get("people") == 3:
+            config["people"] = 2
+    served_silos(grid, small("one-pass-dp-sgd", "trial", PERSONS - 1, silos=(2, 1, 2)), tmp_path)
+    statuses = [_statuses(message)[1] for message in grid.received if "answer" in message.content["quoron"]]
+    assert all(status == Status.ANSWERED for each in statuses for status in each)
+
+
+WANTED = specification("one-pass-dp-sgd")
+PROBLEM = WANTED.problem
+TRAINING = plain.Training(
+    run="trial",
+    algorithm="one-pass-dp-sgd",
+    problem=PROBLEM,
+    privacy=Privacy(15.0, 0.1),
+    clip_norm=1.0,
+    simulation_seed=7,
+)
+
+
+class Nobody:
+    """A grid that no node is on; whoever asks it anything fails."""
+
+
+def test_a_run_of_the_coordinator_is_not_trained_on_by_a_serverapp_of_ones_own(tmp_path: Path) -> None:
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        books = Books(database)
+        books.registry.add_run("trial", TRAINING.as_text())
+        start = np.zeros(PROBLEM.dimension)
+        with pytest.raises(OtherVersion, match="`quoron serve`"):
+            plain.train(Nobody(), TRAINING, TRAINING.plan(), books, start, action="private", seconds=1.0, waiting=0.0)
+        assert books.registry.run("trial").state == "waiting"
+
+
+SUBMITTED = small("dp-sgd-wor", "trial", USERS)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """The ServerApp's handler is for a process of its own."""
+    logger = logging.getLogger("quoron")
+    before, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers, logger.level = before, level
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a ServerApp for trials; the folder of its results."""
+    monkeypatch.setenv("QUORON_DATABASE", f"sqlite:///{tmp_path}/books.sqlite")
+    monkeypatch.setenv("QUORON_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
+    monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)
+    monkeypatch.delenv("QUORON_GROUP", raising=False)
+    return tmp_path / "results"
+
+
+def serve_app(
+    folder: Path,
+    text: str = SUBMITTED.as_text(),
+    *,
+    waiting: object = 60.0,
+    grid: FakeGrid | None = None,
+) -> FakeGrid:
+    settings = {"specification": text, "waiting": waiting}
+    grid = people(folder) if grid is None else grid
+    federated.server_app(grid, Context(1, 1, {}, RecordDict(), settings))
+    return grid
+
+
+@pytest.mark.parametrize("name", ["QUORON_DATABASE", "QUORON_RESULTS", "QUORON_ALLOW_SIMULATION"])
+def test_what_the_operator_has_not_said_is_named(
+    name: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(name)
+    missing = "QUORON_SUPERNODE_AUTH=1" if name == "QUORON_ALLOW_SIMULATION" else name
+    with pytest.raises(ConfigError, match=f"Expected {missing} in the"):
+        serve_app(tmp_path)
+    assert f"{SAYS}Expected {missing}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("waiting", [math.nan, math.inf, -1.0, 604801.0, "soon", None], ids=str)
+def test_no_submitter_makes_a_run_wait_for_ever(waiting: object, environment: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Expected waiting in \[0, 604800\] seconds"):
+        serve_app(tmp_path, waiting=waiting)
+    with pytest.raises(QuoronError, match="Expected a run specification"):
+        serve_app(tmp_path, "[" * 9)
+
+
+def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, nobody = small("srgd", "evil", USERS, group="mine").as_text(), people(tmp_path)
+    with pytest.raises(ConfigError, match="Expected a run of group everyone, got group='mine'"):
+        serve_app(tmp_path, other, grid=nobody)
+    assert not nobody.asked
+    assert not (tmp_path / "books.sqlite").exists()
+    monkeypatch.setenv("QUORON_GROUP", "mine")
+    serve_app(tmp_path, other)
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        assert Registry(database).users_count("mine") == USERS
+
+
+@pytest.mark.parametrize("dies_at", ["Ledger.abandon", "PopulationLedger.release"])
+def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
+    dies_at: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = dies_at == "Ledger.abandon"
+    with monkeypatch.context() as dies:
+        if fails:
+            dies.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
+        place = "quoron_server.runs.Ledger.abandon" if fails else "quoron_server.runs.PopulationLedger.release"
+        dies.setattr(place, _raises(Killed()))
+        with pytest.raises(Killed):
+            serve_app(tmp_path)
+    serve_app(tmp_path, small("srgd", "another", USERS).as_text())
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        assert not Ledger.unreleased(database)
+        ends = [row["payload"]["run"] for row in PopulationLedger(database).rows() if row["kind"] == "end"]
+    assert ends == ["trial", "another"]
+
+
+def _raises(error: BaseException) -> Callable[..., None]:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize("how", ["complete", "failed"])
+def test_members_hear_of_the_end_of_a_run_again_at_every_start_that_meets_it(
+    how: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def farewells(grid: FakeGrid) -> list[object]:
+        found = [each for each in grid.asked if each.metadata.message_type == "query.ended"]
+        return [each.content["quoron"]["how"] for each in found]
+
+    expects = suppress(RunError) if how == "failed" else nullcontext()
+    with monkeypatch.context() as fails, expects:
+        if how == "failed":
+            fails.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
+        grid = people(tmp_path)
+        serve_app(tmp_path, grid=grid)
+    assert farewells(grid) == [how] * USERS
+    again = people(tmp_path)
+    with expects:
+        serve_app(tmp_path, grid=again)
+    assert farewells(again) == [how] * USERS
+    away = people(tmp_path, away=frozenset(range(9999)))
+    with expects:
+        serve_app(tmp_path, grid=away)
+
+
+@dataclass
+class FlowerSays:
+    """A SuperLink that tells the log of a run in parts, because the connection breaks, and is away for a while."""
+
+    home: Path
+    logs: list[list[str]] = field(default_factory=list)
+    states: list[tuple[str, str] | None] = field(default_factory=list)
+    apps: list[Path] = field(default_factory=list)
+
+    def run(self, app: Path) -> int:
+        self.apps.append(app)
+        return 7
+
+    def stream(self, run: int) -> Iterator[str]:
+        yield from (self.logs.pop(0) if len(self.logs) > 1 else self.logs[0])
+
+    def status_and_details(self, run: int) -> tuple[str, str]:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if state is None:
+            raise RunError("`flwr list` failed: it is away.")
+        return state
+
+
+def test_following_says_each_of_our_lines_once_whatever_becomes_of_the_connection(tmp_path: Path) -> None:
+    lines = ["INFO: Flower", f"{SAYS}round 1", f"{SAYS}round 2", f"{SAYS}complete"]
+    flower = FlowerSays(
+        tmp_path, [lines[:2], [], lines[:3], lines], [("running", ""), None, None, ("finished:completed", "")]
+    )
+    said: list[str] = []
+    follow(flower, 7, said.append)
+    assert said == ["round 1", "round 2", "complete"]
+
+
+def test_a_run_that_ends_without_a_model_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="it is away"):
+        follow(FlowerSays(tmp_path, [[]], [None]), 7, print)
+    flower = FlowerSays(tmp_path, [[]], [("finished:failed", "ServerApp failed with exception: no room")])
+    with pytest.raises(RunError, match=r"run 7 has ended without a model \(finished:failed\).*no room"):
+        follow(flower, 7, print)
+
+
+RAISES = "import sys\nprint('INFO: begins', flush=True)\nopen('/nowhere/at/all')"
+
+
+def test_whatever_ends_by_an_error_its_last_line_is_passed_on(tmp_path: Path) -> None:
+    log = ["ERROR: an earlier one", "Traceback (most recent):", "OSError: no room", "\x1b[91mERROR\x1b[0m: code 200"]
+    flower = FlowerSays(tmp_path, [log], [("finished:failed", "")])
+    with pytest.raises(RunError, match=r"without a model \(finished:failed\).*Its last error: OSError: no room$"):
+        follow(flower, 7, print)
+    assert last_error(log[-1]) == " Its last error: ERROR: code 200"
+    assert last_error("INFO: no Error here\n") == ""
+    (tmp_path / "log").write_text("ValueError: of a program before it\n")
+    with (
+        Process("python", ["-c", RAISES], home=tmp_path, log=tmp_path / "log") as program,
+        pytest.raises(RunError, match=r"python has ended with code 1\..*Its last error: FileNotFoundError: .*all'$"),
+    ):
+        program.healthy("http://127.0.0.1:1/")
+    quiet = Process("python", ["-c", ""], home=tmp_path, log=tmp_path / "log")
+    with quiet, pytest.raises(RunError, match=r"ended with code 0\. Its log is .*log\.$"):
+        quiet.healthy("http://127.0.0.1:1/")
+
+
+def test_a_submitted_app_names_components_that_are_there_and_carries_the_specification_whole(tmp_path: Path) -> None:
+    flower = FlowerSays(tmp_path)
+    assert submit(flower, SUBMITTED, waiting=30) == 7
+    app = tomllib.loads((flower.apps[0] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert app["config"] == {"specification": SUBMITTED.as_text(), "waiting": 30.0}
+    assert isinstance(load_app(app["components"]["serverapp"], QuoronError), ServerApp)
+    assert isinstance(load_app(COMPONENTS["client"], QuoronError), ClientApp)
+
+
+@pytest.mark.parametrize(("authority", "insecure"), [(False, False), (True, True)], ids=["neither", "both"])
+def test_plaintext_is_only_for_whoever_says_so(authority: bool, insecure: bool, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"Expected --authority CA\.pem or --insecure"),
+        operator("127.0.0.1:1", tmp_path / "ca.pem" if authority else None, insecure=insecure),
+    ):
+        pass
+    with pytest.raises(ConfigError, match=r"ca\.pem, found none"), operator("127.0.0.1:1", tmp_path / "ca.pem"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--engine", "flower"], ["--superlink", "a:1"], ["--engine", "carrier-pigeon"]], ids=" ".join
+)
+def test_engine_and_superlink_go_together(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["submit", "run.toml", "--run", "trial", "--users", "5", *wrong]) != 0
+    assert "Expected --engine flower together with --superlink" in capsys.readouterr().err

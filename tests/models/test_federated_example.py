@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,7 @@ import torch
 from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from flower import federation
 from flower.grids import FakeGrid, spread
-from quoron.flower.commands import environment, program
 from quoron.torch import LocalSGD, answering, weights, with_weights
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
@@ -86,19 +83,3 @@ def test_what_a_client_answers_is_its_row_on_one_machine(local: LocalSGD | None)
         np.testing.assert_allclose(answer(point), rows[user], atol=1e-6)
     assert not answering(task.network(), (parts[0][:0], parts[1][:0]), items_per_user=2, loss=task.loss)(point).any()
     np.testing.assert_allclose(weights(with_weights(task.network(), point)), point, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_the_example_runs_on_superlink_and_supernodes(tmp_path: Path) -> None:
-    settings = {"users": 2, "rounds": 2, "simulation-seed": 7, "seconds": 90, "identities": '"keys"'}
-    settings["folder"] = f'"{tmp_path / "run"}"'
-    owner = {"lifetime-epsilon": 100.0, "lifetime-delta": 1.0, "simulation-seed": "7"}
-    with federation.Loopback(tmp_path / "federation", [owner] * 2, QUORON_ALLOW_SIMULATION="1") as running:
-        for number in range(2):
-            running.start_node(number)
-        command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "-c"]
-        command.append(" ".join(f"{key}={value}" for key, value in settings.items()))
-        home = running.connection().home
-        ran = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=True)
-    assert "round 2 of" in ran.stdout
-    assert "accuracy on a federation" in ran.stdout

@@ -18,7 +18,6 @@ from quoron.training.timetable import LocalSGD, Timetable
 from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.wording import SEEDED, sentence
 from said import said
 
 NOISE = SeededNoise(9)
@@ -105,21 +104,6 @@ def test_rows_of_others_are_the_same_bits_whatever_one_user_holds(
     np.testing.assert_array_equal(honest(0, users, honest.origin, NOISE)[users != 3], other[users != 3])
 
 
-def test_a_loss_is_compiled_once_whatever_the_number_of_users() -> None:
-    traced: list[int] = []
-
-    def counted(params: Any, x: Any, y: Any) -> Any:
-        traced.append(1)
-        return loss(params, x, y)
-
-    rows = rows_of(None, loss=counted)
-    rows(0, np.arange(5), rows.origin, NOISE)
-    before = len(traced)
-    for users in (1, 2, 3, 5):
-        rows(1, np.arange(users), rows.origin, NOISE)
-    assert len(traced) == before
-
-
 def test_users_drop_out_by_dice_of_their_own_in_any_chunk() -> None:
     ones = Items((np.ones((16, 4), np.float32), np.zeros(16, np.int64)), np.arange(0, 17, 2))
     whole, parts = (rows_of(None, ones, dropped, draws=True, chunk=chunk) for chunk in (8, 3))
@@ -156,33 +140,6 @@ def trained(out: Path, **changed: Any) -> TrainedRows[Any]:
     given |= {"clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "simulation_seed": 5, "out": out, "chunk": 4}
     given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
     return quoron.jax.train(given.pop("loss"), given.pop("params"), given.pop("data"), **said(**given))
-
-
-def test_parameters_come_back_as_the_tree_that_was_given(tmp_path: Path) -> None:
-    seen: list[int] = []
-    found = trained(tmp_path / "run", watch=lambda round_, tree: seen.append(round_))
-    assert seen == [0, 1, 2]
-    assert jax.tree.structure(found.model) == jax.tree.structure(params())
-    np.testing.assert_allclose(ravel_pytree(found.model)[0], found.weights, rtol=1e-6)
-    assert sentence(found.guarantee).startswith(SEEDED)
-    assert not sentence(trained(tmp_path / "secret", simulation_seed=None).guarantee).startswith(SEEDED)
-
-
-@pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
-def test_a_killed_run_goes_on_to_the_same_bits(local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    more: dict[str, Any] = {"local": local, "loss": dropped, "draws": True}
-    whole, real = trained(tmp_path / "whole", **more).weights, LossRows.__call__
-
-    def dying(self: LossRows, round_: int, *given: Any) -> np.ndarray:
-        if round_ == 1:
-            raise Killed
-        return real(self, round_, *given)
-
-    monkeypatch.setattr(LossRows, "__call__", dying)
-    with pytest.raises(Killed):
-        trained(tmp_path / "run", **more)
-    monkeypatch.setattr(LossRows, "__call__", real)
-    np.testing.assert_array_equal(trained(tmp_path / "run", **more).weights, whole)
 
 
 def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
