@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import SECRET, crossed
-from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained
+from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
 from quoron.flower import simulated
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
@@ -407,3 +407,38 @@ def test_a_gradient_cannot_change_the_question() -> None:
     np.testing.assert_array_equal(task.points, np.ones((1, 2)))
     with pytest.raises(DataError, match="Flatten"):
         combined(task, lambda model: np.ones((2, 1)))
+
+
+EPSILON, DELTA = 8.0, 1e-3  # of `plugged.trained`
+
+
+def test_nodes_that_share_a_record_by_mistake_never_give_one_another_s_answer(config: dict[str, Any]) -> None:
+    assert "answer" in reply(values(), config)
+    assert reply(values() | {"user": 1}, config, pulls(1)) == {"declined": True}
+    assert "answer" in reply(values(), config)
+
+
+def test_a_zero_out_promise_is_charged_what_it_costs_to_replace_the_user(config: dict[str, Any]) -> None:
+    assert reply(values(epsilon=5.0, adjacency="zero-out"), config) == {"declined": True}  # 10
+    assert "answer" in reply(values(epsilon=4.0, adjacency="zero-out"), config)
+    assert spent(config)[0] == 8.0
+
+
+def test_owners_who_decline_a_second_run_are_missing_in_it_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = owners(tmp_path / "own") | {2: {}}  # user 2 says nothing
+    trained(plugged(people(), owners=said), tmp_path / "books")
+    grid = plugged(people(), owners=said)
+    trained(grid, tmp_path / "books", run="second")
+    assert "user 0 takes no part in run second, by its owner's decision" in caplog.text
+    assert "user 2 takes no part" not in caplog.text
+    assert sum("declined" in each for each in words(grid)) == USERS - 1
+    assert len(questions(grid)) == 1, "who declines is asked nothing"
+    alone = plugged({user: (pulls(2) if user == 2 else lambda model: np.full(1, np.nan)) for user in range(USERS)})
+    trained(alone, tmp_path / "alone")
+    second = plugged(people(), owners=said)
+    np.testing.assert_array_equal(
+        trained(second, tmp_path / "books", run="third").model,
+        trained(alone, tmp_path / "alone", run="third").model,
+    )

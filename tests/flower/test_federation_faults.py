@@ -1,5 +1,7 @@
 """Whatever fails in a real federation of Flower: no secret leaves, no question changes, and the bits are the same."""
 
+import contextlib
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,64 @@ def test_a_killed_superlink_that_comes_back_goes_on_to_the_same_bits(running: An
     running.start_superlink()
     np.testing.assert_array_equal(model_of(running, run, number), expected(run, tmp_path / "inline"))
     assert asked_once(running, "superlink") == 4 * 2
+
+
+# The first ServerApp dies before it has told Flower that it begins.
+DIES_AT_ONCE = """
+import os, pathlib, signal, sys
+
+if any("flwr-serverapp" in each for each in sys.orig_argv):
+    died = pathlib.Path(__file__).with_name("died")
+    if not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_flower_itself_starts_a_serverapp_again_that_died_before_it_began(running: Any, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DIES_AT_ONCE)
+    running.superexec.end()
+    own = {"QUORON_DATABASE": running.database, "QUORON_RESULTS": str(running.results)}
+    running.start_superexec(**own, PYTHONPATH=str(tmp_path))
+    start(running, 0, 1, 2)
+    run = wanted("again", rounds=1)
+    np.testing.assert_array_equal(model_of(running, run, submit(running, run)), expected(run, tmp_path / "inline"))
+    assert (tmp_path / "died").exists()
+
+
+def come_back(running: Any, node: int) -> None:
+    """Start a SuperNode that was killed, as whatever watches it would: until its SuperLink has missed it, it ends."""
+    before = running.log(f"node-{node}").count("SuperNode ID")
+
+    def settled() -> bool:
+        with contextlib.suppress(RunError):
+            running.nodes[node].check()
+            return running.log(f"node-{node}").count("SuperNode ID") > before
+        running.nodes.pop(node).end()
+        with contextlib.suppress(RunError):
+            running.start_node(node)
+        return False
+
+    with contextlib.suppress(RunError):
+        running.start_node(node)
+    until(settled, running)
+
+
+def test_nine_kills_of_every_part_in_one_run_change_no_bit_and_no_question(running: Any, tmp_path: Path) -> None:
+    """ServerApp, SuperLink and a SuperNode, three times, in the middle of a round: the next ServerApp asks it again."""
+    start(running, 0, 1, 2)
+    run = wanted("every-part", rounds=4)
+    number, draw = submit(running, run), random.Random(5)
+    for answered in range(1, 4):
+        until(lambda least=answered: rounds_answered(running, "every-part") >= least, running, number)
+        # One that dies before it has begun Flower starts again, beside that of the next submission.
+        until(lambda run=number: running.connection().status_and_details(run)[0] == "running", running, number)
+        kill(until(lambda: serverapp(running), running))  # first, as it would go on without the SuperNode's user
+        node = draw.randrange(USERS)
+        running.nodes.pop(node).kill()
+        running.superlink.kill()
+        running.start_superlink()
+        come_back(running, node)
+        number = submit(running, run)
+    np.testing.assert_array_equal(model_of(running, run, number), expected(run, tmp_path / "inline"))
+    assert asked_once(running, "every-part") == 4 * 2

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.rdp import RdpAccountant as Renyi
+from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, FedMedian
 from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, clip_inputs_inplace, compute_stdv
 
-from quoron_privacy.accounts.gdp import epsilon_for
+from quoron_privacy.accounts.gdp import delta_for, epsilon_for
 from quoron_privacy.accounts.lifetime import Charge, compose
 
 PAGE = (Path(__file__).parents[2] / "docs" / "flower-accountant.md").read_text(encoding="utf-8")
@@ -142,3 +143,22 @@ def test_what_is_entered_in_the_ledger_counts_as_the_page_says() -> None:
     assert f"{compose([printed]).delta:.1e}" == "5.6e-04"
     for each in ("--epsilon 8.3855", "--mu 1.7321", "--epsilon 4.0114", "--mu 0.8661", "6.58", "8.02"):
         assert each in PAGE
+
+
+ROUNDS, MULTIPLIER, DELTA = 3, 2.0, 1e-5  # of the page's example; three rounds are Flower's default
+
+
+def test_its_clip_passes_what_is_no_number_and_fails_on_zeros() -> None:
+    poisoned = [np.array([np.nan, 1e9])]
+    clip_inputs_inplace(poisoned, 1.0)
+    assert poisoned[0][1] == 1e9
+    with pytest.raises(ZeroDivisionError):
+        clip_inputs_inplace([np.zeros(3)], 1.0)
+
+
+@pytest.mark.parametrize(("asked", "gets"), [(10.0, 10.4), (50.0, 96.4)])
+def test_its_local_noise_promises_less_than_it_is_asked_for(asked: float, gets: float) -> None:
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=asked, delta=DELTA)
+    deviation = mod.sensitivity * math.sqrt(2 * math.log(1.25 / mod.delta)) / mod.epsilon
+    assert delta_for(1 / deviation, asked) > DELTA
+    assert epsilon_for(1 / deviation, DELTA) == pytest.approx(gets, abs=0.05)

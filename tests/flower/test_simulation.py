@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
@@ -33,6 +34,7 @@ from quoron.simulation.scene import Setup
 from quoron_client.flower.serving import make_app
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.wording import sentence
+from said import said
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
 SMALL = (
@@ -333,3 +335,21 @@ def test_one_folder_is_claimed_once(tmp_path: Path) -> None:
     with Claim(tmp_path):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"who": np.repeat(np.arange(80), 3), "x": rng.uniform(-1, 1, 240), "y": rng.integers(0, 2, 240)}
+    )
+    options = {"user": "who", "label": "y", "numeric": {"x": (-1.0, 1.0)}, "settings": SMALL[3:]}
+    here = FlowerHere()
+    original = simulation.simulate
+    monkeypatch.setattr(
+        simulation,
+        "simulate",
+        lambda *given, **named: original(*given, connection=here),  # type: ignore[arg-type]
+    )
+    there = quoron.simulate(frame, **said(out=tmp_path / "flower", engine="flower", **options))
+    assert here.thread is not None
+    np.testing.assert_array_equal(there.model, quoron.simulate(frame, **said(out=tmp_path / "inline", **options)).model)

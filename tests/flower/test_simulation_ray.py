@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,16 @@ import pytest
 
 import quoron
 from federation.crowd import HANGS
+from flower.grids import SECRET
 from listening import asked, family, listening
 from quoron import sources
 from quoron.engines import EngineChoice
+from quoron.flower import simulation
+from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES
-from quoron.flower.simulation import simulate
+from quoron.flower.commands import FlowerConnection, Process
+from quoron.flower.simulation import LOG, simulate
+from quoron.ports import free_port
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
@@ -215,3 +220,65 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
 def actors_and_servers(process: int) -> set[int]:
     """Ray's own processes below one that carries a run out."""
     return family(process) - {process}
+
+
+NODES, FEWER = 50, 10
+
+
+@pytest.fixture
+def superlink(tmp_path: Path) -> Iterator[tuple[FlowerConnection, Process]]:
+    """A SuperLink in simulation mode, as `flwr run . local` starts one."""
+    home, port = tmp_path / "home", free_port()
+    connection = FlowerConnection(home, f"127.0.0.1:{port}")
+    connection.begin()
+    arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
+    process = Process("flower-superlink", arguments, home=home, log=tmp_path / "superlink.log")
+    try:
+        process.healthy(f"http://127.0.0.1:{port}/health")
+        yield connection, process
+    finally:
+        process.end()
+
+
+FAILING = f"""
+from quoron_client.flower.serving import make_app
+
+class Failing:
+    def answer(self, values, context):
+        raise ValueError({SECRET!r})
+
+    def ended(self, values, context):
+        pass
+
+client_app = make_app(Failing())
+"""
+
+
+def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+    logs: list[str] = []
+
+    def written(where: Path, **given: Any) -> Path:
+        app = write_bundle(where, **given | {"client": "failing:client_app"})
+        (app / "failing.py").write_text(FAILING)
+        return app
+
+    original = simulation._Follower._until_ended
+
+    def watched(self: Any, claim: Any, connection: FlowerConnection, run: int, superlink: Any) -> None:
+        try:
+            original(self, claim, connection, run, superlink)
+        finally:
+            logs.append(connection.log(run))
+            logs.extend(each.read_bytes().decode("latin-1") for each in connection.home.rglob("*.db*"))
+
+    monkeypatch.setattr(simulation, "write_bundle", written)
+    monkeypatch.setattr(simulation._Follower, "_until_ended", watched)
+    with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round 0, got 0") as raised:
+        simulate(prepared, folder, tmp_path, nodes=FEWER, cpus=1)
+    assert "Flower Simulation" in logs[0], "this is the log of the run"
+    assert SECRET not in str(raised.value)
+    assert not any(SECRET in each for each in logs)
+    files = list(folder.path.iterdir())
+    assert folder.path / LOG in files
+    assert not any(SECRET.encode() in each.read_bytes() for each in files)

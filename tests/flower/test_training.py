@@ -417,3 +417,29 @@ def test_what_becomes_of_questions_is_told_to_nobody_and_ends_nothing(
     model = trained(grid, tmp_path / "errors", simulation_seed=5).model
     assert "LocalDpMod" not in caplog.text
     np.testing.assert_array_equal(model, trained(zeros, tmp_path / "zeros", simulation_seed=5).model)
+
+
+@pytest.mark.parametrize("name", FIT)
+def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: str, tmp_path: Path) -> None:
+    hostile = people() | {2: lambda model: np.full(DIMENSION, 1e9)}
+    model = trained(plugged(hostile), tmp_path, name).model
+    assert model.shape == (DIMENSION,)
+    assert np.linalg.norm(model) <= 2.0 + 1e-9
+
+
+def test_a_public_seed_keeps_the_promise_and_a_seed_of_noise_does_not(tmp_path: Path) -> None:
+    for seed in (7, None):
+        given: dict[str, Any] = {"simulation_seed": seed, "identities": "partitions", "seed": 9}
+        said = sentence(trained(plugged(people()), tmp_path / str(seed), **given).guarantee)
+        assert said.startswith(SEEDED) == (seed is not None)
+
+
+def test_a_killed_server_goes_on_from_its_own_start_and_another_is_refused_by_name(tmp_path: Path) -> None:
+    begun = np.linspace(-0.5, 0.5, DIMENSION)
+    whole = trained(plugged(people()), tmp_path / "whole", start=begun)
+    with pytest.raises(Killed):
+        trained(plugged(people(), dies_at=4), tmp_path / "killed", start=begun)
+    with pytest.raises(LedgerError, match=r"the start that run private in .* began with, got another.*Leave start out"):
+        trained(plugged(people()), tmp_path / "killed", start=begun + 1e-9)
+    again = trained(plugged(people()), tmp_path / "killed")
+    np.testing.assert_array_equal(again.model, whole.model)

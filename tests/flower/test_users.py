@@ -21,11 +21,19 @@ from flwr.supercore.object_ref import load_app
 from federation.crowd import DIMENSION, SEED, specification, write_items
 from federation.silos import write_silos
 from flower.federation import SMALL, expected, small, without
-from flower.grids import SECRET, FakeGrid, error_reply, from_node, in_reply_to, with_values
+from flower.grids import (
+    SECRET,
+    FakeGrid,
+    error_reply,
+    from_node,
+    in_reply_to,
+    with_values,
+)
 from quoron.cli.app import invoke
 from quoron.flower.commands import Process, last_error
 from quoron.operate import flower_app as federated
 from quoron.operate.flower_submission import COMPONENTS, SAYS, follow, operator, submit
+from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.node import people_of, read_owner
 from quoron_client.protocol.questions import Status
@@ -39,7 +47,7 @@ from quoron_server.books.registry import Registry
 from quoron_server.flower import apps as plain
 from quoron_server.flower import exchange, serving
 from quoron_server.flower.serving import serve
-from quoron_server.flower.users import Users
+from quoron_server.flower.users import Users, identity
 from quoron_server.plan import Privacy
 from quoron_server.runs import Books
 from quoron_server.specification import RunSpecification
@@ -594,3 +602,45 @@ def test_plaintext_is_only_for_whoever_says_so(authority: bool, insecure: bool, 
 def test_engine_and_superlink_go_together(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["submit", "run.toml", "--run", "trial", "--users", "5", *wrong]) != 0
     assert "Expected --engine flower together with --superlink" in capsys.readouterr().err
+
+
+def test_a_user_is_known_by_its_key_whatever_the_number_of_its_node(tmp_path: Path) -> None:
+    for run, seed in (("first", 3), ("second", 4)):
+        wanted = small("srgd", run, USERS)
+        model = served(people(tmp_path, seed=seed), wanted, tmp_path)
+        np.testing.assert_array_equal(model, expected(wanted, tmp_path / run))
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        registry = Registry(database)
+        assert [registry.user(identity(f"key {user}".encode())) for user in range(USERS)] == list(range(USERS))
+        assert registry.users_count() == USERS
+
+
+def test_nothing_begins_before_all_users_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = small("dp-sgd-wor", "trial", USERS)
+    grid = people(tmp_path, come={3: 6, 4: 9})
+    with caplog.at_level(logging.INFO, "quoron"):
+        model = served(grid, wanted, tmp_path)
+    np.testing.assert_array_equal(model, expected(wanted, tmp_path / "inline"))
+    assert "waiting for users: 3 of 5, with 3 nodes connected" in caplog.text
+    assert "waiting for users: 4 of 5, with 4 nodes connected" in caplog.text
+    first = next(index for index, message in enumerate(grid.asked) if _asks(message))
+    assert len({message.metadata.dst_node_id for message in grid.asked[:first]}) == USERS
+
+
+def test_a_member_who_comes_back_in_the_middle_is_asked_again(tmp_path: Path) -> None:
+    """Its number is another one afterwards."""
+    wanted = small("recentred-sgd", "trial", USERS)
+    grid = people(tmp_path)
+    gone = next(node for node in grid.configs if grid._user(node) == 0)
+
+    def moves(message: Message, reply: Message) -> Iterable[Message]:
+        if _asks(message) and gone in grid.configs:
+            grid.configs = {node + 1000 if node == gone else node: each for node, each in grid.configs.items()}
+            grid.keys = {node + 1000 if node == gone else node: each for node, each in grid.keys.items()}
+        return [reply]
+
+    grid.fault = moves
+    served(grid, wanted, tmp_path)
+    with Record.open(tmp_path / "record-0.sqlite", epsilon=1.0, delta=1.0) as kept:
+        assert kept.spent[0] > 0
+    assert any(message.metadata.dst_node_id == gone + 1000 and _asks(message) for message in grid.asked)
