@@ -154,30 +154,6 @@ def test_one_that_is_not_ready_sends_zeros_and_never_what_is_ready_later(data, m
     assert again.status != 0 or again == first, "nothing but the zeros that were kept"
 
 
-def test_what_a_run_with_private_attendance_computes_keeps_no_question_from_its_time(data, monkeypatch):
-    going_on, real = threading.Event(), work.Worker.reply
-
-    def slow(self, message, **settings):
-        if message.run == "other":
-            going_on.wait()
-        return real(self, message, **settings)
-
-    monkeypatch.setattr(work.Worker, "reply", slow)
-
-    async def script(fake):
-        assert await fake.announce("other", terms(run="other"))
-        await fake.to_say.put(said(asked(run="other")))
-        assert await fake.announce("r", terms(**PUBLIC)), "heard while the other run computes"
-        sent = await sent_at_its_time(fake, ready=readiness(monkeypatch))
-        going_on.set()
-        assert (await fake.hears("answer")).run == "other"
-        return sent
-
-    found, status = values(converse(data, script, **OWNER))
-    assert status == Status.ANSWERED
-    assert found.any()
-
-
 def test_a_question_that_is_said_before_the_consent_has_no_answer_that_leaves_when_it_is_ready(data, monkeypatch):
     """Announced in another spelling, and asked in the same breath: it would have been answered once it was computed."""
     ready, told, real = readiness(monkeypatch), threading.Event(), work.Worker.consider

@@ -1,7 +1,6 @@
 """A backup that is taken while charges are written holds what was there at one instant, and nothing by halves."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -17,8 +16,6 @@ from quoron_server.books.backup import back_up, read
 from quoron_server.books.chain import verify_rows
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
-from quoron_server.books.registry import Registry
-from quoron_server.books.restoring import restore
 from quoron_server.runs import Books
 
 
@@ -105,37 +102,3 @@ def test_runs_that_begin_between_any_two_of_its_statements_tear_nothing(
         held = charged(read(tmp_path / "b").rows["population"])
         assert held == [row["payload"]["run"] for row in rows][: len(held)]
         assert len(held) <= 3 < len(rows)  # what began after its first statement is not in it
-
-
-def test_every_charge_of_before_it_began_is_in_it_and_a_prefix_of_all(database_url: str, tmp_path: Path) -> None:
-    """A thread that charges as fast as it can; of PostgreSQL the backup has a connection of its own."""
-    books, written, stop = begun(database_url), ["run 0"], threading.Event()
-
-    def write() -> None:
-        for number in range(1, 2000):
-            if stop.is_set():
-                return
-            whole_run(books, number)
-            written.append(f"run {number}")
-
-    writer = threading.Thread(target=write)
-    with books.database:
-        beside = books.database if books.database.sqlite else Database(database_url, create=False, sole=False)
-        writer.start()
-        try:
-            before = []
-            for number in range(6):
-                before.append(list(written))
-                back_up(beside, tmp_path / str(number), with_secrets=True)
-        finally:
-            stop.set()
-            writer.join()
-            beside.close()
-    for number, acknowledged in enumerate(before):
-        assert torn(tmp_path / str(number)) == []
-        held = charged(read(tmp_path / str(number)).rows["population"])
-        assert held[: len(acknowledged)] == acknowledged
-        assert held == [f"run {each}" for each in range(len(held))]
-    restore(tmp_path / "5", f"sqlite:///{tmp_path}/other.sqlite")
-    with Database(f"sqlite:///{tmp_path}/other.sqlite", create=False) as database:
-        assert all(row.held for row in Registry(database).runs())

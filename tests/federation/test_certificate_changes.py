@@ -6,28 +6,19 @@ import json
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 
 from federation.crowd import (
-    SEED,
     Peer,
     carried_out,
-    complete,
     coordinator,
-    from_items,
-    inline_model,
-    specification,
-    until,
-    write_items,
 )
-from federation.tls import USERS, channel, client_config, refused, transport
+from federation.tls import channel, refused, transport
 from quoron.cli import health
 from quoron.cli.app import invoke
-from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
-from quoron_server.service import Coordinator, certificates, client_plane, revocation, trust
+from quoron_server.service import certificates, client_plane, revocation, trust
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.trust import Trust
 
@@ -251,65 +242,6 @@ class TestAChangeOfAuthority:
         with pytest.raises(IdentityError, match=r"authority\.pem.*expired"):
             identity.check_identity(*files)
 
-    @pytest.mark.slow
-    def test_during_a_run_asks_nobody_twice_and_keeps_its_bits(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(client_plane, "LOOK", 0.02)
-        wanted, paths = specification("one-pass-dp-sgd", trust_clients=True), write_items(tmp_path, USERS)
-        own = tmp_path / "own"
-        certificates.make_authority(own, days=4)
-        certificates.issue(own, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=3)
-        for user in range(USERS):
-            certificates.issue(own, f"client-{user}", days=3)
-            (tmp_path / str(user)).mkdir()
-            hand_out(own, tmp_path / str(user), f"client-{user}")
-
-        def config(running: Coordinator, user: int) -> ClientConfig:
-            place = tmp_path / str(user)
-            return client_config(
-                running.listen,
-                place,
-                "own",
-                paths[user],
-                place / "record.sqlite",
-                lifetime_epsilon=100.0,
-                lifetime_delta=0.5,
-                simulation_seed=SEED,
-                retry_seconds=0.05,
-            )
-
-        async def scene() -> np.ndarray:
-            async with coordinator(tmp_path, transport=transport(own)) as running:
-                for user in range(USERS):
-                    async with channel(running.listen, own, f"client-{user}") as first:
-                        assert await Peer(first).enrol() == user
-                stop = asyncio.Event()
-                begin = lambda user: asyncio.create_task(run_client(config(running, user), stop=stop))  # noqa: E731
-                clients = [begin(user) for user in range(USERS - 1)]
-                await until(lambda: running.sessions.connected == USERS - 1)
-                await running.manager.submit(wanted.as_text())
-                session = running.sessions.runs
-                await until(lambda: "trial" in session and session["trial"].open is not None)
-                # The round waits for the last client, while everybody's certificate and the authority are changed.
-                certificates.change_authority(own, days=4)
-                for user in range(USERS):
-                    certificates.issue(own, f"client-{user}", days=3, renew=True)
-                    hand_out(own, tmp_path / str(user), f"client-{user}")
-                certificates.issue(own, "coordinator", coordinator=True, days=3, renew=True)
-                certificates.end_change(own)
-                talking = dict(running.sessions._here)
-                await until(lambda: not set(talking.values()) & set(running.sessions._here.values()))
-                await until(lambda: running.sessions.connected == USERS - 1)
-                clients.append(begin(USERS - 1))
-                model = await complete(running)
-                stop.set()
-                await asyncio.gather(*clients)
-                return model
-
-        model = carried_out(scene())
-        np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
-
 
 def hand_out(own: Path, to: Path, name: str) -> None:
     """A client's files, each put in place as a whole."""
@@ -356,19 +288,3 @@ class TestTheList:
         (own / "client-1.key").write_bytes((own / "coordinator.key").read_bytes())
         with pytest.raises(IdentityError, match=r"to be the key of .*client-1\.pem"):
             certificates.issue(own, "client-1", days=200, renew=True)
-
-
-def test_health_warns_of_what_is_shown_and_of_ones_own_files(own: Path, tmp_path: Path) -> None:
-    certificates.issue(own, "coordinator", coordinator=True, days=20.4, renew=True)
-    certificates.issue(own, "client-1", days=10.4, renew=True)
-
-    async def scene(name: str) -> list[str]:
-        async with coordinator(tmp_path, transport=transport(own)) as running:
-            files = own / "authority.pem", own / f"{name}.pem", own / f"{name}.key"
-            return await asyncio.to_thread(health.endings, running.listen, *files, timeout=60.0)
-
-    (own_file, shown_there) = carried_out(scene("client-1"))
-    assert "client-1.pem ends in 10 days" in own_file
-    assert "of the coordinator at 127.0.0.1:" in shown_there
-    assert "ends in 20 days" in shown_there
-    assert len(carried_out(scene("client-0"))) == 1

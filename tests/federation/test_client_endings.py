@@ -12,7 +12,6 @@ from fake_coordinator import Authority, coordinator
 from federation.conversation import asked, made, terms
 from federation.crowd import carried_out, until
 from quoron_client.federation import run_client, session, work
-from quoron_privacy.errors import IdentityError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
@@ -97,49 +96,8 @@ class TestAClientThatComputes:
 
         assert carried_out(scenario()) == federation.STATUS_ANSWERED
 
-    def test_ends_with_the_reason_when_another_client_of_its_key_took_its_place(self, data, calls, monkeypatch):
-        engaged = Engaged(monkeypatch)
-
-        async def scenario():
-            async with coordinator() as fake:
-                client = asyncio.create_task(run_client(made(data, fake.port)))
-                try:
-                    await welcomed(fake)
-                    await fake.to_say.put(federation.ServerMessage(question=asked()))
-                    await until(engaged.begun.is_set)
-                    await fake.to_say.put((grpc.StatusCode.ABORTED, "The same client has connected elsewhere."))
-                    await until(calls[0].done)
-                finally:
-                    engaged.go.set()
-                await client
-
-        with pytest.raises(IdentityError, match="connected elsewhere"):
-            carried_out(scenario())
-
 
 class TestAClientThatListens:
-    @pytest.mark.parametrize(
-        "hostile",
-        [
-            b"\xff\xff\xff",
-            federation.ServerMessage(question=asked(number=2**32 - 1)),
-            federation.ServerMessage(ended=federation.Ended(run="\0" * 9)),
-            federation.ServerMessage(run=federation.Announcement(run="r", description="[" * 100_000)),
-        ],
-        ids=["no message", "a round out of reach", "a run without a name", "a deep description"],
-    )
-    def test_outlives_a_hostile_message(self, data, hostile):
-        async def scenario():
-            async with coordinator() as fake, living(made(data, fake.port)) as client:
-                await welcomed(fake)
-                await fake.to_say.put(hostile)
-                await fake.to_say.put(None)
-                while (message := await fake.heard.get()).WhichOneof("kind") != "hello":
-                    assert message.WhichOneof("kind") in ("answer", "consent")
-                return client.done()
-
-        assert not carried_out(scenario())
-
     def test_outlives_an_error_that_nobody_foresaw(self, data, monkeypatch, our_logs):
         def broken(*_, **__):
             raise KeyError("unforeseen")

@@ -2,35 +2,17 @@
 
 import logging
 
-import numpy as np
 import pytest
 
 from federation.conversation import CONVOLVED, GRADIENT, RANGE, VECTOR, D, asked, converse, terms, values
-from quoron_client.compute.draws import user_keys
 from quoron_client.compute.local_report import local_report
-from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding, Numeric, Signs
-from quoron_client.federation import Record, read_terms, work
-from quoron_client.federation.own_table import own_items
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.moments import SecondMoment
+from quoron_client.federation import Record, work
 from quoron_client.protocol.questions import Status
-from quoron_client.randomisers import SeededRandomness
 from quoron_protos.v1 import federation_pb2 as federation
 
 
 class TestAnswers:
-    def test_are_what_the_client_would_compute_in_process(self, data):
-        async def script(fake):
-            assert await fake.announce("r", terms())
-            return await fake.ask(asked())
-
-        found, status = values(converse(data, script))
-        agreed = read_terms("r", terms())
-        wanted = answer(agreed.make_loss(), own_items(data, agreed).batch, GRADIENT)
-        assert status == Status.ANSWERED
-        assert found.tobytes() == wanted.values[0].tobytes()
-
     def test_are_the_same_bytes_after_the_connection_was_lost(self, data):
         async def script(fake):
             await fake.announce("r", terms(exposure="local"))
@@ -56,42 +38,12 @@ class TestAnswers:
 class TestRefusals:
     """All look alike: a status, and nothing else."""
 
-    @pytest.mark.parametrize(
-        "question",
-        [
-            asked(run="another"),
-            asked(SecondMoment(D + 1)),
-            asked(AverageGradient(np.zeros((1, D + 2)), (1.0,))),
-            federation.Question(run="r", round=0, digest=bytes(16)),
-            federation.Question(run="r", round=0, digest=bytes(16), second_moment=federation.SecondMoment()),
-        ],
-        ids=["unknown run", "second moment of another dimension", "another dimension", "no task", "malformed task"],
-    )
-    def test_of_what_cannot_be_answered(self, data, question):
-        async def script(fake):
-            await fake.announce("r", terms())
-            refused = await fake.ask(question)
-            return refused, await fake.ask(asked(number=1))
-
-        refused, answered = converse(data, script)
-        assert refused.status == federation.STATUS_MISSING
-        assert not any(refused.values.data)
-        assert answered.status == federation.STATUS_ANSWERED
-
     def test_of_answers_that_are_not_private_in_a_local_run(self, data):
         async def script(fake):
             await fake.announce("r", terms(exposure="local"))
             return [(await fake.ask(asked(task, number))).status for number, task in enumerate((GRADIENT, RANGE))]
 
         assert converse(data, script) == [Status.MISSING, Status.ANSWERED]
-
-    def test_of_local_reports_that_spend_more_than_announced(self, data):
-        async def script(fake):
-            await fake.announce("r", terms(exposure="local", participations=9))
-            tasks = (RANGE, VECTOR, RANGE)  # ε = 0.5 each
-            return [(await fake.ask(asked(task, number))).status for number, task in enumerate(tasks)]
-
-        assert converse(data, script) == [Status.ANSWERED, Status.ANSWERED, Status.MISSING]
 
     @pytest.mark.parametrize(("exposure", "answered"), [("local", 1), ("broadcast", 3)])
     def test_of_local_reports_beyond_what_a_zero_out_run_is_charged(self, data, exposure, answered):
@@ -105,17 +57,6 @@ class TestRefusals:
         assert converse(data, script) == wanted  # 0.9 for local reports, otherwise twice that
         with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             assert record.spent[0] == (0.9 if exposure == "local" else 1.8)
-
-    @pytest.mark.parametrize(("how", "spent"), [("cancelled", 1.5), ("unasked", 0.0)])
-    def test_of_a_run_in_which_nobody_was_asked_cost_nothing(self, data, how, spent):
-        async def script(fake):
-            await fake.announce("r", terms(epsilon=1.5))
-            await fake.to_say.put(federation.ServerMessage(ended=federation.Ended(run="r", how=how)))
-            return (await fake.ask(asked())).status
-
-        assert converse(data, script) == Status.MISSING
-        with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
-            assert record.spent[0] == spent
 
     def test_tell_the_owner_why_and_the_coordinator_nothing(self, data, caplog, monkeypatch):
         def broken(*_, **__):
@@ -181,40 +122,8 @@ class TestConsent:
             assert converse(data, script, **options) == (False, Status.MISSING, False)
         assert said in caplog.text
 
-    def test_is_limited_by_the_owner_over_all_runs(self, data):
-        async def script(fake):
-            found = []
-            for run in "abc":
-                agreed = await fake.announce(run, terms(run=run))
-                found.append((agreed, (await fake.ask(asked(run=run))).status))
-            return found
-
-        answered, refused = (True, Status.ANSWERED), (False, Status.MISSING)
-        assert converse(data, script) == [answered, answered, refused]
-        with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
-            assert record.spent == (2.0, 2e-6)
-
 
 class TestRandomness:
-    @pytest.mark.parametrize("slot", [None, 3])
-    @pytest.mark.parametrize("task", [VECTOR, RANGE, CONVOLVED], ids=["vector", "range", "convolution"])
-    def test_of_a_simulation_is_that_of_the_inline_engine(self, data, task, slot):
-        agreed = terms(exposure="broadcast", simulation=True, slot=slot)
-
-        async def script(fake):
-            assert await fake.announce("r", agreed)
-            return await fake.ask(asked(task, number=4))
-
-        found, status = values(converse(data, script, simulation_seed=11), task)
-        users = np.array([5 if slot is None else slot])
-        loss, batch = read_terms("r", agreed).make_loss(), own_items(data, read_terms("r", agreed)).batch
-        if task is CONVOLVED:
-            wanted = answer(loss, batch, task, keys=user_keys(4, users))
-        else:
-            wanted = local_report(loss, batch, task, SeededRandomness(11), round=4, users=users)
-        assert status == Status.ANSWERED
-        assert found.tobytes() == wanted.values[0].tobytes()
-
     @pytest.mark.parametrize("task", [VECTOR, CONVOLVED], ids=["vector", "convolution"])
     def test_of_a_deployment_is_fresh_each_time(self, data, task):
         async def script(fake):

@@ -9,7 +9,6 @@ import pytest
 
 from quoron.populations import Categorical, Numeric, from_table
 from quoron_client.compute.local_report import local_report
-from quoron_client.compute.work import answer
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.encoding import Encoding, Signs, read_label
 from quoron_client.federation.own_table import check_one_user, own_items
@@ -183,16 +182,6 @@ class TestWhatIsWrongWithTheValues:
         assert f"got 1 of 60 that cannot, by column: '{name}' (1)" in own.notice
         np.testing.assert_array_equal(own.batch.features, whole.batch.features)
         np.testing.assert_array_equal(own.batch.labels, whole.batch.labels)
-
-    @pytest.mark.parametrize("fault", FAULTS)
-    def test_in_every_row_is_told_to_the_owner_only(self, tmp_path, fault):
-        frame = visits().assign(**fault)
-        own = own_items(write(frame, tmp_path), terms())
-        assert next(iter(fault)) in own.problem
-        task = AverageGradient(np.zeros((1, 4)), (1.0,))
-        found = answer(Logistic(), own.batch, task)
-        assert found.status.tolist() == [Status.REJECTED]
-        assert not found.values.any()
 
     @pytest.mark.parametrize("fault", FAULTS)
     def test_in_every_row_cannot_be_seen_at_all_in_the_local_model(self, tmp_path, fault):

@@ -2,16 +2,13 @@
 
 import asyncio
 import logging
-import socket
-from contextlib import suppress
 
 import grpc
 import pytest
 
-from fake_coordinator import SECONDS, Authority, FakeCoordinator, coordinator
+from fake_coordinator import SECONDS, Authority, coordinator
 from federation.conversation import (
     asked,
-    converse,
     made,
     running,
     terms,
@@ -43,18 +40,6 @@ class TestTransport:
         given = {"certificate": certificate, "key": key, "authority": authority.path}
         return given | {"insecure": False, "client_name": None}
 
-    def test_by_certificate_tells_the_coordinator_who_it_is(self, data, authority):
-        async def script(fake):
-            await fake.announce("r", terms())
-            return await fake.ask(asked()), fake.callers[0]
-
-        sent, (_, metadata, identity) = converse(
-            data, script, credentials=authority.server_credentials(), **self.identity(authority)
-        )
-        assert sent.status == federation.STATUS_ANSWERED
-        assert identity["x509_common_name"] == [b"client"]
-        assert "quoron-client" not in metadata
-
     @pytest.mark.parametrize(
         ("spoil", "said"),
         [
@@ -77,24 +62,6 @@ class TestTransport:
         given |= spoil(given, Authority(tmp_path, "elsewhere"))
         with pytest.raises(IdentityError, match=said):
             asyncio.run(run_client(made(data, 1, **given)))
-
-    def test_warns_of_a_key_and_a_record_that_others_may_use(self, data, authority, our_logs):
-        given, record = self.identity(authority), data.parent / "record.sqlite"
-        given["key"].chmod(0o640)
-        record.touch(mode=0o604)
-        record.chmod(0o604)
-
-        async def script(fake):
-            return None
-
-        with our_logs.at_level(logging.WARNING):
-            converse(data, script, credentials=authority.server_credentials(), **given)
-            assert [each.args[:2] for each in our_logs.records] == [(record, 0o604), (given["key"], 0o640)]
-            our_logs.clear()
-            for path in (record, given["key"]):
-                path.chmod(0o600)
-            converse(data, script, credentials=authority.server_credentials(), **given)
-        assert not our_logs.records
 
     @pytest.mark.parametrize(
         ("code", "error", "said"),
@@ -127,24 +94,6 @@ class TestTransport:
         with pytest.raises(WireError, match="Expected a coordinator of protocol 2"):
             asyncio.run(scenario())
 
-    def test_comes_back_to_a_coordinator_that_was_away(self, data, our_logs):
-        async def scenario():
-            with socket.socket() as held:  # bound and not listening: nobody there, and nobody else can be
-                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                held.bind(("127.0.0.1", 0))
-                port = held.getsockname()[1]
-                async with asyncio.timeout(SECONDS), running(made(data, port)):
-                    while "UNAVAILABLE" not in our_logs.text:
-                        await asyncio.sleep(0.001)
-                    for _ in range(2):  # the second time in the middle of a conversation
-                        late = FakeCoordinator()
-                        await late.start(port=port)
-                        await late.hears("hello")
-                        await late.server.stop(None)
-
-        with our_logs.at_level(logging.INFO):
-            asyncio.run(scenario())
-
 
 class TestTheEnd:
     def test_comes_when_it_is_told_to_stop_whatever_it_waits_for(self, data):
@@ -155,22 +104,6 @@ class TestTheEnd:
                 await run_client(made(data, 1), stop=stop)
                 async with running(made(data, 1, retry_seconds=3600.0)):  # nobody there
                     await asyncio.sleep(0)
-
-        asyncio.run(scenario())
-
-    def test_comes_with_cancellation_and_leaves_nothing_behind(self, data):
-        async def scenario():
-            async with coordinator() as fake:
-                client = asyncio.create_task(run_client(made(data, fake.port)))
-                await fake.hears("hello")
-                client.cancel()
-                with suppress(asyncio.CancelledError):
-                    await client
-                assert client.cancelled()
-                left = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}
-                assert not any("Session" in name or name == "run_client" for name in left)
-            with Record.open(data.parent / "record.sqlite", epsilon=1.0, delta=1e-6) as record:
-                assert record.spent == (0.0, 0.0)
 
         asyncio.run(scenario())
 

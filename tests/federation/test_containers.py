@@ -224,27 +224,6 @@ class TestClientsByNumber:
         assert all(len(text.splitlines()) == 11 for text in diaries)
 
 
-def test_a_folder_of_a_local_federation_has_what_the_containers_mount(tmp_path: Path) -> None:
-    from quoron.local.folder import Folder
-
-    Folder(tmp_path).make(1)
-    local = yaml.safe_load((ROOT / "compose.local.yml").read_text(encoding="utf-8"))["services"]
-    for name, service in local.items():
-        assert name in SERVICES
-        targets = {mount.split(":")[1] for mount in SERVICES[name]["volumes"]}
-        for mount in service["volumes"]:
-            *_, source, target = mount.removesuffix(":ro").rpartition("}")[2].split(":")
-            assert (tmp_path / source.strip("/")).is_dir(), mount
-            assert target in targets or target == "/books", mount
-    files = {path.name for path in (tmp_path / "coordinator").iterdir()}
-    named = {
-        Path(str(value)).name
-        for key, value in SERVICES["coordinator"]["environment"].items()
-        if "/identity/" in str(value)
-    }
-    assert named <= files
-
-
 def test_every_service_waits_for_something_that_happens() -> None:
     for service in SERVICES.values():
         for other, wanted in service.get("depends_on", {}).items():

@@ -120,16 +120,6 @@ class TestAClientThatLeaves:
         assert receipt.files == (str(home / "mine.key"), str(home / "mine.pem"))
         assert first == (receipt.farewell.time,)
 
-    def test_has_left_or_not_where_its_transaction_is_interrupted(
-        self, home: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with monkeypatch.context() as dying:
-            dying.setattr("quoron_client.federation.farewell.LEFT", "CREATE TABLE nonsense (")
-            with pytest.raises(LedgerError):
-                leaving.leave(home / "record.sqlite")
-        with open_(home / "record.sqlite") as record:
-            assert record.recall("summer", 1, b"question") == SECRET
-
     @pytest.mark.parametrize("wrong", ["no record", "another's key", "a key alone", "another's certificate afterwards"])
     def test_by_the_wrong_files_changes_nothing(self, home: Path, wrong: str) -> None:
         record, mine = home / "record.sqlite", {"certificate": home / "mine.pem", "key": home / "mine.key"}
@@ -220,24 +210,6 @@ class TestAUserWhoIsForgotten:
         with pytest.raises(ForgottenKey):
             books.registry.roster.rotate("c" * 64, old, "signed by both")
 
-    def test_leaves_no_name_where_its_new_key_was_enrolled_first(self, books: Books, tmp_path: Path) -> None:
-        old, new, registry = "a" * 64, "b" * 64, books.registry
-        registry.enrol(old, name="Ada Lovelace")
-        registry.enrol(new, name="Ada Lovelace", software="quoron 0.3.14159")
-        registry.roster.rotate(old, new, "signed by both")
-        self.seats(books).forget("0", sure=True)
-        stays = b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
-        for erased in (old.encode(), new.encode(), b"Ada Lovelace", b"3.14159"):
-            assert erased not in stays
-        assert [registry.roster.find(str(each)).why for each in (0, 1)] == ["forgotten", "forgotten"]
-
-    def test_stays_so_whatever_is_said_of_it(self, books: Books) -> None:
-        books.registry.enrol("a" * 64)
-        self.seats(books).forget("0", sure=True)
-        books.registry.roster.retire([0])
-        with pytest.raises(ConfigError, match="seat is its own"):
-            books.registry.roster.back(0)
-
     def test_loses_the_certificates_of_keys_that_it_had_before_too(self, books: Books, tmp_path: Path) -> None:
         folder = tmp_path / "trial"
         certificates.make_authority(folder, days=30)
@@ -266,45 +238,6 @@ class TestAUserWhoIsForgotten:
                 assert self.seats(books).forget(word, sure=True)["keys"] == 1
             with pytest.raises(ForgottenKey):
                 books.registry.enrol("a" * 64)
-
-    @pytest.mark.parametrize("step", ["books", "erased"])
-    def test_by_an_operator_who_is_interrupted_ends_the_same(
-        self, books: Books, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = tmp_path / "trial"
-        certificates.make_authority(folder, days=30)
-        for name in ("ada", "ben"):
-            loaded = certificates.load_certificate(certificates.issue(folder, name, days=30))
-            books.registry.enrol(certificates.fingerprint(loaded), name=name)
-        seats = self.seats(books)
-
-        def ask(word: str, sure: bool) -> dict[str, object]:
-            return seats.forget(word, sure=sure)
-
-        def dies(*_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as dying:
-            if step == "books":
-                dying.setattr(books.registry.roster.__class__, "forget", dies)
-            else:
-                dying.setattr(certificates, "erase_forgotten", dies)
-            with pytest.raises(KeyboardInterrupt):
-                forgetting.forget(ask, "ada", certificates=folder)
-        receipt = forgetting.forget(ask, "ada" if step == "books" else "0", certificates=folder)
-        assert receipt.files == ("ada.key", "ada.pem")
-        assert sorted(path.name for path in folder.iterdir()) == [
-            "authority.key",
-            "authority.pem",
-            "ben.key",
-            "ben.pem",
-            "revoked.json",
-        ]
-        assert list(revocation.read(folder / "revoked.json").values()) == ["forgotten"]
-        again = forgetting.forget(ask, "0", certificates=folder)
-        assert (again.time, again.keys, again.files) == (receipt.time, receipt.keys, ())
-        assert "ada" not in json.dumps(again.as_json())
-        assert "User 0 of group everyone was forgotten" in receipt.words()
 
     def test_is_shown_first_and_then_forgotten_by_the_command(self, tmp_path: Path, capsys: Captured) -> None:
         token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")

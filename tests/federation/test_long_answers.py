@@ -10,15 +10,12 @@ import pytest
 
 from federation.crowd import carried_out, inline_model, specification
 from federation.test_service_same_bits import federated
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import parts
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_server import rounds, serial, spill
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server import spill
 from quoron_server.algorithms.whitened.method import WhitenedTracking
-from quoron_server.books.database import Database
-from quoron_server.runs import Books
-from quoron_server.specification import make_plan, require_fitting, require_room
+from quoron_server.specification import make_plan, require_room
 
 NAME = "whitened-tracking"
 voted = WhitenedTracking._vote
@@ -89,31 +86,3 @@ def test_the_folder_is_that_of_the_books_unless_another_is_named(monkeypatch: py
     assert spill.spill_folder("postgresql://somewhere/books") == spill.spill_folder()
     monkeypatch.setenv("QUORON_SCRATCH", "/fast")
     assert spill.spill_folder("sqlite:////srv/quoron/books.sqlite") == Path("/fast")
-
-
-def test_what_messages_in_parts_do_not_hold_is_refused_by_name() -> None:
-    plan = make_plan(specification("one-pass-dp-sgd"))
-    large = replace(plan, problem=replace(plan.problem, dimension=wire.MAX_MESSAGE // 32))
-    with pytest.raises(ConfigError, match=r"Expected messages of at most 536,870,912 bytes, got 536,875,008"):
-        require_fitting(large, wire.MAX_MESSAGE)
-    require_fitting(replace(plan, problem=replace(plan.problem, dimension=16_000_000)), wire.MAX_MESSAGE)
-    less = replace(plan, problem=replace(plan.problem, dimension=3_000_000))
-    with pytest.raises(ConfigError, match=r"Expected messages of at most 67,108,864 bytes"):
-        require_fitting(less, wire.MAX_MESSAGE, most=wire.MAX_WHOLE)
-
-
-def test_a_state_that_no_database_takes_is_refused_by_name_before_the_run_is_taken_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the database would say so in the first round, with the budget spent."""
-    wanted = specification("srgd")
-    plan = make_plan(wanted)
-    length = serial.size(ALGORITHMS["srgd"].make(plan).init())
-    monkeypatch.setattr(rounds, "MOST_STATE", length - 1)
-    words = rf"Expected a run whose state takes at most {length - 1} bytes, .* got {length} for srgd"
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
-        books = Books(database)
-        with pytest.raises(ConfigError, match=words):
-            books.check(wanted, plan)
-        monkeypatch.setattr(rounds, "MOST_STATE", length)
-        books.check(wanted, plan)

@@ -65,22 +65,6 @@ def answered(record: Record, run: str) -> None:
     assert record.keep(run, 0, bytes(16), b"answer") == b"answer"
 
 
-def test_restored_books_that_lack_what_was_answered_are_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
-    with opened(tmp_path) as record:
-        record.saw("here:1", claim(A, rows=0), 0)
-        answered(record, "r")
-        answered(record, "s")
-        record.saw("here:1", claim(A, rows=3, charged=("r", "s")), 0)
-        for charged in ((), ("s",), ("x",)):
-            with pytest.raises(LedgerError, match=r"without run 'r', and . such in all, .*ledger charge --spent"):
-                record.saw("here:1", claim(A + B, rows=1, then="", charged=charged), 3)
-        record.saw("here:1", claim(A + B, rows=1, then="", charged=("s", "r")), 3)
-        assert record.seen("here:1") == 1
-        with pytest.raises(LedgerError, match=r"incarnation aaaa.*, which comes from before that"):
-            record.saw("here:1", claim(A, rows=9), 1)
-        record.saw("here:1", claim(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
-
-
 def test_an_owner_who_says_so_takes_other_books_once_and_keeps_what_was_spent(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
         record.saw("here:1", claim(A), 0)
@@ -151,27 +135,6 @@ async def ended(config: ClientConfig) -> str:
     with pytest.raises(LedgerError) as refused:
         await run_client(config)
     return str(refused.value)
-
-
-def test_a_client_is_ended_by_name_and_goes_on_where_its_owner_says_so(data: Path) -> None:
-    async def scene() -> None:
-        async with scripted() as fake:
-            fake.books = pb.Books(incarnations=[A], rows=3, head="3" * 64, then="0" * 64)
-            async with running(made(data, fake.port)):
-                await fake.hears("hello")
-                assert await fake.announce("r", terms())
-                assert (await fake.ask(asked())).status == Status.ANSWERED
-            fake.books = pb.Books(incarnations=[A], rows=2, head="2" * 64)
-            words = await ended(made(data, fake.port))
-            assert "2 rows of the lifetime ledger, where this client saw 3" in words
-            assert "books are older than what this client saw" in words
-            async with running(made(data, fake.port, other_books=True)):
-                await fake.hears("hello")
-            fake.books.then = fake.books.head
-            async with running(made(data, fake.port)):
-                await fake.hears("hello")
-
-    carried_out(scene())
 
 
 @pytest.mark.parametrize(

@@ -53,28 +53,6 @@ def test_a_coordinator_says_what_each_client_has_agreed_to_and_nothing_of_who_wa
     carried_out(scene())
 
 
-def test_an_empty_record_is_refused_by_name_and_taken_with_what_is_known_as_spent(data: Path) -> None:
-    async def scene() -> None:
-        async with scripted() as fake:
-            fake.agreed.append(said())
-            config = made(data, fake.port)
-            words = await ended(config)
-            assert "to know run 'before'" in words
-            assert "--new-record" in words
-            async with running(made(data, fake.port, new_record=True)):
-                await fake.hears("hello")
-                assert not await fake.announce("r", terms(epsilon=1.5))  # 0.75 of 2 is spent
-                assert await fake.announce("s", terms(run="s"))
-                assert (await fake.ask(asked(run="s"))).status == Status.ANSWERED
-            fake.agreed.append(said("s", 1.0))
-            async with running(config):  # it was said once
-                await fake.hears("hello")
-        with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
-            assert record.spent == (1.75, 2e-6)
-
-    carried_out(scene())
-
-
 def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> None:
     """Every file of a client, put back together: only the coordinator can tell."""
 

@@ -10,9 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
-from federation.conversation import D, asked, converse, terms, values
+from federation.conversation import asked, converse, terms
 from federation.crowd import (
-    Honest,
     Peer,
     carried_out,
     complete,
@@ -162,30 +161,6 @@ def test_whoever_announces_much_and_sends_little_makes_the_other_hold_what_it_se
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("name", SOME)
-def test_a_federation_in_parts_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
-    wanted = specification(name)
-    users, seen = wanted.problem.users, set()
-
-    class Counting(Honest):
-        def __call__(self, user: int, message: pb.Question) -> pb.Answer | None:
-            seen.add(parts.fits(message.ByteSize()))
-            return super().__call__(user, message)
-
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
-            honest = Counting(Honest.of(users).engine)
-            working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-            await running.manager.submit(wanted.as_text())
-            model = await complete(running)
-            assert set(await asyncio.gather(*working)) == {"complete"}
-            return model
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
-    assert False in seen
-
-
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("secured", [False, True], ids=["insecure", "tls"])
 def test_real_clients_in_parts_give_the_bits_of_their_tables(
     secured: bool, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,23 +221,6 @@ def question_in_parts(message: pb.Question) -> list[pb.ServerMessage]:
     data = tail.SerializeToString()
     head.follows.CopyFrom(parts.follows(data))
     return [pb.ServerMessage(question=head), *(pb.ServerMessage(part=each) for each in parts.parts(data))]
-
-
-@pytest.mark.usefixtures("small")
-def test_a_client_answers_in_parts_what_it_is_asked_in_parts(data: Path) -> None:
-    async def script(fake):
-        await fake.to_say.put(pb.ServerMessage(run=pb.Announcement(run="r", description=terms())))
-        assert (await fake.hears("consent")).takes_part
-        for message in question_in_parts(asked()):
-            await fake.to_say.put(message)
-        arriving = parts.Arriving()
-        while (found := arriving.take(await fake.heard.get(), lambda _: 10**6)) is None:
-            pass
-        return found
-
-    found, status = values(converse(data, script))
-    assert status == Status.ANSWERED
-    assert found.shape == (D,)
 
 
 @pytest.mark.usefixtures("small")
@@ -339,21 +297,6 @@ def test_what_waits_for_a_reader_is_a_part_and_not_the_whole(tmp_path: Path, mon
     answers, peak = carried_out(scene())
     np.testing.assert_array_equal(answers.values, np.arange(float(numbers)) + np.arange(users)[:, None])
     assert peak <= users * (parts.MOST + parts.BESIDE) + 1000 < 8 * numbers
-
-
-@pytest.mark.slow
-def test_a_round_of_nine_million_numbers_in_parts(tmp_path: Path) -> None:
-    """72 MB each way, more than was ever one message."""
-    users, numbers = 2, 9_000_000
-
-    async def scene() -> tuple[object, int]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
-            return await wide_round(running, peers, numbers, echoes), running.sessions.backlog.peak
-
-    answers, peak = carried_out(scene())
-    assert list(answers.status) == [Status.ANSWERED] * users
-    np.testing.assert_array_equal(answers.values, np.arange(float(numbers)) + np.arange(users)[:, None])
-    assert peak <= users * (parts.MOST + parts.BESIDE) + 1000
 
 
 @pytest.mark.usefixtures("small")

@@ -7,11 +7,9 @@ from contextlib import closing
 
 import click
 import pytest
-import sqlalchemy as sa
 
 from federation.crowd import carried_out, coordinator
 from quoron.cli.ledger import app
-from quoron.training import lifetime
 from quoron_privacy.errors import (
     BudgetExceeded,
     ConfigError,
@@ -107,20 +105,6 @@ def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["everyone"]["fits"]["epsilon"] == 0.0
 
 
-def test_an_export_is_verified_with_and_without_its_database(filled, capsys, tmp_path):
-    out = tmp_path / "export.json"
-    invoke("export", "--database", filled, "--file", str(out))
-    invoke("export", "--database", filled)
-    assert capsys.readouterr().out == out.read_text(encoding="utf-8")
-    head = json.loads(out.read_text(encoding="utf-8"))["head"]
-    invoke("verify", "--database", filled, "--head", head)
-    invoke("verify", "--export", str(out), "--head", head)
-    assert capsys.readouterr().out == f"{head}\n{head}\n"
-    for where in (("--database", filled), ("--export", str(out))):
-        with pytest.raises(LedgerError, match="no row has the hash"):
-            invoke("verify", *where, "--head", "f" * 64)
-
-
 def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_the_ledger_is_used(tmp_path, capsys):
     """Also when whoever did it lowered the file's own count again, or did it before the ledger was first read anew."""
     path = tmp_path / "l.sqlite"
@@ -155,19 +139,6 @@ def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_th
     assert (tmp_path / "l.sqlite-acknowledged").read_text().split()[1] == head
 
 
-def test_a_charge_waits_for_a_program_that_reads_the_ledger_and_then_names_the_file(tmp_path, monkeypatch):
-    path = tmp_path / "l.sqlite"
-    with lifetime.opened_database(path) as database:
-        assert [tuple(row) for row in database.all(sa.text("PRAGMA busy_timeout"))] == [(10_000,)]
-    monkeypatch.setenv(lifetime.VARIABLE, str(path))
-    monkeypatch.setattr(lifetime, "READERS", 0.01)
-    with closing(sqlite3.connect(path)) as browser:
-        browser.execute("SELECT * FROM meta").fetchall()
-        with pytest.raises(LedgerUnavailable, match=r"l\.sqlite: database is locked. Another .* or reads the file"):
-            invoke("charge", "spring", "--epsilon", "0.5", "--own", "--create")
-    invoke("charge", "spring", "--epsilon", "0.5", "--own")
-
-
 def test_wrong_requests_are_named(filled, tmp_path):
     with pytest.raises(LedgerError, match=r"found none.*--database.*quoron train.*--own"):
         invoke("show", "--database", f"sqlite:///{tmp_path}/nothing.sqlite")
@@ -177,16 +148,6 @@ def test_wrong_requests_are_named(filled, tmp_path):
         invoke("verify", "--export", str(tmp_path / "nothing.json"))
     with pytest.raises(click.UsageError):
         invoke("limit", "--database", filled)
-
-
-def test_postgres_is_read_and_limited_while_its_coordinator_runs(postgres, capsys):
-    with Database(postgres) as owner:
-        ledger = PopulationLedger(owner)
-        ledger.charge("spring", "everyone", epsilon=0.5, delta=1e-6)
-        invoke("verify", "--database", postgres)
-        assert capsys.readouterr().out.strip() == ledger.verify()
-        invoke("limit", "--database", postgres, "--epsilon", "1", "--delta", "1e-5")
-        assert ledger.account("everyone").limit.epsilon == 1.0
 
 
 def test_a_limit_makes_no_database_by_mistake(tmp_path, capsys):

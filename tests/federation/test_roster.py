@@ -203,20 +203,6 @@ def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(re
     assert registry.enrol("key of ben") == third
 
 
-def test_a_draw_is_kept_with_whom_it_was_from(registry, clock):
-    enrolled(registry, *map(str, range(30)))
-    registry.roster.retire([3, 29])
-    registry.add_run("summer", "{}")
-    members = registry.fix_members("summer", 10)
-    assert registry.drawn("winter") is None
-    clock.now += 30 * DAY  # everybody is away since
-    kept = registry.drawn("summer")
-    np.testing.assert_array_equal(kept.members, members)
-    np.testing.assert_array_equal(kept.active, [user for user in range(30) if user not in (3, 29)])
-    assert kept.seed == seed_of("summer", "{}")
-    np.testing.assert_array_equal(draw(kept.seed, kept.active, 10), members)
-
-
 def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(registry, database_url, clock):
     database = registry._database
     enrolled(registry, "ada")

@@ -1,7 +1,6 @@
 """The commands of a federation: what they make, and which requests they refuse before anything is sent."""
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from quoron.cli.app import invoke
 from quoron.config import parse
 from quoron.operate.submission import specify
 from quoron_privacy.errors import ConfigError
-from quoron_server import service, specification
+from quoron_server import service
 from quoron_server.service import ServeConfig, certificates, revocation
 
 Captured = pytest.CaptureFixture[str]
@@ -35,23 +34,6 @@ delta = 1e-5
 [algorithm]
 name = "one-pass-dp-sgd"
 """
-
-
-def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: Path) -> None:
-    assert invoke(["certs", str(tmp_path), "--clients", "2", "--client", "ada", "--host", "hub"]) == 0
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    names = ("authority", "coordinator", "client-1", "client-2", "ada")
-    assert set(before) == {f"{name}.{end}" for name in names for end in ("pem", "key")} | {"revoked.json"}
-    assert invoke(["certs", str(tmp_path), "--clients", "3"]) == 0
-    assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
-    assert (tmp_path / "client-3.pem").is_file()
-    for name in names:
-        assert stat.S_IMODE((tmp_path / f"{name}.key").stat().st_mode) == 0o600
-    own = certificates.load_certificate(tmp_path / "ada.pem")
-    assert invoke(["certs", str(tmp_path), "--client", "ada", "--renew"]) == 0
-    renewed = certificates.load_certificate(tmp_path / "ada.pem")
-    assert renewed.serial_number != own.serial_number
-    assert certificates.fingerprint(renewed) == certificates.fingerprint(own)
 
 
 def test_certs_adds_the_hosts_that_a_coordinators_certificate_lacks_and_keeps_its_key(tmp_path: Path) -> None:
@@ -201,30 +183,3 @@ def test_a_submission_that_leaves_something_unsaid_is_refused(changes: list[str]
         specify(config, run="summer", users=5000, seconds=60.0)
     with pytest.raises(ConfigError, match="items_per_user"):
         specify(parse(TABLE.replace("items_per_user = 50", "")), run="summer", users=5000, seconds=60.0)
-
-
-def test_what_cannot_be_meant_is_refused_by_the_coordinator_too() -> None:
-    wanted, plan = specify(parse(TABLE, settings=["privacy.delta=1e-4"]), run="summer", users=5000, seconds=60.0)
-    fewer = replace(plan, problem=replace(plan.problem, users=20_000))
-    with pytest.raises(ConfigError, match="allow_large_delta=true"):
-        specification.require_deployable(wanted, fewer, allow_simulation=False)
-    allowed = wanted.model_copy(update={"allow_large_delta": True})
-    specification.require_deployable(allowed, fewer, allow_simulation=False)
-    rules = replace(wanted.columns, features=(*wanted.columns.features, wanted.columns.features[0]))
-    with pytest.raises(ConfigError, match="every feature once"):
-        specification.check_constants(wanted.model_copy(update={"columns": rules}))
-    with pytest.raises(ConfigError, match="got none: the model would be a constant"):
-        specification.check_constants(wanted.model_copy(update={"columns": replace(rules, features=())}))
-
-
-@pytest.mark.parametrize("loss", ["logistic", "least_squares", "huber", "smoothed_hinge"])
-def test_constants_that_the_loss_does_not_keep_are_refused(loss: str) -> None:
-    label = ["population.label=income", "population.label_range=[0, 9]"] if loss in ("least_squares", "huber") else []
-    wanted, _ = specify(parse(TABLE, settings=[f"loss.name={loss}", *label]), run="summer", users=5000, seconds=60.0)
-    given = wanted.problem
-    for key in ("lipschitz", "smoothness", "feature_norm"):
-        claimed = getattr(given, key)
-        if claimed:
-            smaller = given.__class__(**{name: getattr(given, name) for name in given.__slots__} | {key: claimed / 2})
-            with pytest.raises(ConfigError, match=f"problem.{key}"):
-                specification.make_plan(wanted.model_copy(update={"problem": smaller}))

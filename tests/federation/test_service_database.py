@@ -27,13 +27,13 @@ from federation.crowd import (
 from postgres_server import PostgresServer
 from quoron.cli import health as cli_health
 from quoron.operate import watching
-from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
+from quoron_privacy.errors import LedgerError, LedgerUnavailable, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.runs import Books
-from quoron_server.service import Coordinator, RunSpecification, records, tokens
+from quoron_server.service import Coordinator, tokens
 
 NAME, USERS = "one-pass-dp-sgd", 20
 
@@ -73,30 +73,6 @@ def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
     monkeypatch.undo()
     np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
     assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort
-
-
-def test_a_run_of_another_version_pauses_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = records.make_plan
-    broken = specification("recentred-sgd", "broken")
-
-    async def scene() -> tuple[np.ndarray, list[dict[str, object]]]:
-        async with coordinator(tmp_path) as running:
-            await running.manager.submit(broken.as_text())
-            await running.manager.submit(specification(NAME).as_text())
-
-        def another_version(wanted: RunSpecification) -> object:
-            if wanted.run == "broken":
-                raise ConfigError("Expected the plan of another version.")
-            return original(wanted)
-
-        monkeypatch.setattr(records, "make_plan", another_version)
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await everybody(running, stack)
-            return await complete(running), await running.manager.records.runs()
-
-    model, runs = carried_out(scene())
-    assert [(each["state"], bool(each["error"])) for each in runs] == [("paused", True), ("complete", False)]
-    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
 
 
 def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_the_next(

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import functools
 import os
 import socket
@@ -86,38 +85,6 @@ class TestDoorkeeper:
             assert doorkeeper._far_end(file.fileno(), 1) is None
             assert not doorkeeper._end(file.fileno(), 1)
             assert len(os.listdir("/dev/fd")) == before
-
-    def test_touches_nothing_but_connections_to_its_port(self, door: Door) -> None:
-        with contextlib.ExitStack() as stack:
-            other = [Door(stack).come()[0], *stack.enter_context(pair())]
-            come = [door.come()[0] for _ in range(3)]
-            assert Doorkeeper(0).look(door.port) == 3
-            assert all(map(open_still, other))
-            assert not any(map(open_still, come))
-            assert door.listening.getsockname()[1] == door.port
-            door.come()
-
-    def test_looks_again_after_a_look_for_which_no_file_was_free(
-        self, door: Door, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        list_files, failed = os.listdir, []
-
-        def none_free(folder: str) -> list[str]:
-            if len(failed) < 2:
-                failed.append(folder)
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            return list_files(folder)
-
-        monkeypatch.setattr(os, "listdir", none_free)
-        monkeypatch.setattr(doorkeeper, "LOOK", 0.001)
-        far, _ = door.come()
-
-        async def scene() -> None:
-            watching = asyncio.create_task(Doorkeeper(0).watch(door.port))
-            await until(lambda: not open_still(far))
-            watching.cancel()
-
-        carried_out(scene())
 
 
 @contextlib.contextmanager

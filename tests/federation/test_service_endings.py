@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
-from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
+from quoron_privacy.errors import ConfigError, LedgerError, RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server import rounds, serial
 from quoron_server import runs as books
@@ -21,7 +21,6 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
 from quoron_server.service import Coordinator, records
 from quoron_server.service import manager as managers
-from quoron_server.specification import make_plan
 from quoron_server.wording import plan_json
 
 NAME, USERS = "one-pass-dp-sgd", 20
@@ -122,33 +121,6 @@ def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_i
     model = carried_out(scene())
     if not cancelled:
         np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
-
-
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_an_open_run_of_flower_is_left_to_flower_with_its_secrets_until_it_is_cancelled(
-    cancelled: bool, tmp_path: Path
-) -> None:
-    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
-        kept, wanted = books.Books(database), specification(NAME)
-        for user in range(USERS):
-            kept.registry.enrol(f"supernode:{user}")
-        kept.registry.add_run("trial", TEXT, "flower")
-        kept.begin(wanted, make_plan(wanted))
-
-    async def scene() -> str:
-        async with coordinator(tmp_path) as running:
-            assert [event["kind"] for event in await seen(running)] == ["paused"]
-            how, why = await state_and_reason(running)
-            assert how == "paused"
-            assert "--engine flower" in why
-            with pytest.raises(OtherVersion, match="--engine flower"):
-                await running.manager.submit(TEXT)
-            if cancelled:
-                await running.manager.cancel("trial")
-            return await state(running)
-
-    assert carried_out(scene()) == ("cancelled" if cancelled else "paused")
-    assert has_secrets(tmp_path) != cancelled
 
 
 def another_question(patch: pytest.MonkeyPatch) -> None:
@@ -273,21 +245,3 @@ def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_t
             return {each.run: each.how for each in heard}
 
     assert carried_out(scene()) == dict(list(ended.items())[-most:])
-
-
-def test_the_members_of_a_run_that_paused_in_the_middle_hear_of_its_cancellation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def another_version(ledger: Ledger, question: object, **cost: int) -> None:
-        raise OtherVersion("Expected another question.")
-
-    monkeypatch.setattr(Ledger, "spend", another_version)
-
-    async def scene() -> str:
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            await running.manager.submit(TEXT)
-            assert (await seen(running))[-1]["kind"] == "paused"
-            await running.manager.cancel("trial")
-            return (await peers[0].next("ended")).how
-
-    assert carried_out(scene()) == "cancelled"

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import re
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from quoron_client.federation import ClientConfig, run_client
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator, client_plane
-from quoron_server.service import conversation as conversations
 
 USERS = 20
 WORK = "/quoron.v1.ClientPlane/Work"
@@ -93,27 +91,6 @@ def test_who_is_dismissed_may_come_back_and_who_is_replaced_may_not(tmp_path: Pa
     assert carried_out(scene()) == [grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE]
 
 
-def test_a_taken_over_conversation_that_is_being_written_to_ends_quietly(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conversations, "_PARTING_SECONDS", 0.05)
-
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
-            conversation = running.sessions._here[peer.user]
-            for number in range(60):  # more than the transport takes for one who does not read
-                conversation.send(announcement(1 << 18, str(number)))
-            await until(lambda: conversation._writing)
-            await peer.hello()
-            await asyncio.wait({conversation._handler})
-
-    with caplog.at_level(logging.INFO):
-        carried_out(scene())
-    warnings = [each for each in caplog.records if each.levelno > logging.INFO]
-    found = [f"{each.name}: {each.getMessage()} {each.exc_text}" for each in warnings]
-    assert [each for each in found if "quoron" in each] == []  # also what gRPC says of our servicer
-
-
 def announcement(length: int, run: str = "trial") -> pb.ServerMessage:
     return pb.ServerMessage(run=pb.Announcement(run=run, description="x" * length))
 
@@ -171,27 +148,6 @@ def test_whoever_does_not_say_hello_is_not_waited_for(tmp_path: Path, monkeypatc
             return await call.code(), await call.details()
 
     assert carried_out(scene()) == (grpc.StatusCode.DEADLINE_EXCEEDED, "Expected a hello within 0.1 seconds.")
-
-
-def test_a_coordinator_that_cannot_listen_leaves_its_runs_for_the_next(tmp_path: Path) -> None:
-    wanted = specification("one-pass-dp-sgd")
-
-    async def scene() -> np.ndarray:
-        honest = Honest.of(USERS)
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS):
-            await running.manager.submit(wanted.as_text())
-        (tmp_path / "other").mkdir()
-        async with coordinator(tmp_path / "other") as taken:
-            with pytest.raises(ConfigError, match="in use"):
-                async with coordinator(tmp_path, control=taken.control):
-                    pass
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-            model = await complete(running)
-            await asyncio.gather(*working)
-            return model
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
 
 
 @pytest.mark.parametrize("all_come", [True, False])

@@ -266,17 +266,6 @@ def test_what_does_not_fit_into_memory_is_made_in_batches_of_one_size_in_the_sec
         assert all(len(made) % 4 == 0 for made in kinds.split("s"))
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_a_question_is_the_bytes_that_protobuf_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = TASKS[name]
-    for _, user, data in [
-        each for each in asked_while_made(task, monkeypatch, range(12), 1 << 20) if each[0] == "sent"
-    ]:
-        question = Question(0, np.arange(12), task)
-        wanted = wire.question_to_wire(question, 11 - user, run="trial", user=user, seconds=600)
-        assert data == pb.ServerMessage(question=wanted).SerializeToString(deterministic=True)
-
-
 def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,18 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from federation.crowd import (
     HANGS,
     Honest,
     carried_out,
-    complete,
     coordinator,
     crowd,
-    everybody,
-    inline_model,
     put_clock_forward,
     specification,
 )
@@ -43,19 +39,6 @@ def wanted(**changes: object) -> RunSpecification:
 
 async def ending(running: Any) -> list[dict[str, Any]]:
     return [event async for event in (await running.manager.feed("trial")).watch()]
-
-
-def test_a_run_that_is_answered_ends_complete_with_the_bits_of_one_process(tmp_path: Path) -> None:
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted().as_text())
-            await everybody(running, stack, USERS)
-            model = await complete(running)
-            events = await ending(running)
-            assert [event["public"]["quorum"] for event in events[:-1]] == ["met"] * ROUNDS
-            return model
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted(), tmp_path))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])

@@ -2,8 +2,6 @@
 
 import asyncio
 import datetime as dt
-import errno
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from federation.crowd import (
     from_items,
     inline_model,
     specification,
-    until,
     write_items,
 )
 from federation.tls import USERS, channel, client_config, own_authority, refused, transport
@@ -164,22 +161,6 @@ class TestRevocation:
         assert said == revocation.WORDS
         assert connected == 1
 
-    def test_ends_the_client_itself_with_the_reason(self, issued: Path, tmp_path: Path) -> None:
-        own = own_authority(issued, tmp_path)
-        certificates.revoke(own, "client-0")
-        trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
-
-        async def scene() -> None:
-            async with coordinator(tmp_path, transport=trusted) as running:
-                await run_client(
-                    client_config(
-                        running.listen, issued, "client-0", write_items(tmp_path, 1)[0], tmp_path / "record.sqlite"
-                    )
-                )
-
-        with pytest.raises(IdentityError, match=r"client-0\.pem.*was revoked"):
-            carried_out(scene())
-
     def test_holds_for_a_renewed_certificate_which_is_not_made(self, issued: Path, tmp_path: Path) -> None:
         own = own_authority(issued, tmp_path)
         certificates.revoke(own, "client-0")
@@ -209,23 +190,6 @@ class TestRevocation:
             assert worse not in revoked
         revocation.add(file, worse, name="client-8")
         assert {bad, worse} == revoked.now()
-
-    def test_is_found_at_the_next_look_when_the_list_could_not_be_read_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        file, bad = tmp_path / "revoked.json", "a" * 64
-        revocation.make(file)
-        revoked = Revocations(file)
-        revocation.add(file, bad, name="client-7")
-
-        def none_free(*_: object, **__: object) -> str:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-        with monkeypatch.context() as busy:
-            busy.setattr(Path, "read_text", none_free)
-            with pytest.raises(ConfigError):
-                revoked.now()
-        assert bad in revoked
 
     def test_closes_the_door_to_everybody_while_the_list_cannot_be_read(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,33 +262,3 @@ class TestExpiry:
         codes, words, connected = carried_out(scene())
         assert codes == [grpc.StatusCode.FAILED_PRECONDITION] * 3
         assert (words, connected) == ({security.EXPIRED}, 1)
-
-    def test_is_outlived_by_a_client_whose_certificate_is_renewed(
-        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(client_plane, "LOOK", 0.02)
-        own = own_authority(issued, tmp_path)
-        certificates.issue(own, "mine", days=0.5)
-
-        async def scene() -> int:
-            async with coordinator(tmp_path, transport=transport(issued)) as running, asyncio.TaskGroup() as group:
-                stop = asyncio.Event()
-                config = client_config(
-                    running.listen,
-                    own,
-                    "mine",
-                    write_items(tmp_path, 1)[0],
-                    tmp_path / "record.sqlite",
-                    retry_seconds=0.01,
-                )
-                group.create_task(run_client(config, stop=stop))
-                await until(lambda: running.sessions.connected == 1)
-                over = self.at(own / "mine.pem", ended=True)
-                monkeypatch.setattr(security, "now", lambda: over)
-                await until(lambda: running.sessions.connected == 0)
-                certificates.issue(own, "mine", days=2, renew=True)
-                await until(lambda: running.sessions.connected == 1)
-                stop.set()
-                return len(running.sessions.runs)
-
-        assert carried_out(scene()) == 0

@@ -52,16 +52,6 @@ class TestTheAccount:
         assert [each.number for each in found] == [0, 1, 2, 3, None]
         assert kept.read_bytes() == before
 
-    def test_counts_persons_and_names_none(self, kept: Path) -> None:
-        with opened(kept) as record:
-            told = accounts.account(record, kept)
-        assert [(each.epsilon, each.persons) for each in told.spending] == [(2.0, 4)]
-        assert [(each.run, each.state, each.persons_charged, each.persons_answered) for each in told.runs] == [
-            ("spring", "ended", 4, 4),
-            ("summer", "open", 4, 2),
-        ]
-        assert {each.theorem for each in told.runs} == {"docs/privacy/tracking-srgd.md#t1"}
-
 
 def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

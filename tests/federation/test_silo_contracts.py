@@ -250,20 +250,6 @@ def test_a_client_says_how_many_it_answers_for_once_and_no_more_than_it_may(tmp_
     assert all("--most-people" in each for each in grown[3:])
 
 
-def test_a_run_that_was_not_planned_for_silos_asks_nobody_of_one(tmp_path: Path) -> None:
-    async def scene() -> tuple[str, str]:
-        async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES):
-            await running.manager.submit(specification("dp-sgd-poisson").as_text())
-            async for event in (await running.manager.feed("trial")).watch():
-                if event["kind"] == "ended":
-                    return event["how"], event["error"]
-            raise AssertionError
-
-    how, why = carried_out(scene(), within=60)
-    assert how == "failed"
-    assert "population.silos" in why
-
-
 ROWS = st.integers(1, 6).flatmap(
     lambda k: st.tuples(
         st.just(k),

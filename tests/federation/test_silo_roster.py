@@ -1,10 +1,8 @@
 """A silo is one row of the roster and as many users: each has a number for ever, and what is said of one is of all."""
 
 import numpy as np
-import pytest
 
 from quoron_server.books.drawing import by_client, draw, homes, seed_of
-from quoron_server.books.roster import DAY, Standing, TooFewActive
 
 
 def enrolled(registry, **people):
@@ -31,25 +29,6 @@ def test_members_are_drawn_over_persons_and_each_has_a_slot(registry):
     registry.set_state("summer", "complete")
     assert registry.ended_with(1, 10) == [("summer", "complete")], "once, not once a person"
     assert registry.shared(1, 301) == 1
-
-
-def test_what_is_said_of_a_silo_is_said_of_all_its_people(registry, clock):
-    enrolled(registry, north=300, south=200)
-    roster = registry.roster
-    assert roster.find("17").user == roster.find("north").user == 0, "by the number of any of its people"
-    assert [(user.user, user.people) for user in roster.page()] == [(0, 300), (300, 200)]
-    roster.away(0)
-    assert roster.standing("everyone") == Standing(200, 300, 0)
-    with pytest.raises(TooFewActive, match="Expected 201 active users in group 'everyone', got 200"):
-        registry.fix_members("none", 201)
-    roster.back(0)
-    roster.retire([300])
-    assert roster.standing("everyone") == Standing(300, 0, 200)
-    clock.now += 8 * DAY
-    roster.seen([0])
-    assert roster.standing("everyone") == Standing(300, 0, 200)
-    clock.now += 8 * DAY
-    assert roster.standing("everyone") == Standing(0, 300, 200)
 
 
 def test_rows_of_a_cohort_are_by_client_in_the_order_of_their_persons():

@@ -123,23 +123,6 @@ def test_every_row_is_that_of_a_client_of_its_own(kind: str, file: Path, tmp_pat
     assert nobody.status.tolist() == [Status.MISSING], "a place without a person"
 
 
-def test_sums_are_those_of_the_rows(file: Path, tmp_path: Path) -> None:
-    reduction = ClippedSum(0.3, 10, np.array([0.1, 0.0, -0.2]))
-    with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
-        assert worker.consider(announced(silo_sums=True), FIRST).takes_part
-        of_rows = rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6)
-        assert of_rows.status.tolist() == [0, 0, 0, 0, Status.REJECTED, Status.MISSING]
-        sent = worker.reply(question(GRADIENT, np.arange(6), 1, reduction=reduction))
-    sums, expected = (
-        silo.sums_from_wire(pb.Answer.FromString(sent), D, 6, reduction),
-        reduction.of(of_rows.values, of_rows.answered),
-    )
-    np.testing.assert_array_equal(sums.total, expected.total)
-    np.testing.assert_array_equal(sums.cells, expected.cells)
-    assert (sums.clipped, sums.answered) == (expected.clipped, expected.answered)
-
-
 def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
     """A coordinator that comes back draws anew: of two sums the difference would be a row."""
     reduction = ClippedSum(0.3, 10)
@@ -224,22 +207,6 @@ def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_sam
         assert both.status.tolist() == [0, 0]
         third = rows(worker.reply(question(other, [0, 1, 3])), GRADIENT, 3)
         assert third.status.tolist() == [Status.MISSING, Status.MISSING, 0], "one task a round"
-
-
-def test_who_comes_in_the_middle_of_a_round_answers_its_question_once(file: Path) -> None:
-    """A client that was started again is asked the open question again: a row that is not kept could be said anew."""
-    file.write_text(table(NAMES[:2]).to_csv(index=False))
-    found = []
-    for seed in (2, 2, 9):
-        with opened(config := owner(file)) as record:
-            worker = SiloWorker.of(config, record)
-            worker.consider(announced(participations=1), FIRST)
-            found.append(rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6))
-            again = record.may_answer("r", 1, np.arange(3))
-        file.write_text(table(NAMES[:3], seed=seed).to_csv(index=False))
-    assert [each.answered.sum() for each in found] == [2, 3, 3]
-    np.testing.assert_array_equal(found[2].values, found[1].values)
-    assert not again.any(), "each has given the one answer that was agreed to"
 
 
 def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:

@@ -1,8 +1,6 @@
 """A database has one owner, refuses what it does not know, and acknowledges only what is durable."""
 
-import os
 import sqlite3
-import subprocess
 import sys
 
 import pytest
@@ -53,13 +51,6 @@ def test_a_url_of_another_kind_is_refused_without_repeating_a_password(url):
     assert "hush" not in str(refused.value)
 
 
-def test_an_unreachable_server_is_a_named_error_without_the_password():
-    pytest.importorskip("psycopg")
-    with pytest.raises(LedgerUnavailable, match="Cannot use the ledger") as refused:
-        Database("postgresql://user:hush@127.0.0.1:1/nothing")
-    assert "hush" not in str(refused.value)
-
-
 def test_without_the_driver_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigError, match=r"pip install '\.\[postgres\]'"):
@@ -86,14 +77,6 @@ def test_whoever_comes_late_to_one_that_was_closed_does_not_own_it_again(databas
     with pytest.raises(LedgerError, match="which has been closed"):
         write(database, "DELETE FROM users")
     Database(database_url).close()
-
-
-def test_a_second_process_is_refused_while_one_owns_the_database(database_url):
-    code = "import sys; from quoron_server.books.database import Database; Database(sys.argv[1])"
-    with Database(database_url):
-        done = subprocess.run([sys.executable, "-c", code, database_url], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "LedgerUnavailable" in done.stderr
 
 
 @pytest.mark.parametrize("stored", [1, 4, 7])
@@ -138,15 +121,6 @@ def test_what_fails_in_the_middle_leaves_nothing(database_url):
                 write(database, insert("ada"), last)
             assert registry.users_count() == 0
         assert registry.enrol("ada") == 0
-
-
-def test_a_file_with_keys_belongs_to_its_owner_only(tmp_path):
-    path = tmp_path / "store.sqlite"
-    with Database(f"sqlite:///{path}") as database:
-        Registry(database).enrol("ada")
-        modes = {each.name: os.stat(each).st_mode & 0o077 for each in tmp_path.iterdir()}
-    assert modes
-    assert not any(modes.values()), modes
 
 
 def test_an_owner_cut_off_goes_on_only_if_nobody_else_has_owned_the_database(postgres, postgres_server):

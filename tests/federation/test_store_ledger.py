@@ -1,21 +1,15 @@
 """A run's ledger in a shared database keeps every promise of a run folder's file, and runs keep out of each other."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from contracts.scenes import Quadratic, execute, make
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import LedgerError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.release import Release
 from quoron_server.books.database import Database
 from quoron_server.books.fingerprint import digest
 from quoron_server.books.ledger import Ledger
-from quoron_server.rounds import run
 
 
 @pytest.fixture
@@ -60,23 +54,6 @@ def test_a_round_is_committed_once_and_a_model_released_once(database):
     np.testing.assert_array_equal(ledger.model, np.ones(2))
 
 
-def test_runs_do_not_see_each_other(database):
-    one, other = begin(database, "one"), begin(database, "other")
-    for ledger, point in ((one, 0.5), (other, 0.6)):
-        ledger.commit(-1, ledger.run.encode(), (), {})
-        ledger.spend(question(0, point), users=2, gradient_evaluations=40)
-    one.commit(0, b"next", (Release("gaussian", {"scale": 0.5}),), {"asked": 2})
-    one.finish(np.ones(2))
-    assert (one.finished, other.finished) == (True, False)
-    assert other.resume_point() == (-1, b"other")
-    assert (other.releases(), other.events(), other.noise_key) == ([], [], b"11")
-    other.spend(question(0, 0.6), users=2, gradient_evaluations=40)
-    with pytest.raises(LedgerError, match="another question"):
-        other.spend(question(0, 0.5), users=2, gradient_evaluations=40)
-    one.close()
-    assert other.spent()["rounds"] == 1
-
-
 def test_a_complete_run_leaves_no_secret_in_a_shared_file_and_keeps_the_others(tmp_path):
     with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         one, other = begin(database, "one", b"first key"), begin(database, "other", b"second key")
@@ -89,30 +66,6 @@ def test_a_complete_run_leaves_no_secret_in_a_shared_file_and_keeps_the_others(t
         assert erased not in held
     for kept in (b"second key", b"memory of other", digest(question(0, 0.1 * 5)).encode()):
         assert kept in held
-
-
-def test_a_complete_run_leaves_no_secret_in_any_row(database):
-    ledger = begin(database, "run", b"first key")
-    ledger.commit(-1, b"memory", (), {})
-    ledger.spend(question(0), users=2, gradient_evaluations=40)
-    ledger.finish(np.ones(2))
-    assert database.all(sa.text("SELECT * FROM unreleased")) == []
-    assert database.all(sa.text("SELECT question FROM spent")) == [(None,)]
-
-
-def test_runs_at_the_same_time_reach_the_bits_of_a_run_folder(database, tmp_path):
-    names = ("one-pass-dp-sgd", "phased-sgd")
-    wanted = {}
-    for name in names:
-        (tmp_path / name).mkdir()
-        wanted[name] = execute(name, tmp_path / name)
-
-    def together(name: str) -> np.ndarray:
-        return run(make(name), Quadratic(), begin(database, name), SeededNoise(11), simulation=True)
-
-    with ThreadPoolExecutor(2) as pool:
-        for name, model in zip(names, pool.map(together, names), strict=True):
-            np.testing.assert_array_equal(model, wanted[name])
 
 
 def test_an_abandoned_run_keeps_what_it_spent_and_no_secret_and_never_goes_on(database):

@@ -1,13 +1,12 @@
 """One certificate is one user; a run has one specification and one set of members, decided once."""
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion
+from quoron_privacy.errors import LedgerError
 from quoron_server.books import registry as module
 from quoron_server.books.database import Database
-from quoron_server.books.registry import FRONTS, Registry
+from quoron_server.books.registry import Registry
 
 
 @pytest.fixture
@@ -29,21 +28,6 @@ def test_a_user_never_changes_its_group(registry):
     assert (registry.users_count(), registry.users_count("phones"), registry.users_count("none")) == (2, 1, 0)
 
 
-def test_a_run_goes_on_only_by_the_front_that_it_was_submitted_through(registry):
-    for front in FRONTS:
-        assert registry.add_run(front, "{}", front)
-        assert not registry.add_run(front, "{}", front)
-        assert registry.run(front).front == front
-        for other in set(FRONTS) - {front}:
-            with pytest.raises(OtherVersion, match=f"Expected run {front} to go on by"):
-                registry.add_run(front, "{}", other)
-            with pytest.raises(OtherVersion):
-                registry.run(front).require(other)
-        registry.run(front).require(front)
-    registry.add_run("summer", "{}")
-    assert registry.run("summer").front == "service"
-
-
 def test_states_are_kept_and_others_refused(registry):
     registry.add_run("summer", "{}")
     registry.set_state("summer", "failed", "no users")
@@ -54,26 +38,6 @@ def test_states_are_kept_and_others_refused(registry):
         registry.set_state("summer", "asleep")
     with pytest.raises(LedgerError, match="run='winter'"):
         registry.set_state("winter", "running")
-
-
-def test_members_are_active_users_of_their_group_and_never_change(registry):
-    for number in range(6):
-        registry.enrol(f"user {number}", "odd" if number % 2 else "even")
-    np.testing.assert_array_equal(registry.members("summer"), np.zeros(0, dtype=np.int64))
-    with pytest.raises(LedgerError, match=r"Expected 4 active users in group 'odd', got 3 \(0 away, 0 retired\)"):
-        registry.fix_members("summer", 4, "odd")
-    assert len(registry.members("summer")) == 0
-    fixed = registry.fix_members("summer", 2, "odd")
-    assert fixed.dtype == np.int64
-    assert set(fixed.tolist()) < {1, 3, 5}
-    np.testing.assert_array_equal(registry.fix_members("all", 3, "odd"), [1, 3, 5])
-    registry.enrol("late", "odd")
-    np.testing.assert_array_equal(registry.fix_members("summer", 2, "odd"), fixed)
-    np.testing.assert_array_equal(registry.members("summer"), fixed)
-    with pytest.raises(LedgerError, match="2 members that run 'summer' began with, got n=3"):
-        registry.fix_members("summer", 3, "odd")
-    with pytest.raises(ConfigError, match="n"):
-        registry.fix_members("winter", 0)
 
 
 def test_tables_of_an_earlier_version_get_what_they_lack(registry, database_url):

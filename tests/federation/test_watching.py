@@ -49,25 +49,6 @@ def test_every_event_is_told_once_through_restarts(away: Exception) -> None:
     assert slept == [1.0, 2.0, 4.0, 1.0]  # longer each time, from the beginning once it was there
 
 
-def test_a_coordinator_that_does_not_come_back_is_waited_for_as_long_as_was_said() -> None:
-    slept: list[float] = []
-    told: list[str] = []
-    events = watching.followed(
-        Scripted([ROUNDS[0]], *[[Unreachable("gone")]] * 99),  # type: ignore[arg-type]
-        "trial",
-        patience=60.0,
-        told=told.append,
-        sleep=slept.append,
-        clock=lambda: sum(slept),
-    )
-    assert next(events) == ROUNDS[0]
-    with pytest.raises(watching.Gone):
-        next(events)
-    assert 50 <= sum(slept) <= 60
-    assert max(slept) == watching.LONGEST
-    assert len(told) == 1
-
-
 def test_what_is_awaited_is_told_once_however_many_seconds_are_left() -> None:
     first = AWAITS | {"left": 9}
     assert followed(Scripted([first, Unreachable("gone")], [AWAITS | {"left": 4}, ENDED]))[0] == [first, ENDED]
@@ -95,23 +76,6 @@ def test_the_exit_code_says_how_it_ended(
     capsys.readouterr()
     assert invoke(["watch", "--help"]) == 0
     assert (str(code) if code != 2 else "") in capsys.readouterr().out
-
-
-def test_a_coordinator_that_leaves_ends_a_watch_as_one_that_may_come_back(tmp_path: Path) -> None:
-    token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
-
-    async def scene() -> tuple[Control, Iterator[Event]]:
-        async with coordinator(tmp_path) as running:
-            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
-            own = Control(Address(running.control, token, insecure=True))
-            events = own.watch("trial")
-            assert (await asyncio.to_thread(next, events))["kind"] == "awaits"
-        with pytest.raises(Unreachable):
-            await asyncio.to_thread(next, events)
-        return own, events
-
-    with carried_out(scene())[0]:
-        pass
 
 
 def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_that_may_be_made_anew(

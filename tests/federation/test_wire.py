@@ -122,11 +122,6 @@ class TestTheBytes:
                     for field, _ in each.ListFields()}  # fmt: skip
             assert seen == {field.name for field in kind.fields}, name
 
-    @pytest.mark.parametrize("name", TASKS)
-    def test_of_every_question_never_change(self, name):
-        message = asked(TASKS[name])
-        assert message.digest.hex() == ASKED[name]
-
     def test_the_generated_code_is_that_of_the_sources(self):
         path = ROOT / "scripts" / "gen_protos.py"
         spec = importlib.util.spec_from_file_location("gen_protos", path)
@@ -203,29 +198,6 @@ class TestAnswers:
         message.values.CopyFrom(array_to_wire(sent))  # whatever it says, it is no answer
         found, kept = answer_from_wire(message, (2,))
         assert kept == status
-        assert not found.any()
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda m: m.ClearField("values"),
-            lambda m: setattr(m.values, "dtype", "float32"),
-            lambda m: setattr(m.values, "dtype", "object"),
-            lambda m: setattr(m.values, "data", m.values.data + b"\0"),
-            lambda m: setattr(m.values, "data", b""),
-            lambda m: m.values.shape.append(1),
-            lambda m: m.values.shape.__setitem__(0, 2**64 - 1),
-            lambda m: setattr(m.values, "data", np.array([1.0, np.nan]).tobytes()),
-            lambda m: setattr(m.values, "data", np.array([-np.inf, 1.0]).tobytes()),
-            lambda m: m.ParseFromString(m.SerializeToString() + b"\x20\x63"),  # a status of 99
-        ],
-    )
-    def test_that_are_nonsense_are_rejected_and_zero(self, change):
-        message = answer_to_wire("r", 3, DIGEST, np.array([1.0, 2.0]), Status.ANSWERED)
-        change(message)
-        found, status = answer_from_wire(message, (2,))
-        assert status == Status.REJECTED
-        assert found.shape == (2,)
         assert not found.any()
 
 
