@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from federation.crowd import carried_out, coordinator
-from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
-from quoron_privacy.errors import LedgerError, LedgerUnavailable, QuoronError
+from quoron_privacy.errors import LedgerError, QuoronError
 from quoron_server.books.backup import back_up
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
@@ -124,12 +123,3 @@ def test_a_running_coordinator_copies_its_file_beside_it_for_operators_only(tmp_
                 assert Registry(database).users_count() == 1
 
     carried_out(scene())
-
-
-def test_the_commands_say_what_is_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    filled(other(tmp_path, "books"))
-    assert invoke(["backup", str(tmp_path / "b"), "--database", other(tmp_path, "books")]) == 0
-    assert invoke(["restore", str(tmp_path / "b"), "--database", other(tmp_path)]) == 0
-    assert "open: held" in capsys.readouterr().out
-    with Database(other(tmp_path, "books")), pytest.raises(LedgerUnavailable):
-        Database(other(tmp_path, "books"), create=False)

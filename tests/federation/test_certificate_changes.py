@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime as dt
-import json
 from pathlib import Path
 
 import grpc
@@ -15,7 +14,6 @@ from federation.crowd import (
 )
 from federation.tls import channel, refused, transport
 from quoron.cli import health
-from quoron.cli.app import invoke
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import certificates, client_plane, revocation, trust
@@ -252,32 +250,6 @@ def hand_out(own: Path, to: Path, name: str) -> None:
 
 class TestTheList:
     """Of every certificate: kind, name, days, revoked or not; as text and as JSON."""
-
-    def test_names_each_with_its_days(self, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        certificates.issue(own, "late", days=-1)
-        certificates.issue(own, "soon", days=29.5, unit="ward-3")
-        certificates.revoke(own, "client-1")
-        assert invoke(["certs", str(own), "--list", "--json"]) == 0
-        found = {each["name"]: each for each in map(json.loads, capsys.readouterr().out.splitlines())}
-        assert [(each["kind"], each["name"], round(each["days_left"])) for each in found.values()] == [
-            ("authority", "quoron trial authority", 400),
-            ("coordinator", "coordinator", 100),
-            ("client", "client-0", 100),
-            ("client", "client-1", 100),
-            ("client", "late", -1),
-            ("client", "soon", 29),
-        ]
-        assert [name for name, each in found.items() if each["revoked"]] == ["client-1"]
-        assert found["soon"]["group"] == "ward-3"
-        assert invoke(["certs", str(own), "--list"]) == 0
-        rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-        assert [row[4] for row in rows] == ["good", "good", "good", "revoked", "ended", "ends soon: renew it"]
-
-    @pytest.mark.parametrize("words", [["--json"], ["--change-authority", "finish"]])
-    def test_and_words_that_mean_nothing_are_refused(self, own: Path, words: list[str]) -> None:
-        before = {path.name: path.read_bytes() for path in own.iterdir()}
-        assert invoke(["certs", str(own), *words]) == 2
-        assert before == {path.name: path.read_bytes() for path in own.iterdir()}
 
     def test_has_the_same_user_also_when_it_is_renewed_where_its_key_is_no_more(self, own: Path) -> None:
         before = {each.name: each.fingerprint for each in certificates.every(own)}

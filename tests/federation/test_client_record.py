@@ -2,12 +2,10 @@
 
 import re
 import resource
-import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
-from contextlib import closing
 
 import pytest
 
@@ -81,24 +79,6 @@ class TestTerms:
 
 
 class TestTheLimits:
-    def test_are_exact_to_the_last_run_that_fits(self, tmp_path):
-        with opened(tmp_path, epsilon=1.0) as record:
-            for number in range(11):
-                run = f"run {number}"
-                objection = record.agree(agreement(run, epsilon=0.1))
-                kept = record.keep(run, 0, Q, b"answer")
-                assert (objection is None, kept is not None) == (number < 10, number < 10), number
-            assert record.spent[0] == 1.0
-
-    def test_hold_between_runs_whichever_is_asked_first(self, tmp_path):
-        """Which were asked may be secret, so it decides nothing."""
-        with opened(tmp_path, epsilon=1.5) as record:
-            assert record.agree(agreement("a")) is None
-            assert record.agree(agreement("b")) == "its ε = 1 and the 1 spent before exceed the lifetime limit 1.5"
-            assert record.keep("b", 0, Q, b"answer") is None
-            assert record.objection("b", 0) == "the run was not agreed to"
-            assert record.keep("a", 0, Q, b"answer") == b"answer"
-
     def test_are_given_back_by_a_run_that_ends_before_anybody_was_asked(self, tmp_path):
         with opened(tmp_path, epsilon=1.5) as record:
             assert record.agree(agreement("a")) is None
@@ -133,12 +113,6 @@ class TestTheFile:
         record.end("r")
         record.close()
         assert not any(secret[:26] in path.read_bytes() for path in tmp_path.iterdir())
-
-    def test_of_another_program_is_left_alone(self, tmp_path):
-        with closing(sqlite3.connect(tmp_path / "record.sqlite")) as database:
-            database.execute("CREATE TABLE mine (x)")
-        with pytest.raises(LedgerError, match=r"version 5 in '.*record.sqlite', got 0"):
-            opened(tmp_path)
 
     def test_that_is_no_database_or_no_file_is_a_named_error(self, tmp_path):
         (tmp_path / "record.sqlite").write_text("something else " * 99)

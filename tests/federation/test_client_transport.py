@@ -8,14 +8,11 @@ import pytest
 
 from fake_coordinator import SECONDS, Authority, coordinator
 from federation.conversation import (
-    asked,
     made,
     running,
-    terms,
 )
-from quoron_client.federation import Record, run_client
-from quoron_privacy.errors import ConfigError, DataError, IdentityError, LedgerError, RunError, WireError
-from quoron_protos.v1 import federation_pb2 as federation
+from quoron_client.federation import run_client
+from quoron_privacy.errors import IdentityError, RunError
 
 
 def hospital(folder):
@@ -80,20 +77,6 @@ class TestTransport:
         with pytest.raises(error, match=said):
             asyncio.run(scenario())
 
-    def test_without_the_service_ends_the_client(self, data):
-        async def scenario():
-            server = grpc.aio.server()
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            try:
-                async with asyncio.timeout(SECONDS):
-                    await run_client(made(data, port))
-            finally:
-                await server.stop(None)
-
-        with pytest.raises(WireError, match="Expected a coordinator of protocol 2"):
-            asyncio.run(scenario())
-
 
 class TestTheEnd:
     def test_comes_when_it_is_told_to_stop_whatever_it_waits_for(self, data):
@@ -104,28 +87,6 @@ class TestTheEnd:
                 await run_client(made(data, 1), stop=stop)
                 async with running(made(data, 1, retry_seconds=3600.0)):  # nobody there
                     await asyncio.sleep(0)
-
-        asyncio.run(scenario())
-
-    @pytest.mark.parametrize(
-        ("spoil", "error", "said"),
-        [
-            (lambda folder: {"data": folder / "none.csv"}, DataError, r"Expected a table at '.*none.csv', found no"),
-            (
-                hospital,
-                DataError,
-                r"several values in column 1, whose name.* say so with --one-user \(QUORON_ONE_USER=1\)",
-            ),
-            (lambda folder: {"items_per_user": 2, "data": diary(folder)}, DataError, "the 2 rows that a person holds"),
-            (lambda folder: {"record": folder}, LedgerError, r"Expected a client's record at '.*', cannot open it"),
-        ],
-    )
-    def test_comes_before_anybody_is_called_when_a_file_will_not_do(self, data, tmp_path, spoil, error, said):
-        async def scenario():
-            async with coordinator() as fake:
-                with pytest.raises(error, match=said):
-                    await run_client(made(data, fake.port, **spoil(tmp_path)))
-                assert fake.callers == []
 
         asyncio.run(scenario())
 
@@ -141,44 +102,3 @@ class TestTheEnd:
 
         asyncio.run(scenario())
         assert "This client is enrolled already, so it connects all the same." in our_logs.text
-
-    def test_comes_with_an_error_when_the_record_cannot_be_written(self, data, monkeypatch):
-        def full(*_, **__):
-            raise LedgerError("Expected to read and write the client's record, got: disk full.")
-
-        async def scenario():
-            async with coordinator() as fake:
-                client = asyncio.create_task(run_client(made(data, fake.port)))
-                await fake.hears("hello")
-                await fake.announce("r", terms())
-                monkeypatch.setattr(Record, "keep", full)
-                await fake.to_say.put(federation.ServerMessage(question=asked()))
-                with pytest.raises(LedgerError, match="disk full"):
-                    await client
-                assert fake.heard.empty()
-
-        asyncio.run(scenario())
-
-
-class TestConfig:
-    @pytest.mark.parametrize(
-        ("changes", "said"),
-        [
-            ({"coordinator": "nowhere"}, "Expected a coordinator host:port, got 'nowhere'"),
-            ({"coordinator": "host:0"}, "host:port"),
-            ({"coordinator": "host:70000"}, "host:port"),
-            ({"coordinator": "dns:///host:7443"}, "host:port"),
-            ({"lifetime_epsilon": -1.0}, "lifetime_epsilon >= 0"),
-            ({"lifetime_delta": float("nan")}, "lifetime_delta >= 0"),
-            ({"accept_exposures": ("public",)}, "accept_exposures among"),
-            ({"retry_seconds": 0.0}, "retry_seconds > 0"),
-            ({"client_name": None}, "Expected a client_name and no certificate with insecure=True"),
-            ({"coordinator": "hub:7443"}, "plaintext is for loopback"),
-            ({"coordinator": "10.0.0.1:7443"}, "plaintext is for loopback"),
-            ({"client_name": "two words"}, "client_name of letters"),
-            ({"insecure": False}, "Expected certificate, key and authority"),
-        ],
-    )
-    def test_that_cannot_be_meant_is_refused_by_name(self, data, changes, said):
-        with pytest.raises(ConfigError, match=said):
-            made(data, 7443, **changes)

@@ -42,11 +42,6 @@ def ports(servicer: HealthServicer, trial: Path) -> Iterator[tuple[str, str]]:
         server.stop(None).wait()
 
 
-def test_a_server_that_serves_is_healthy(ports: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["health", ports[0], "--insecure"]) == 0
-    assert capsys.readouterr().out == "SERVING\n"
-
-
 def test_a_certificate_is_shown_where_it_must_be(
     ports: tuple[str, str], trial: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,22 +50,3 @@ def test_a_certificate_is_shown_where_it_must_be(
     assert invoke(["health", ports[1], *authority, *own]) == 0
     assert invoke(["health", ports[1], *authority]) == 1
     assert "Expected a coordinator that serves" in capsys.readouterr().err
-
-
-def test_nobody_there_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["health", "127.0.0.1:1", "--insecure"]) == 1
-    assert "UNAVAILABLE" in capsys.readouterr().err
-
-
-def test_plaintext_is_for_loopback_unless_said_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["health", "hub.invalid:7443", "--insecure"]) == 2
-    assert "plaintext is for loopback" in capsys.readouterr().err
-    assert invoke(["health", "hub.invalid:7443", "--insecure-anywhere", "--timeout", "0.1"]) == 1
-    assert "Expected a coordinator that serves at hub.invalid:7443" in capsys.readouterr().err
-
-
-def test_files_that_do_not_fit_together_are_named(trial: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["health", "127.0.0.1:1"]) == 2
-    assert "Expected --authority" in capsys.readouterr().err
-    assert invoke(["health", "127.0.0.1:1", "--authority", str(trial / "none.pem")]) == 2
-    assert "none.pem (No such file or directory)" in capsys.readouterr().err

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from federation.engine import FILE, ROOT, Engine, in_containers, services
-from federation.test_containers import command_of
 
 HELPER = ROOT / "compose.helper.yml"
 OVER = yaml.safe_load(HELPER.read_text(encoding="utf-8"))
@@ -55,17 +54,6 @@ def test_clients_have_the_helpers_key_from_its_operator_and_accept_nothing_else(
         assert not sources(name) & sources("coordinator")
         command = MERGED[name]["command"]
         assert [command[at + 1] for at, word in enumerate(command) if word == "--accept"] == ["two-servers"]
-
-
-@pytest.mark.parametrize("name", [*CLIENTS, "coordinator", "helper", "submit"])
-def test_every_option_and_variable_is_one_that_the_program_knows(name: str) -> None:
-    command = command_of(MERGED[name])
-    assert command is not None
-    options = {text for each in command.params for text in each.opts}
-    variables = {each.envvar for each in command.params}
-    assert {each for each in MERGED[name]["command"] if each.startswith("--")} <= options
-    given = {each for each in OVER["services"][name].get("environment", {}) if each.startswith("QUORON_")}
-    assert given <= variables
 
 
 @pytest.mark.programs

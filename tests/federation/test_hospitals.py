@@ -5,11 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer.main
 import yaml
 
 from federation.engine import FILE, ROOT, Engine, in_containers, services
-from quoron.cli.app import app
 
 HOSPITALS = ROOT / "compose.hospitals.yml"
 OVER = yaml.safe_load(HOSPITALS.read_text(encoding="utf-8"))
@@ -18,26 +16,11 @@ SCRIPT = ROOT / "examples/federation/hospitals.sh"
 CLIENTS = ("client-1", "client-2", "client-3")
 
 
-def test_the_service_that_makes_them_is_as_contained_as_the_others() -> None:
-    made = OVER["services"]["hospitals"]
-    for key in ("image", "pull_policy", "user", "read_only", "tmpfs", "cap_drop", "security_opt", "network_mode"):
-        assert made[key] == MERGED["setup"][key] or key == "pull_policy"
-    assert Path(made["entrypoint"][-1]).name == SCRIPT.name
-
-
 def test_a_hospital_sees_its_own_visits_alone() -> None:
     sources = {name: {mount.split(":")[0] for mount in MERGED[name]["volumes"]} for name in CLIENTS}
     assert sources == {name: {f"{name}-identity", f"{name}-record", f"hospital-{name[-1]}"} for name in CLIENTS}
     assert all(f"hospital-{name[-1]}:/visits:ro" in MERGED[name]["volumes"] for name in CLIENTS)
     assert not {mount.split(":")[0] for mount in MERGED["submit"]["volumes"]} & {f"hospital-{n}" for n in (1, 2, 3)}
-
-
-@pytest.mark.parametrize("name", [*CLIENTS, "submit", "watch"])
-def test_every_option_is_one_that_the_program_knows(name: str) -> None:
-    word, *rest = MERGED[name]["command"]
-    command = typer.main.get_command(app).commands[word]  # type: ignore[attr-defined]
-    options = {text for each in command.params for text in each.opts}
-    assert {each for each in rest if each.startswith("--")} <= options
 
 
 @pytest.mark.programs

@@ -1,6 +1,5 @@
 """A person leaves: what is erased on both sides, what stays, and that nobody asks or lets in again."""
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -15,7 +14,7 @@ import pytest
 
 import dying
 from dying import Moment
-from federation.crowd import Peer, carried_out, coordinator, crowd, write_items
+from federation.crowd import Peer, carried_out, coordinator, write_items
 from federation.tls import channel, client_config, transport
 from quoron.cli.app import invoke
 from quoron.operate import forgetting
@@ -30,7 +29,7 @@ from quoron_server.books.lifetime_ledger import verify_rows
 from quoron_server.books.roster_tables import ForgottenKey
 from quoron_server.books.seats import Seats
 from quoron_server.runs import Books
-from quoron_server.service import Coordinator, certificates, revocation, tokens, users
+from quoron_server.service import certificates, revocation, users
 
 Captured = pytest.CaptureFixture[str]
 SECRET = b"a function of somebody's data" * 40
@@ -138,19 +137,6 @@ class TestAClientThatLeaves:
             leaving.leave(home / "none.sqlite" if wrong == "no record" else record, **files)
         assert before == {path.name: path.read_bytes() for path in home.iterdir()}
 
-    def test_is_asked_first_and_given_a_receipt(self, home: Path, tmp_path: Path, capsys: Captured) -> None:
-        words = ["leave", "--record", str(home / "record.sqlite"), "--certificate", str(home / "mine.pem")]
-        before = {path.name: path.read_bytes() for path in home.iterdir()}
-        assert invoke(words) == 0
-        assert "This would erase" in capsys.readouterr().out
-        assert before == {path.name: path.read_bytes() for path in home.iterdir()}
-        assert invoke([*words, "--receipt", str(tmp_path / "no" / "where"), "--for-good"]) == 1
-        assert "All is done" in capsys.readouterr().err
-        assert invoke([*words, "--receipt", str(tmp_path / "receipt.json"), "--for-good"]) == 0
-        told = json.loads((tmp_path / "receipt.json").read_text())
-        assert told["epsilon"] == 1.75
-        assert told["key"] in capsys.readouterr().out
-
 
 @pytest.fixture
 def books(tmp_path: Path) -> Iterator[Books]:
@@ -197,19 +183,6 @@ class TestAUserWhoIsForgotten:
         rows = [row for row in json.loads(books.population.export())["rows"] if row["kind"] == "seat"]
         assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
 
-    def test_loses_the_keys_that_it_had_before_too(self, books: Books) -> None:
-        old, new = "a" * 64, "b" * 64
-        books.registry.enrol(old, name="Ada")
-        books.registry.roster.rotate(old, new, "signed by both")
-        assert self.seats(books).forget(new, sure=True)["keys"] == 2
-        assert books.registry.roster.rotations() == []
-        for key in (old, new):
-            with pytest.raises(ForgottenKey):
-                books.registry.enrol(key)
-        books.registry.enrol("c" * 64)
-        with pytest.raises(ForgottenKey):
-            books.registry.roster.rotate("c" * 64, old, "signed by both")
-
     def test_loses_the_certificates_of_keys_that_it_had_before_too(self, books: Books, tmp_path: Path) -> None:
         folder = tmp_path / "trial"
         certificates.make_authority(folder, days=30)
@@ -238,34 +211,6 @@ class TestAUserWhoIsForgotten:
                 assert self.seats(books).forget(word, sure=True)["keys"] == 1
             with pytest.raises(ForgottenKey):
                 books.registry.enrol("a" * 64)
-
-    def test_is_shown_first_and_then_forgotten_by_the_command(self, tmp_path: Path, capsys: Captured) -> None:
-        token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
-        (tmp_path / "token").write_text(token)
-
-        def said(running: Coordinator, *words: str) -> tuple[int, str]:
-            where = ["--coordinator", running.control, "--insecure", "--token-file", str(tmp_path / "token")]
-            code = invoke(["users", "forget", *words, *where])
-            return code, "".join(capsys.readouterr())
-
-        async def scene() -> list[tuple[int, str]]:
-            async with coordinator(tmp_path) as running, crowd(running.listen, 2):
-                out = ["--receipt", str(tmp_path / "receipt.json"), "--for-good"]
-                return [
-                    await asyncio.to_thread(said, running, *words)
-                    for words in (["client-1"], ["client-1", *out], ["client-1"], ["1"], ["client-0"])
-                ]
-
-        shown, done, gone, number, other = carried_out(scene())
-        assert (shown[0], done[0], gone[0], number[0], other[0]) == (0, 0, 2, 0, 0)
-        assert "who this was:\n  1\tclient-1\teveryone\tactive" in shown[1]
-        assert "User 1 of group everyone was forgotten" in done[1]
-        assert "client-1" not in done[1] + number[1] + (tmp_path / "receipt.json").read_text()
-        assert "retired: forgotten" in number[1]
-        url = f"sqlite:///{tmp_path}/coordinator.sqlite"
-        for _ in range(2):
-            assert invoke(["users", "forget", "0", "--database", url, "--for-good"]) == 0
-            assert "User 0 of group everyone was forgotten" in capsys.readouterr().out
 
     def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
         self, books: Books, tmp_path: Path

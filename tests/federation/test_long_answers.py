@@ -78,11 +78,3 @@ def test_a_run_with_long_first_answers_needs_disk_for_them_and_memory_for_the_ot
         require_room(plan, 1 << 40, 8 * users * numbers - 1)
     with pytest.raises(ConfigError, match="on this coordinator, twice"):
         require_room(plan, 16 * users * plan.problem.dimension - 1, 1 << 40)
-
-
-def test_the_folder_is_that_of_the_books_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("QUORON_SCRATCH", raising=False)
-    assert spill.spill_folder("sqlite:////srv/quoron/books.sqlite") == Path("/srv/quoron")
-    assert spill.spill_folder("postgresql://somewhere/books") == spill.spill_folder()
-    monkeypatch.setenv("QUORON_SCRATCH", "/fast")
-    assert spill.spill_folder("sqlite:////srv/quoron/books.sqlite") == Path("/fast")

@@ -8,8 +8,7 @@ import pytest
 from fake_coordinator import coordinator as scripted
 from federation.conversation import asked, made, running, terms
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification
-from quoron_client.federation import ClientConfig, Record, run_client
-from quoron_client.protocol.charges import MOST_TOLD
+from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -69,31 +68,5 @@ def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> None:
             for each, content in older.items():
                 each.write_bytes(content)
             assert "to know run 'r'" in await ended(made(data, fake.port))
-
-    carried_out(scene())
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        [said("r" * 10_000)],
-        [said("")],
-        [said(epsilon=float("nan"))],
-        [said(epsilon=-1.0)],
-        [said(delta=2.0)],
-        [said(str(number)) for number in range(MOST_TOLD + 1)],
-    ],
-)
-def test_what_cannot_be_is_no_message_of_the_protocol_and_counts_nothing(data: Path, message: list[pb.Agreed]) -> None:
-    async def scene() -> None:
-        async with scripted() as fake:
-            fake.agreed.extend(message)
-            async with running(made(data, fake.port, new_record=True)):
-                while len(fake.callers) < 2:
-                    await asyncio.sleep(0)
-                del fake.agreed[:]
-                await fake.hears("hello")
-        with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
-            assert record.spent == (0.0, 0.0)
 
     carried_out(scene())

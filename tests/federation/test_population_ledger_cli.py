@@ -5,15 +5,12 @@ import json
 import sqlite3
 from contextlib import closing
 
-import click
 import pytest
 
 from federation.crowd import carried_out, coordinator
 from quoron.cli.ledger import app
 from quoron_privacy.errors import (
-    BudgetExceeded,
     ConfigError,
-    DataError,
     IdentityError,
     LedgerError,
     LedgerUnavailable,
@@ -65,46 +62,6 @@ def test_another_tools_runs_on_secret_samples_count_by_their_mu_but_for_t(filled
         invoke("charge", "other", *everyone, "--epsilon", "0.5", "--mu", "0.1", "--lost", "1e-9")
 
 
-def test_a_limit_without_a_gaussian_share_says_that_one_would_count_such_a_run_by_its_mu(filled, capsys):
-    everyone = ("--database", filled, "--group", "everyone")
-    for share, told in ((0.0, True), (0.5, False)):
-        invoke("limit", *everyone, "--epsilon", "4", "--delta", "1e-5", "--gaussian-share", str(share))
-        for promise, gaussian in ((SAMPLED, True), (("--epsilon", "0.5"), False)):
-            capsys.readouterr()
-            invoke("fits", *everyone, *promise)
-            said = " ".join(capsys.readouterr().out.split())
-            assert ("a --gaussian-share would count this run by its μ" in said) == (told and gaussian)
-
-
-def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
-    everyone = ("--database", filled, "--group", "everyone")
-    invoke("fits", *everyone, "--epsilon", "7")
-    assert "fits, as there is no limit" in capsys.readouterr().out
-    invoke("limit", *everyone, "--epsilon", "0.8", "--delta", "1e-5")
-    invoke("fits", *everyone, "--epsilon", "0.3", "--delta", "9e-6")
-    assert "fits; counted so far: ε = 0.5 of 0.8, δ = 1e-06 of 1e-05. What fits" in capsys.readouterr().out
-    for numbers, each in (
-        (("--epsilon", "0.31"), "ε = 0.3 at most"),
-        (("--epsilon", "0.1", "--delta", "9.1e-6"), "Nothing fits with δ = 9.1e-06"),
-        (("--epsilon", "0.2", "--adjacency", "zero-out"), "ε = 0.15 at most"),
-    ):
-        for command in (("fits", *everyone), ("charge", "other", *everyone)):
-            with pytest.raises(BudgetExceeded, match=each):
-                invoke(*command, *numbers)
-    invoke("charge", "opendp", *everyone, "--epsilon", "0.3", "--delta", "9e-6", "--note", "counts by ward")
-    assert "everyone: opendp charged with ε = 0.3, δ = 9e-06 (replace-one)" in capsys.readouterr().out
-    invoke("show", "--database", filled, "--group", "everyone")
-    assert "another tool's" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(BudgetExceeded, match="Nothing fits"):
-        invoke("charge", "more", *everyone, "--epsilon", "0.1")
-    invoke("charge", "more", *everyone, "--epsilon", "0.1", "--spent")
-    with pytest.raises(ConfigError, match="--exceeded"):
-        invoke("limit", *everyone, "--epsilon", "0.5", "--delta", "1e-5")
-    invoke("limit", *everyone, "--epsilon", "0.5", "--delta", "1e-5", "--exceeded")
-    invoke("show", "--database", filled, "--json")
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["everyone"]["fits"]["epsilon"] == 0.0
-
-
 def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_the_ledger_is_used(tmp_path, capsys):
     """Also when whoever did it lowered the file's own count again, or did it before the ledger was first read anew."""
     path = tmp_path / "l.sqlite"
@@ -137,17 +94,6 @@ def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_th
     (tmp_path / "l.sqlite-acknowledged").write_text(f"{count}\n")  # as versions of before wrote it
     invoke("verify", "--database", f"sqlite:///{path}")
     assert (tmp_path / "l.sqlite-acknowledged").read_text().split()[1] == head
-
-
-def test_wrong_requests_are_named(filled, tmp_path):
-    with pytest.raises(LedgerError, match=r"found none.*--database.*quoron train.*--own"):
-        invoke("show", "--database", f"sqlite:///{tmp_path}/nothing.sqlite")
-    with pytest.raises(ConfigError, match="epsilon=-1"):
-        invoke("limit", "--database", filled, "--epsilon", "-1", "--delta", "1e-5")
-    with pytest.raises(DataError, match="cannot read it"):
-        invoke("verify", "--export", str(tmp_path / "nothing.json"))
-    with pytest.raises(click.UsageError):
-        invoke("limit", "--database", filled)
 
 
 def test_a_limit_makes_no_database_by_mistake(tmp_path, capsys):

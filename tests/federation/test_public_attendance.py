@@ -15,17 +15,10 @@ from federation.crowd import (
     complete,
     coordinator,
     crowd,
-    everybody,
-    inline_model,
     put_clock_forward,
     specification,
 )
-from federation.test_service_cli import TABLE
-from quoron.config import parse
-from quoron.operate.submission import specify
 from quoron.operate.watching import words
-from quoron_client.flower.node import read_owner
-from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -35,8 +28,6 @@ from quoron_server.service.engine import RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
-    describe,
-    require_private_attendance,
 )
 
 NAME, ROUNDS = "recentred-sgd", 2
@@ -122,17 +113,6 @@ def test_whoever_answers_is_counted_whatever_the_answer_holds(tmp_path: Path) ->
     assert [{key: event["public"][key] for key in told} for event in events[:-1]] == [told] * ROUNDS
 
 
-@pytest.mark.parametrize("users", [3, 20])
-def test_a_run_that_is_answered_ends_complete_with_the_bits_of_one_process(users: int, tmp_path: Path) -> None:
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted(users).as_text())
-            await everybody(running, stack, users)
-            return await complete(running)
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted(users), tmp_path))
-
-
 @pytest.mark.parametrize("attendance", ["private", "public"])
 def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(attendance: str, tmp_path: Path) -> None:
     users, there = 20, 9
@@ -173,28 +153,6 @@ def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(a
         assert Registry(database).run("trial").state == "without-quorum"
 
 
-def test_a_run_that_waits_for_willing_clients_can_be_cancelled_and_comes_back_after_a_restart(tmp_path: Path) -> None:
-    async def waits(running: Any) -> None:
-        while (told := await running.manager.awaited("trial")) is None or told["what"] != "willing":
-            await asyncio.sleep(0.001)
-
-    async def first() -> None:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted(3).as_text())
-            await stack.enter_async_context(crowd(running.listen, 3))
-            await waits(running)
-
-    async def second() -> str:
-        async with coordinator(tmp_path) as running:
-            await waits(running)
-            return (await running.manager.cancel("trial"))["state"]
-
-    carried_out(first())
-    assert charged(tmp_path) == []
-    assert carried_out(second()) == "cancelled"
-    assert charged(tmp_path) == []
-
-
 @pytest.mark.parametrize(("asked", "how"), [(False, "unasked"), (True, "cancelled")])
 def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: Path, asked: bool, how: str) -> None:
     """By that a client's record knows whether the run is charged."""
@@ -229,27 +187,3 @@ def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
             await waiting
 
     asyncio.run(scene())
-
-
-def test_flower_is_refused_by_name_on_both_sides() -> None:
-    with pytest.raises(ConfigError, match="through Flower"):
-        require_private_attendance(wanted(3))
-    with pytest.raises(ConfigError, match="accept without public-attendance"):
-        read_owner({"data": "x.csv", "record": "r.sqlite", "accept": "broadcast,public-attendance"}, {})
-    text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')
-    with pytest.raises(ConfigError, match="through Flower"):
-        specify(parse(text), run="summer", users=20_000, seconds=60.0, whole=True)
-
-
-def test_a_specification_has_the_attendance_of_its_configuration_and_the_time_to_agree() -> None:
-    text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')
-    made, plan = specify(parse(text), run="summer", users=20_000, seconds=60.0, waiting=5.0)
-    assert (made.attendance, made.waiting) == ("public", 5.0)
-    assert plan.guarantee.quorum is not None
-    assert plan.guarantee.quorum.public
-    told = describe(made, plan)
-    assert (told["attendance"], told["seconds"]) == ("public", 60.0)
-    assert "seconds" not in describe(*specify(parse(TABLE), run="summer", users=20_000, seconds=60.0))
-    for waiting in (0.0, -1.0, float("nan"), 1e9):
-        with pytest.raises(ConfigError, match="waiting"):
-            specify(parse(text), run="summer", users=20_000, seconds=60.0, waiting=waiting)

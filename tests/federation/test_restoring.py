@@ -1,7 +1,6 @@
 """Runs held in restored books go on only when that is said, later too, and every copy of them is charged."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -207,12 +206,3 @@ def test_a_coordinator_lets_held_runs_go_on_for_operators_and_carries_them_out(t
     assert [each.run.split(" ")[0] for each in charges].count("trial") == 2
     assert [each.run.split(" ")[0] for each in charges].count("second") == 2
     assert {each.epsilon for each in charges} == {charge}
-
-
-def test_a_sqlite_file_is_not_taken_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    filled(other(tmp_path, "books"))
-    shutil.copy(tmp_path / "books.sqlite", tmp_path / "alone.sqlite")
-    command = ["restore", str(tmp_path / "alone.sqlite"), "--database", other(tmp_path, "new")]
-    assert invoke(command) == 2
-    assert "taken in its place" in " ".join(capsys.readouterr().err.split())
-    assert {each.name for each in tmp_path.iterdir()} == {"books.sqlite", "books.sqlite-acknowledged", "alone.sqlite"}

@@ -103,17 +103,6 @@ def test_a_user_is_found_by_number_name_or_fingerprint_and_never_guessed(registr
             registry.roster.find(word)
 
 
-def test_pages_are_in_order_and_meet(registry):
-    users = enrolled(registry, *map(str, range(25)))
-    found, after = [], 0
-    while page := registry.roster.page(after=after, most=7):
-        found += [user.user for user in page]
-        after = found[-1] + 1
-    assert found == users
-    with pytest.raises(ConfigError, match="got 'asleep'"):
-        registry.roster.page(state="asleep")
-
-
 @one_kind
 def test_a_seat_goes_to_another_user_of_the_group_and_does_not_come_back(registry):
     old, new, other = enrolled(registry, "old", "new", "other")
@@ -201,25 +190,6 @@ def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(re
     with pytest.raises(ConfigError, match="a new key that was in no run, got that of user 2"):
         registry.roster.rotate("key of ada again", "key of ben", "{}")
     assert registry.enrol("key of ben") == third
-
-
-def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(registry, database_url, clock):
-    database = registry._database
-    enrolled(registry, "ada")
-    with database.writing() as connection:
-        for index in (STANDING, NAMES):
-            index.drop(connection)
-        for column in ("name", "software", "state", "why", "seen", "people"):
-            connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
-        for table in ("rotated", "draws"):
-            connection.execute(sa.text(f"DROP TABLE {table}"))
-    clock.now += 100 * DAY
-    for _ in "ab":
-        (user,) = Registry(database, clock=clock).roster.page()
-        assert (user.state, user.name) == ("active", "")
-        clock.now += 3 * DAY
-    clock.now += 2 * DAY
-    assert states(Registry(database, clock=clock)) == {"": "away"}
 
 
 def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, tmp_path):

@@ -258,43 +258,6 @@ def operator(running: Coordinator, folder: Path) -> list[str]:
     return ["--coordinator", running.control, "--token-file", str(folder / "token"), "--insecure"]
 
 
-def test_operators_list_retire_and_replace_users_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 5):
-            own = operator(running, tmp_path)
-
-            async def said(*words: str, code: int = 0) -> str:
-                assert await asyncio.to_thread(invoke, ["users", *words, *own]) == code
-                shown = capsys.readouterr()
-                return shown.err if code else shown.out
-
-            lines = (await said("list")).splitlines()
-            assert len(lines) == 5
-            assert lines[2].startswith("2\tclient-2\teveryone\tactive\tseen 20")
-            assert "user 1 (client-1) is retired" in await said("retire", "client-1")
-            assert "user 3 (client-3) is away until" in await said("away", "3")
-            assert [each.split("\t")[0] for each in (await said("list", "--state", "active")).splitlines()] == list(
-                "024"
-            )
-            (told,) = map(json.loads, (await said("list", "--state", "retired", "--json")).splitlines())
-            assert (told["user"], told["name"], told["why"]) == (1, "client-1", "by its operator")
-            assert (
-                await said("back", "client-1", "client-3")
-                == "user 1 (client-1) is active.\nuser 3 (client-3) is active.\n"
-            )
-            sentence = await said("replace", "client-1", "client-4")
-            assert "user 4 (client-4) has the seat of user 1 (client-1)" in sentence
-            assert "that person is two users" in sentence
-            assert "no run has both" in sentence
-            assert "got user 1: replaced by user 4" in await said("back", "client-1", code=2)
-            assert "Expected a user's number, name or fingerprint, got 'nobody'" in await said(
-                "retire", "nobody", code=2
-            )
-            assert "Expected NEW or --rotation, got neither" in await said("replace", "client-1", code=2)
-
-    carried_out(scene())
-
-
 def test_an_auditor_reads_the_roster_and_changes_nothing(tmp_path: Path) -> None:
     async def scene() -> tuple[int, dict[str, int], str]:
         async with coordinator(tmp_path) as running, crowd(running.listen, 2):

@@ -228,18 +228,6 @@ class TestWhatTLSLetsPass:
 
         assert carried_out(scene()) == (0, grpc.StatusCode.FAILED_PRECONDITION)
 
-    def test_an_authority_that_lets_others_issue_is_taken_at_its_word(self) -> None:
-        top, between, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "top")])
-        parse = x509.load_pem_x509_certificate
-        root = parse(self.signed("top", top, name, top, ca=True))
-        middle = parse(self.signed("between", between, name, top, ca=True))
-        leaf = parse(self.signed("ada", own, middle.subject, between))
-        assert certificates.near([leaf, middle], [root])
-        assert certificates.near([leaf], [middle])
-        assert not certificates.near([leaf], [root])  # which has not signed it, as far as is shown
-        assert not certificates.near([leaf, middle], [parse(self.signed("ben", own, name, top))])
-
 
 class TestListening:
     def config(self, tmp_path: Path, transport: Transport, **changes: str) -> ServeConfig:
@@ -252,26 +240,11 @@ class TestListening:
                 Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
         Coordinator(self.config(tmp_path, Transport(insecure_anywhere=True), listen="0.0.0.0:0"))
 
-    def test_without_a_word_about_plain_text_certificates_are_needed(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="quoron certs"):
-            Coordinator(self.config(tmp_path, Transport()))
-
     def test_an_expired_certificate_of_its_own_is_named(self, issued: Path, tmp_path: Path) -> None:
         own = own_authority(issued, tmp_path)
         certificates.issue(own, "late", coordinator=True, days=-1)
         with pytest.raises(IdentityError, match="valid now"):
             Coordinator(self.config(tmp_path, Transport(own / "late.pem", own / "late.key", own / "authority.pem")))
-
-    def test_a_port_in_use_is_named(self, tmp_path: Path) -> None:
-        async def second() -> None:
-            async with coordinator(tmp_path) as running:
-                (tmp_path / "other").mkdir()
-                taken = self.config(tmp_path / "other", Transport(insecure=True), listen=running.listen)
-                async with Coordinator(taken):
-                    pass
-
-        with pytest.raises(ConfigError, match="in use"):
-            carried_out(second())
 
     def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
         async def other() -> grpc.StatusCode:

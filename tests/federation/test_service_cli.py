@@ -1,6 +1,5 @@
 """The commands of a federation: what they make, and which requests they refuse before anything is sent."""
 
-import stat
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ from quoron.cli.app import invoke
 from quoron.config import parse
 from quoron.operate.submission import specify
 from quoron_privacy.errors import ConfigError
-from quoron_server import service
-from quoron_server.service import ServeConfig, certificates, revocation
+from quoron_server.service import certificates, revocation
 
 Captured = pytest.CaptureFixture[str]
 TABLE = f"""
@@ -52,12 +50,6 @@ def test_certs_adds_the_hosts_that_a_coordinators_certificate_lacks_and_keeps_it
     assert stands()[:2] == (key, {"hub.example.org"})
 
 
-@pytest.mark.parametrize("host", ["hub:7443", "https://hub", "a b", ""])
-def test_certs_refuses_what_cannot_be_a_host(tmp_path: Path, capsys: Captured, host: str) -> None:
-    assert invoke(["certs", str(tmp_path), "--host", host]) == 2
-    assert f"got {host!r}" in capsys.readouterr().err
-
-
 def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Captured) -> None:
     assert invoke(["certs", str(tmp_path), "--clients", "2"]) == 0
     before = {path.name for path in tmp_path.iterdir()}
@@ -78,32 +70,6 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
     assert "nothing.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["authority", "", "../up", "a b", "coordinator"])
-def test_a_name_that_is_none_gets_no_certificate(name: str, tmp_path: Path) -> None:
-    assert invoke(["certs", str(tmp_path), "--client", name]) == 2
-
-
-def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(tmp_path / "tokens.json")
-    out = tmp_path / "token"
-    assert invoke(["tokens", "add", "ada", "--role", "operator", "--file", file, "--out", str(out)]) == 0
-    assert stat.S_IMODE(out.stat().st_mode) == 0o600
-    assert invoke(["tokens", "add", "eve", "--role", "auditor", "--file", file]) == 0
-    assert capsys.readouterr().out.startswith("quoron_")
-    assert invoke(["tokens", "list", "--file", file]) == 0
-    assert capsys.readouterr().out == "ada\toperator\tno end\neve\tauditor\tno end\n"
-    assert invoke(["tokens", "remove", "ada", "--file", file]) == 0
-    assert invoke(["tokens", "remove", "ada", "--file", file]) == 2
-
-
-def test_a_time_that_no_calendar_has_is_refused(tmp_path: Path, capsys: Captured) -> None:
-    words = ["tokens", "add", "ada", "--role", "operator", "--file", str(tmp_path / "t.json"), "--valid"]
-    assert invoke([*words, "999999999w"]) == 2
-    assert "hundred years" in capsys.readouterr().err
-    assert invoke([*words, "5200w"]) == 0
-    assert invoke(["certs", str(tmp_path), "--days", "99999999"]) == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -120,39 +86,6 @@ def test_what_is_missing_is_named(
     monkeypatch.chdir(tmp_path)
     assert invoke(arguments) == 2
     assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["serve", "client"])
-def test_files_of_the_environment_beside_plaintext_are_named_as_such(
-    command: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUORON_AUTHORITY", "authority.pem")
-    monkeypatch.setenv("QUORON_KEY", "own.key")
-    own = [] if command == "serve" else ["--data", "x.csv", "--name", "me"]
-    assert invoke([command, "--insecure", *own]) == 2
-    assert "Expected no QUORON_KEY or QUORON_AUTHORITY in the environment" in capsys.readouterr().err
-    assert invoke([command, "--insecure-anywhere", "--authority", "a", "--key", "b", *own]) == 2
-    assert "environment" not in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"), [("64MiB", 64 << 20), ("4096", 4096), ("8 KiB", 8192), ("1GiB", 1 << 30), ("1Mb", None)]
-)
-def test_the_largest_message_is_a_number_of_bytes(
-    text: str, wanted: int | None, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-
-    async def serve(config: ServeConfig, **_: object) -> None:
-        seen.append(config.largest_message)
-
-    monkeypatch.setattr(service, "serve", serve)
-    monkeypatch.setenv("QUORON_LARGEST_MESSAGE", text)
-    assert invoke(["serve", "--insecure"]) == (2 if wanted is None else 0)
-    assert seen == ([] if wanted is None else [wanted])
-    assert ("--largest-message" in capsys.readouterr().err) == (wanted is None)
 
 
 def test_an_unreachable_coordinator_is_named(

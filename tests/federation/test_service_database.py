@@ -205,27 +205,3 @@ async def becomes(status: str, where: str) -> None:
             found = await asyncio.to_thread(cli_health.check, where, None, timeout=HANGS)
             continue
         found = "NOT_SERVING"
-
-
-@pytest.mark.parametrize("error", [LedgerUnavailable("away"), LedgerError("another's")], ids=str)
-def test_health_says_whether_there_is_a_database_and_still_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: LedgerError
-) -> None:
-    monkeypatch.setattr(sys.modules[Coordinator.__module__], "LOOK", 0.01)
-
-    def gone(_: Database) -> None:
-        raise error
-
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            planes = running.listen, running.control
-            for where in planes:
-                await becomes("SERVING", where)
-            with monkeypatch.context() as away:
-                away.setattr(Database, "probe", gone)
-                for where in planes:
-                    await becomes("NOT_SERVING", where)
-            for where in planes:
-                await becomes("SERVING", where)
-
-    carried_out(scene())

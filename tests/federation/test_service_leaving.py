@@ -10,24 +10,18 @@ import numpy as np
 import pytest
 
 from federation.crowd import (
-    SEED,
     Honest,
     Peer,
     carried_out,
     complete,
     coordinator,
     crowd,
-    from_items,
     inline_model,
     put_clock_forward,
     specification,
     until,
-    write_items,
 )
 from quoron.operate.watching import words
-from quoron.ports import free_port
-from quoron_client.federation import ClientConfig, run_client
-from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator, client_plane
 
@@ -39,56 +33,6 @@ HELLO = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
 
 async def connected(running: Coordinator, users: int) -> None:
     await until(lambda: running.sessions.connected >= users)
-
-
-def test_clients_survive_an_orderly_stop_and_answer_the_next_coordinator(tmp_path: Path) -> None:
-    wanted, paths = specification("one-pass-dp-sgd", trust_clients=True), write_items(tmp_path, USERS)
-
-    def client(where: str, user: int, stop: asyncio.Event) -> asyncio.Task[None]:
-        config = ClientConfig(
-            coordinator=where,
-            data=paths[user],
-            record=tmp_path / f"record-{user}.sqlite",
-            lifetime_epsilon=100.0,
-            lifetime_delta=0.5,
-            insecure=True,
-            client_name=f"client-{user}",
-            retry_seconds=0.05,
-            simulation_seed=SEED,
-        )
-        return asyncio.create_task(run_client(config, stop=stop))
-
-    async def scene() -> np.ndarray:
-        stop = asyncio.Event()
-        where = f"127.0.0.1:{free_port()}"
-        async with coordinator(tmp_path, listen=where) as running:
-            async with crowd(where, USERS):  # enrolled in order
-                pass
-            clients = [client(where, user, stop) for user in range(USERS)]
-            await connected(running, USERS)
-        async with coordinator(tmp_path, listen=where) as running:
-            await connected(running, USERS)
-            assert not any(each.done() for each in clients)
-            await running.manager.submit(wanted.as_text())
-            model = await complete(running)
-            stop.set()
-            await asyncio.gather(*clients)
-            return model
-
-    model = carried_out(scene())
-    np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
-
-
-def test_who_is_dismissed_may_come_back_and_who_is_replaced_may_not(tmp_path: Path) -> None:
-    async def scene() -> list[grpc.StatusCode]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
-            first = peer.call
-            await peer.hello()
-            replaced = await first.code()
-            running.sessions.dismiss()
-            return [replaced, await peer.call.code()]
-
-    assert carried_out(scene()) == [grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE]
 
 
 def announcement(length: int, run: str = "trial") -> pb.ServerMessage:
@@ -181,13 +125,3 @@ def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_asked(
             return await complete(running)
 
     np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
-
-
-@pytest.mark.parametrize("gathering", [-1.0, float("nan"), float("inf")])
-def test_a_time_to_gather_that_is_none_is_refused(gathering: float, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with coordinator(tmp_path, gathering=gathering):
-            pass
-
-    with pytest.raises(ConfigError, match="gathering"):
-        carried_out(scene())

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import socket
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import grpc
 import pytest
 
 from federation.crowd import Peer, carried_out, coordinator
-from federation.test_service_processes import programs, quoron, serve
 from quoron_client.federation.log_limit import LogLimit
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -105,43 +103,3 @@ class TestTheLog:
                 seen.append(record.getMessage())
         assert len(seen) == 5 * 20
         assert seen.count("refused ada (and 580 more like it)") == 4
-
-    def test_of_one_kind_leaves_room_for_another(self) -> None:
-        spare = LogLimit(most=1, clock=lambda: 0.0)
-        lines = [logging.LogRecord("quoron", logging.INFO, "plane.py", line, "x", (), None) for line in (1, 1, 2)]
-        assert [spare.filter(each) for each in lines] == [True, False, True]
-
-    def test_has_one_line_for_what_goes_wrong_in_other_libraries(self) -> None:
-        try:
-            raise ArithmeticError("seven\nlines")
-        except ArithmeticError as error:
-            caught = (type(error), error, error.__traceback__)
-        record = logging.LogRecord("grpc.aio", logging.ERROR, "server.py", 1, "Unexpected", (), caught)
-        assert LogLimit().filter(record)
-        assert logging.Formatter("%(message)s").format(record) == r"Unexpected: ArithmeticError('seven\nlines')"
-        ours = logging.LogRecord("quoron", logging.ERROR, "server.py", 1, "run failed", (), caught)
-        assert LogLimit().filter(ours)
-        assert ours.exc_info is not None
-
-    def test_of_a_coordinator_has_no_line_for_whoever_speaks_no_tls(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("GRPC_VERBOSITY", raising=False)  # Flower sets it, where it is imported
-        quoron("certs", tmp_path)
-        own = [(f"--{what}", tmp_path / name) for what, name in (("authority", "authority.pem"),)]
-        own += [("--certificate", tmp_path / "coordinator.pem"), ("--key", tmp_path / "coordinator.key")]
-        with programs() as started:
-            started.append(serve(tmp_path, *(word for pair in own for word in pair)))
-            for where in started[0].listening():
-                host, _, port = where.rpartition(":")
-                for _ in range(50):  # whose lines fit into a pipe that nobody reads yet
-                    with socket.create_connection((host, int(port))) as stranger:
-                        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                        try:
-                            while stranger.recv(4096):
-                                pass
-                        except ConnectionError:
-                            pass
-            started[0].process.terminate()
-            _, errors = started[0].process.communicate()
-        assert len(errors.splitlines()) < 20, errors[:2000]

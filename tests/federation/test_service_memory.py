@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,19 @@ from federation.crowd import (
     coordinator,
     no_deadline_is_waited_for,
     put_clock_forward,
-    specification,
     until,
 )
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question, Status, Task
 from quoron_client.protocol.reports import RangeReport
-from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.service import Coordinator, conversation
 from quoron_server.service.conversation import Backlog
 from quoron_server.service.sessions import Sessions
-from quoron_server.specification import make_plan, require_fitting
 
 DIMENSION = 30_000  # 240 kB, one message, and more than the transport takes for one who does not read
 QUESTION = 8 * DIMENSION + 200
@@ -61,14 +56,6 @@ async def consented(running: Coordinator, peers: list[Peer]) -> None:
     for peer in peers:
         await peer.send(consent=pb.Consent(run="trial", takes_part=True))
     await until(lambda: len(session.present) == len(peers))
-
-
-async def left_unread(running: Coordinator, users: int) -> None:
-    """A question to everybody, given up once each of them has a part of it and reads no more."""
-    asking, here = asyncio.create_task(asked(running, users, seconds=600.0)), running.sessions._here
-    await until(lambda: [each._writing > DIMENSION for each in here.values()] == [True] * users)
-    asking.cancel()
-    await asyncio.wait({asking})
 
 
 @contextlib.asynccontextmanager
@@ -264,110 +251,3 @@ def test_what_does_not_fit_into_memory_is_made_in_batches_of_one_size_in_the_sec
     for here in (range(3), range(1)):
         kinds = "".join(each[0][0] for each in asked_while_made(task, monkeypatch, here, ready))
         assert all(len(made) % 4 == 0 for made in kinds.split("s"))
-
-
-def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
-
-    async def patience_is_over(backlog: Backlog, seconds: float) -> None:
-        """The conversation that was taken over has all the space, and others wait for it."""
-        await until(lambda: backlog._queue and backlog._since and all(each.ending for each in backlog._since))
-        put_clock_forward(seconds / 4)
-
-    async def scene() -> Answers:
-        async with coordinator(tmp_path) as running, separate(running.listen, 2) as peers:
-            await consented(running, peers)
-            await left_unread(running, 2)
-            running.sessions.backlog.most = 1
-            assert running.sessions.backlog.bytes > DIMENSION
-            await peers[0].hello()
-            await peers[0].send(consent=pb.Consent(run="trial", takes_part=True))
-            working = [asyncio.create_task(answering(peer)) for peer in peers]
-            working.append(asyncio.create_task(patience_is_over(running.sessions.backlog, 40.0)))
-            answers = await asked(running, 2, seconds=40.0)
-            for task in working:
-                task.cancel()
-            return answers
-
-    assert np.all(carried_out(scene()).status == Status.ANSWERED)
-
-
-def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
-
-    async def scene() -> tuple[grpc.StatusCode, int]:
-        async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
-            await consented(running, [peer])
-            await left_unread(running, 1)
-            running.sessions._here[0].hang_up()
-            await until(lambda: not running.sessions.backlog.bytes)
-            old, again = peer.call, federation_pb2_grpc.ClientPlaneStub(peer.channel).Work(metadata=peer.metadata)
-            await again.write(pb.ClientMessage(hello=pb.Hello(protocol=2)))
-            code = await again.code()
-            old.cancel()
-            await until(lambda: not running.sessions.backlog.unread(0))
-            await peer.hello()
-            assert set(running.sessions.backlog.slow) == {0}
-            return code, running.sessions.connected
-
-    assert carried_out(scene()) == (grpc.StatusCode.UNAVAILABLE, 1)
-
-
-def test_a_run_whose_answers_are_too_long_is_refused_and_says_which_option_to_raise(tmp_path: Path) -> None:
-    plan = make_plan(specification(NAME))
-    long = replace(plan, problem=replace(plan.problem, dimension=600_000))
-    require_fitting(plan, 64 << 10)
-    with pytest.raises(ConfigError, match=r"got 4,804,096 .* --largest-message 5MiB"):
-        require_fitting(long, 4 << 20)
-    require_fitting(long, 5 << 20)
-    with pytest.raises(ConfigError, match="fewer features"):
-        require_fitting(replace(plan, problem=replace(plan.problem, dimension=30_000_000)), wire.MAX_MESSAGE)
-
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            running.manager._largest = 100
-            with pytest.raises(ConfigError, match="--largest-message 1MiB"):
-                await running.manager.submit(specification(NAME).as_text())
-            assert await running.manager.records.runs() == []
-
-    carried_out(scene())
-
-
-@pytest.mark.parametrize("largest", [1000, wire.MAX_MESSAGE + 1])
-def test_the_largest_message_is_within_what_the_protocol_knows(largest: int, tmp_path: Path) -> None:
-    async def scene() -> None:
-        with pytest.raises(ConfigError, match=f"got {largest:,}"):
-            async with coordinator(tmp_path, largest_message=largest):
-                pass
-
-    carried_out(scene())
-
-
-def test_who_still_reads_when_the_round_is_over_makes_nobody_hold_the_question_any_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slow readers of many rounds would hold a question of each; who has not begun reads what comes next."""
-    monkeypatch.setattr(parts, "MOST", 1 << 16)
-    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
-
-    async def scene() -> tuple[int, set[int], list[object]]:
-        async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
-            await consented(running, [peer])
-            here = running.sessions._here[0]
-            asking = asyncio.create_task(asked(running, 1, seconds=600.0))
-            await until(lambda: here._saying == "trial" and here._writing)
-            body = wire.Body.of(AverageGradient(np.ones((1, DIMENSION)), (1.0,)))
-            here._unsent.append((pb.ServerMessage(question=pb.Question(run="other")), body, 0))
-            here.over("other")
-            assert not here._unsent
-            assert here.ending is None
-            asking.cancel()
-            await asyncio.wait({asking})
-            await until(lambda: not running.sessions.backlog.bytes)
-            return running.sessions.backlog.bytes, set(running.sessions.backlog.slow), [here.ending]
-
-    assert carried_out(scene()) == (0, {0}, ["The client does not read."])

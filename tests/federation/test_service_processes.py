@@ -21,7 +21,6 @@ import dying
 from dying import Moment
 from federation.crowd import (
     DIMENSION,
-    FEW,
     HANGS,
     SEED,
     Honest,
@@ -248,56 +247,6 @@ def test_a_coordinator_killed_at_any_write_resumes_to_identical_bits(
     at: str, when: str, left: int, tmp_path: Path
 ) -> None:
     killed_and_resumed(at, when, left, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [name for name, (users, _) in FEW.items() if users <= USERS])
-def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(algorithm: str, tmp_path: Path) -> None:
-    options = FEW[algorithm][1]
-    changes = [f"algorithm.name={algorithm}", *(f"algorithm.options.{key}={value}" for key, value in options.items())]
-    if algorithm == "dp-sgd-poisson":
-        changes.append("privacy.adjacency=zero-out")
-    settings = [word for change in changes for word in ("--set", change)]
-    seeded = {"simulation_seed": SEED}
-    # With so few users, the local model is worth its noise only if more is known than a table's configuration says.
-    wanted = specification(algorithm) if algorithm == "local-model" else None
-    (tmp_path / "run.toml").write_text(CONFIG)
-    quoron("certs", tmp_path, "--clients", USERS)
-    token = tmp_path / "token"
-    quoron("tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
-    authority = ("--authority", tmp_path / "authority.pem")
-    own = [*authority, "--certificate", tmp_path / "coordinator.pem", "--key", tmp_path / "coordinator.key"]
-    paths = write_items(tmp_path, USERS)
-    with programs() as started:
-        started.append(serve(tmp_path, *own))
-        where, control = started[0].listening()
-        carried_out(enrolled_in_order(where, tmp_path))
-        for user in range(USERS):
-            files = {end: tmp_path / f"client-{user + 1}.{end}" for end in ("pem", "key")}
-            arguments = ["--coordinator", where, *authority, "--certificate", files["pem"], "--key", files["key"]]
-            limits = ["--lifetime-epsilon", "inf", "--lifetime-delta", 1.0, "--accept", "none", "--accept", "model"]
-            limits += ["--accept", "broadcast", "--accept", "local", "--simulation-seed", SEED]
-            record = ["--data", paths[user], "--record", tmp_path / f"record-{user}.sqlite"]
-            started.append(Program("client", *record, *arguments, *limits))
-        operator = ["--coordinator", control, "--token-file", token, *authority]
-        ask = ["submit", tmp_path / "run.toml", "--run", "trial", "--users", USERS, "--simulation-seed", SEED]
-        ask.append("--early-ends")
-        if wanted is None:
-            wanted, _ = specify(
-                parse(CONFIG, settings=changes), run="trial", users=USERS, seconds=60.0, early_ends=True, **seeded
-            )
-            quoron(*ask, *settings, *operator)
-            quoron(*ask, *settings, *operator)
-        else:
-            with Control(Address(control, token.read_text().strip(), tmp_path / "authority.pem")) as control_plane:
-                control_plane.submit(wanted.as_text())
-        lines = [json.loads(line) for line in quoron("watch", "trial", "--json", *operator).splitlines()]
-        quoron("fetch", "trial", "--out", tmp_path / "fetched", *operator)
-        for each in reversed(started):
-            each.stop()
-    assert lines[-1]["how"] == "complete"
-    with np.load(tmp_path / "fetched" / "model.npz") as stored:
-        np.testing.assert_array_equal(stored["model"], inline_model(wanted, tmp_path, from_items(USERS)))
 
 
 @pytest.mark.slow

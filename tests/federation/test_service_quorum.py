@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,11 @@ from federation.crowd import (
     put_clock_forward,
     specification,
 )
-from federation.test_service_cli import TABLE
-from quoron.cli.app import invoke
 from quoron.operate.watching import words
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
 from quoron_server.round_clock import PAUSE
-from quoron_server.service import tokens
 from quoron_server.specification import RunSpecification
 
 NAME, USERS, ROUNDS = "one-pass-dp-sgd", 80, 2
@@ -83,38 +79,6 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: 
     assert carried_out(again())[-1] == events[1]
 
 
-def test_watch_says_what_is_awaited_and_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
-    (tmp_path / "ada.token").write_text(token)
-
-    async def scene() -> int:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted().as_text())
-            access = ["--coordinator", running.control, "--insecure", "--token-file", str(tmp_path / "ada.token")]
-            watching = asyncio.create_task(asyncio.to_thread(invoke, ["watch", "trial", *access]))
-            said = ""
-            while "awaits users" not in said:
-                said += capsys.readouterr().out
-                await asyncio.sleep(0.01)
-            assert f"awaits users: 0 of {USERS} are active in group everyone (0 away, 0 retired); quorum 0.5 of" in said
-            honest = Honest.of(USERS, range(USERS))
-            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
-                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-            while "s left" not in said:
-                said += capsys.readouterr().out
-                await asyncio.sleep(0.01)
-            asked = f"round 1 of at most {ROUNDS}: {USERS // ROUNDS} users asked, quorum 0.5 of those asked, "
-            assert re.search(rf"^{asked}\d+ s left; \d+ connected in the last 50 s$", said, re.MULTILINE)
-            put_clock_forward(60.0)
-            return await watching
-
-    assert carried_out(scene()) == 3
-    said = capsys.readouterr()
-    assert f"round 1 of at most {ROUNDS}: {USERS // ROUNDS} users asked, quorum not met" in said.out
-    assert "without-quorum: Round 1 of at most 2 was without a quorum" in said.out
-    assert "has ended without a quorum" in said.err
-
-
 def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> None:
     async def seen(silent: range, folder: Path) -> dict[str, Any]:
         folder.mkdir()
@@ -134,24 +98,6 @@ def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> Non
     assert one == carried_out(seen(range(USERS), tmp_path / "other"))
     told = {"kind": "awaits", "what": "answers", "round": 0, "rounds": 2, "asked": 40, "quorum": 0.5}
     assert one == told | {"connected": USERS}
-
-
-def test_submit_declares_a_quorum_unless_told_otherwise(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
-    file.write_text(TABLE)
-    nowhere = ["--coordinator", "127.0.0.1:1", "--insecure", "--token-file", str(tmp_path / "token")]
-    (tmp_path / "token").write_text("quoron_x")
-    asked = ["submit", str(file), "--run", "trial", *nowhere]
-    assert invoke([*asked, "--users", "5"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "users in every round" in said
-    assert "--quorum none" in said
-    assert invoke([*asked, "--users", "5000"]) == 1  # planned, and nobody there to take it
-    assert "Cannot reach" in capsys.readouterr().err
-    assert invoke([*asked, "--users", "5", "--quorum", "none"]) == 1
-    for wrong in ("1.5", "0", "half"):
-        assert invoke([*asked, "--users", "5000", "--quorum", wrong]) == 2
-        assert "privacy.quorum" in capsys.readouterr().err
 
 
 def test_a_round_is_told_without_internals() -> None:

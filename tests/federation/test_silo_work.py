@@ -322,17 +322,3 @@ def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(fi
 def test_a_file_that_may_not_be_looked_at_needs_the_number_of_people(file: Path) -> None:
     with pytest.raises(ConfigError, match="Expected --people N with --accept public-attendance"):
         asyncio.run(run_client(owner(file, people=None, accept_exposures=PUBLIC)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"user_column": None}, "Expected a column that says whose each row is"),
-        ({"one_user": True}, "got both"),
-        ({"people": 0}, "Expected people in"),
-        ({"people": 2**21}, "Expected people in"),
-    ],
-)
-def test_what_cannot_be_meant_is_an_error_by_name(changes: dict, said: str, file: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
-        owner(file, **changes)
