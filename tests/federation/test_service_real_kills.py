@@ -17,7 +17,7 @@ import pytest
 from committed import Committed
 from dying import Moment
 from federation.crowd import SEED, Honest, carried_out, from_items, specification, until, write_items
-from federation.test_service_kills import IN_ROUNDS, Scene, enrolled, submitted, take_part
+from federation.kills import IN_ROUNDS, Scene, enrolled, submitted, take_part
 from quoron.simulation.inline import InlineEngine
 from quoron_privacy.errors import LedgerUnavailable
 from quoron_server.books.database import Database
