@@ -1,24 +1,45 @@
 """The compose files promise what their services can do, keep their secrets apart, and need nothing but the image."""
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 import typer.main
 import yaml
 
-from federation.engine import FILE, ROOT, services
+from federation.engine import FILE, ROOT, Engine, in_containers, services
 from quoron.cli.app import app
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+
+
 SERVICES = services()
+
+
 CLIENT = yaml.safe_load((ROOT / "compose.client.yml").read_text(encoding="utf-8"))
+
+
 PUBLISHED = yaml.safe_load((ROOT / "compose.published.yml").read_text(encoding="utf-8"))
+
+
 EVERY = SERVICES | {f"elsewhere-{name}": service for name, service in CLIENT["services"].items()}
+
+
 EXAMPLES = "/opt/quoron/examples"
+
+
 OURS = {name: service for name, service in EVERY.items() if service["image"] == "quoron:local"}
+
+
 CLIENTS = sorted(name for name in SERVICES if name.startswith("client-"))
+
+
 NODES = sorted(name.removeprefix("flower-") for name in SERVICES if name.startswith("flower-node-"))
 
 
@@ -140,3 +161,145 @@ def test_the_image_is_built_of_what_is_there_and_runs_as_nobody() -> None:
                 target = mount.split(":")[1]
                 part = re.sub(r"-\d+$", "-%g", target)
                 assert not target.startswith("/trial/") or part in final, f"the image does not make {target}"
+
+
+HELPER = ROOT / "compose.helper.yml"
+
+
+WITH_HELPER = yaml.safe_load(HELPER.read_text(encoding="utf-8"))
+
+
+OF_TWO = services(FILE, HELPER, variables={})
+
+
+HELPER_SCRIPT = ROOT / "examples/federation/helper.sh"
+
+
+THEIRS = ("helper-setup", "helper")
+
+
+THREE = ("client-1", "client-2", "client-3")
+
+
+def sources(name: str) -> set[str]:
+    return {mount.split(":")[0] for mount in OF_TWO[name]["volumes"]}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_the_other_operators_services_are_as_contained_as_ours(name: str) -> None:
+    for key in ("image", "user", "read_only", "tmpfs", "cap_drop", "security_opt"):
+        assert OF_TWO[name][key] == OF_TWO["setup"][key]
+
+
+def test_the_helper_meets_nobody_but_the_coordinator() -> None:
+    assert OF_TWO["helper"]["networks"] == ["between"]
+    assert WITH_HELPER["networks"] == {"between": {"internal": True}}
+    on_it = {name for name, service in OF_TWO.items() if "between" in service.get("networks", ())}
+    assert on_it == {"helper", "coordinator"}
+    assert "network_mode" in OF_TWO["helper-setup"]
+
+
+def test_no_server_sees_the_others_books_or_keys_and_runs_keys_are_apart_from_what_is_backed_up() -> None:
+    ours = {name for name in OF_TWO if name not in THEIRS}
+    kept = {"helper-authority", "helper-identity", "helper-books", "helper-run-keys"}
+    assert not any(sources(name) & kept for name in ours if OF_TWO[name].get("volumes"))
+    assert sources("helper") == {"helper-identity", "helper-books", "helper-run-keys"}
+    assert sources("coordinator") & sources("helper") == set()
+    environment = OF_TWO["helper"]["environment"]
+    books, keys = environment["QUORON_HELPER_DATABASE"], environment["QUORON_HELPER_KEYS"]
+    assert "/var/lib/quoron/" in books
+    assert not keys.startswith("/var/lib/quoron")
+
+
+def test_clients_have_the_helpers_key_from_its_operator_and_accept_nothing_else() -> None:
+    for name in THREE:
+        assert "helper-public" in sources(name)
+        assert not sources(name) & sources("coordinator")
+        command = OF_TWO[name]["command"]
+        assert [command[at + 1] for at, word in enumerate(command) if word == "--accept"] == ["two-servers"]
+
+
+@pytest.mark.programs
+def test_the_helpers_script_makes_them_once(tmp_path: Path) -> None:
+    for part in ("authority", "helper", "link", "public"):
+        (tmp_path / part).mkdir()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    made = []
+    for _ in range(2):
+        environment = {**os.environ, "PATH": path, "QUORON_TRIAL": str(tmp_path)}
+        found = subprocess.run(["sh", str(HELPER_SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stderr
+        files = [each for each in tmp_path.rglob("*") if each.is_file()]
+        made.append({str(each.relative_to(tmp_path)): each.read_bytes() for each in files})
+    assert made[0] == made[1]
+    given = {name for name in made[0] if name.startswith("link/")}
+    assert given == {f"link/{each}.pem" for each in ("authority", "certificate", "key", "helper-key")}
+    assert made[0]["link/helper-key.pem"] == made[0]["public/helper-key.pem"]
+    assert made[0]["helper/signing.key"] not in [content for name, content in made[0].items() if "helper/s" not in name]
+
+
+@in_containers
+def test_two_operators_carry_a_run_to_its_end_and_the_helpers_asks_it_while_it_serves(tmp_path: Path) -> None:
+    with Engine(tmp_path / "c", OF_TWO) as composed:
+        composed.up(*THREE)
+        composed.up("submit", "watch")
+        assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
+        assert "complete" in composed.running["watch"].log()
+        told = composed.running["helper"].exec("quoron", "helper", "runs")
+        assert (told.returncode, told.stdout[:15]) == (0, "example  closed"), told.stderr
+        for other in ("client-1", "submit"):
+            assert "helper" not in composed._hosts(other), "nobody but the coordinator reaches it"
+        composed.running["helper"].stop()
+
+
+HOSPITALS = ROOT / "compose.hospitals.yml"
+
+
+MERGED = services(FILE, HOSPITALS)
+
+
+SCRIPT = ROOT / "examples/federation/hospitals.sh"
+
+
+def test_a_hospital_sees_its_own_visits_alone() -> None:
+    sources = {name: {mount.split(":")[0] for mount in MERGED[name]["volumes"]} for name in THREE}
+    assert sources == {name: {f"{name}-identity", f"{name}-record", f"hospital-{name[-1]}"} for name in THREE}
+    assert all(f"hospital-{name[-1]}:/visits:ro" in MERGED[name]["volumes"] for name in THREE)
+    assert not {mount.split(":")[0] for mount in MERGED["submit"]["volumes"]} & {f"hospital-{n}" for n in (1, 2, 3)}
+
+
+@pytest.mark.programs
+def test_the_script_makes_them_once(tmp_path: Path) -> None:
+    for part in (*THREE, "operator"):
+        (tmp_path / part).mkdir()
+    for _ in range(2):
+        found = subprocess.run(
+            ["sh", str(SCRIPT)], env=engine_environment(tmp_path), capture_output=True, text=True, check=False
+        )
+        assert found.returncode == 0, found.stderr
+        made = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert set(made) == {f"{name}/visits.parquet" for name in THREE} | {"operator/run.toml"}
+        assert len(set(made.values())) == 4
+
+
+def engine_environment(trial: Path) -> dict[str, str]:
+    """Of the script: the program on its path."""
+    import os
+    import sys
+
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "QUORON_TRIAL": str(trial)}
+
+
+@in_containers
+def test_three_hospitals_of_300_patients_run_to_the_end(tmp_path: Path) -> None:
+    with Engine(tmp_path / "c", MERGED) as composed:
+        composed.up(*THREE)
+        composed.up("submit", "watch")
+        assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
+        assert "complete" in composed.running["watch"].log()
+        assert "one person of one silo" in composed.running["submit"].log()
+        composed.finish("operator", "fetch", "hospitals", "--out", "hospitals")
+        with np.load(composed.volume("results") / "hospitals" / "model.npz") as stored:
+            assert stored["model"].shape == (12,)
+            assert np.abs(stored["model"]).max() > 0.1

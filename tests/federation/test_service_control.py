@@ -6,13 +6,20 @@ import datetime as dt
 import json
 import math
 import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from cryptography import x509
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health import HealthServicer
 
 from federation.crowd import (
+    DIMENSION,
     Honest,
     carried_out,
     complete,
@@ -23,22 +30,27 @@ from federation.crowd import (
     specification,
     until,
 )
+from federation.wires import Wires
+from quoron.cli.app import invoke
+from quoron.config import parse
+from quoron.operate import control, watching
 from quoron.operate.control import Address, Control
-from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError
+from quoron.operate.submission import specify
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable, Unreachable
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.service import Coordinator, control_plane, tokens
+from quoron_server.service import Coordinator, certificates, control_plane, revocation, tokens
 from quoron_server.specification import make_plan
 
 NAME, USERS, WEEK = "one-pass-dp-sgd", 20, dt.timedelta(days=7)
 
 
 @contextlib.asynccontextmanager
-async def control(running: Coordinator, token: str | None):
+async def dialled(running: Coordinator, token: str | None):
     """Calls of the control plane with a token."""
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
     async with grpc.aio.insecure_channel(running.control) as channel:
@@ -71,20 +83,20 @@ def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_path: P
     async def scene() -> None:
         async with coordinator(tmp_path) as running:
             for wrong in (None, "", "quoron_guess", operator[:-1], operator.upper()):
-                async with control(running, wrong) as call:
+                async with dialled(running, wrong) as call:
                     for method in ("Submit", "List", "Cancel", "Plan", "Model", "Ledger", "Limit"):
                         assert (await status(call(method)))[0] == grpc.StatusCode.UNAUTHENTICATED
             kept = file.read_text()
             file.write_text("{")
-            async with control(running, auditor) as call:  # whoever has shown no token learns nothing of this machine
+            async with dialled(running, auditor) as call:  # whoever has shown no token learns nothing of this machine
                 assert await status(call("List")) == (grpc.StatusCode.UNAVAILABLE, control_plane.UNREADABLE)
             file.write_text(kept)
-            async with control(running, auditor) as call:
+            async with dialled(running, auditor) as call:
                 assert (await status(call("Submit", specification=text)))[0] == grpc.StatusCode.PERMISSION_DENIED
                 assert (await status(call("Cancel", run="trial")))[0] == grpc.StatusCode.PERMISSION_DENIED
                 assert (await status(call("Limit", group="everyone")))[0] == grpc.StatusCode.PERMISSION_DENIED
                 assert json.loads((await call("List")).json) == {"runs": []}
-            async with control(running, operator) as call:
+            async with dialled(running, operator) as call:
                 assert (await call("Submit", specification=text)).run == "trial"
                 assert (await call("Submit", specification=text)).run == "trial"  # the same is no other
                 tokens.remove(file, name="operator")
@@ -121,14 +133,14 @@ def test_a_token_that_is_over_opens_nothing_and_its_holder_is_told_why(
             for days in (6.9, 7.1, -100.0):  # by the coordinator's clock, also where it was put back
                 monkeypatch.setattr(tokens, "now", lambda days=days: began + dt.timedelta(days=days))
                 for token in (week, ever):
-                    async with control(running, token) as call:
+                    async with dialled(running, token) as call:
                         try:
                             await call("List")
                             said.append("let in")
                         except grpc.aio.AioRpcError as error:
                             said.append(error.details())
             tokens.remove(file, name="ever")
-            async with control(running, ever) as call:
+            async with dialled(running, ever) as call:
                 said.append((await status(call("List")))[1])
         return said
 
@@ -165,7 +177,7 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
         async with (
             coordinator(tmp_path) as running,
             contextlib.AsyncExitStack() as stack,
-            control(running, token) as call,
+            dialled(running, token) as call,
         ):
             await call("Submit", specification=wanted.as_text())
             early = asyncio.create_task(watched(running))  # before anybody has enrolled
@@ -253,7 +265,7 @@ def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
     async def scene() -> None:
         async with (
             coordinator(tmp_path) as running,
-            control(running, token) as call,
+            dialled(running, token) as call,
         ):
             for name, each in wrong.items():
                 code, words = await status(call("Submit", specification=json.dumps(each)))
@@ -366,3 +378,239 @@ def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
     for each, model in zip(wanted, carried_out(scene()), strict=True):
         (tmp_path / each.run).mkdir()
         np.testing.assert_array_equal(model, inline_model(each, tmp_path / each.run))
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+TABLE = f"""
+[population]
+kind = "table"
+path = "nobody-reads-this.parquet"
+user = "who"
+label = "sick"
+numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+categorical = {{ ward = ["A", "B"] }}
+
+[problem]
+items_per_user = 50
+
+[privacy]
+epsilon = 4.0
+delta = 1e-5
+
+[algorithm]
+name = "one-pass-dp-sgd"
+"""
+
+
+def test_certs_adds_the_hosts_that_a_coordinators_certificate_lacks_and_keeps_its_key(tmp_path: Path) -> None:
+    def stands() -> tuple[str, set[str], int]:
+        loaded = certificates.load_certificate(tmp_path / "coordinator.pem")
+        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificates.fingerprint(loaded), {str(each.value) for each in names}, loaded.serial_number
+
+    assert invoke(["certs", str(tmp_path), "--host", "hub", "--host", "10.0.0.7"]) == 0
+    key, _, number = stands()
+    assert invoke(["certs", str(tmp_path), "--host", "10.0.0.7"]) == 0
+    assert stands() == (key, {"hub", "10.0.0.7"}, number)  # it has that one
+    assert invoke(["certs", str(tmp_path), "--host", "hub.example.org", "--host", "hub"]) == 0
+    assert stands()[:2] == (key, {"hub", "10.0.0.7", "hub.example.org"})
+    assert invoke(["certs", str(tmp_path), "--host", "hub.example.org", "--renew"]) == 0
+    assert stands()[:2] == (key, {"hub.example.org"})
+
+
+def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Captured) -> None:
+    assert invoke(["certs", str(tmp_path), "--clients", "2"]) == 0
+    before = {path.name for path in tmp_path.iterdir()}
+    for _ in range(2):
+        assert invoke(["certs", str(tmp_path), "--revoke", "client-1", "--revoke", "client-2"]) == 0
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'revoked.json'}\n")
+    assert {path.name for path in tmp_path.iterdir()} == before
+    listed = revocation.read(tmp_path / "revoked.json")
+    assert listed == {
+        certificates.fingerprint(certificates.load_certificate(tmp_path / f"{name}.pem")): name
+        for name in ("client-1", "client-2")
+    }
+    assert invoke(["certs", str(tmp_path), "--client", "client-1", "--renew"]) == 2
+    assert "not revoked" in capsys.readouterr().err
+    for nobody in ("client-3", "coordinator", "../client-1"):
+        assert invoke(["certs", str(tmp_path), "--revoke", nobody]) == 2
+    assert invoke(["serve", "--revoked", str(tmp_path / "nothing.json")]) == 2
+    assert "nothing.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve"], "quoron certs"),
+        (["serve", "--insecure", "--listen", "0.0.0.0:0"], "plaintext is for loopback"),
+        (["watch", "x"], "--token-file or QUORON_TOKEN"),
+        (["watch", "x", "--token-file", "nowhere"], "nowhere"),
+        (["client", "--data", "x.csv"], "certificate"),
+    ],
+)
+def test_what_is_missing_is_named(
+    arguments: list[str], words: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_unreachable_coordinator_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORON_TOKEN", "quoron_x")
+    assert invoke(["runs", "--insecure", "--coordinator", "127.0.0.1:1"]) == 1
+    assert "Cannot reach a coordinator at 127.0.0.1:1" in capsys.readouterr().err
+    assert invoke(["runs", "--coordinator", "127.0.0.1:1"]) == 2
+    assert "--authority" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["population.kind=synthetic"], "population.kind='table'"),
+        (["population.categorical.ward=[]"], "population.categorical.ward"),
+        (["population.outlier_fraction=0.1"], "outlier_fraction"),
+        (["population.user=x0"], "user column 'x0'"),
+        (["population.user=sick"], "got it as the label too"),
+        (["population.categorical.x0=[1, 2]"], "every feature once, got 'x0' twice"),
+        (["privacy.delta=1e-3"], "delta <= 1/n = 0.0002 for n=5,000 users"),
+    ],
+)
+def test_a_submission_that_leaves_something_unsaid_is_refused(changes: list[str], words: str) -> None:
+    config = parse("" if "synthetic" in changes[0] else TABLE, settings=changes)
+    with pytest.raises(ConfigError, match=words):
+        specify(config, run="summer", users=5000, seconds=60.0)
+    with pytest.raises(ConfigError, match="items_per_user"):
+        specify(parse(TABLE.replace("items_per_user = 50", "")), run="summer", users=5000, seconds=60.0)
+
+
+@pytest.fixture
+def servicer() -> HealthServicer:
+    return HealthServicer()
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Path:
+    certificates.make_authority(tmp_path, days=10)
+    certificates.issue(tmp_path, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
+    certificates.issue(tmp_path, "client-1", days=1)
+    return tmp_path
+
+
+@pytest.fixture
+def ports(servicer: HealthServicer, trial: Path) -> Iterator[tuple[str, str]]:
+    """Addresses of one server, in plaintext and by mutual TLS."""
+    files = [trial / name for name in ("coordinator.key", "coordinator.pem", "authority.pem")]
+    key, certificate, authority = (path.read_bytes() for path in files)
+    with ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads)
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        plain = server.add_insecure_port("127.0.0.1:0")
+        credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+        secure = server.add_secure_port("127.0.0.1:0", credentials)
+        server.start()
+        yield f"127.0.0.1:{plain}", f"127.0.0.1:{secure}"
+        server.stop(None).wait()
+
+
+def test_a_certificate_is_shown_where_it_must_be(
+    ports: tuple[str, str], trial: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = ["--authority", str(trial / "authority.pem")]
+    own = ["--certificate", str(trial / "client-1.pem"), "--key", str(trial / "client-1.key")]
+    assert invoke(["health", ports[1], *authority, *own]) == 0
+    assert invoke(["health", ports[1], *authority]) == 1
+    assert "Expected a coordinator that serves" in capsys.readouterr().err
+
+
+ROUNDS = [{"kind": "round", "round": number, "rounds": 3, "messages": 5, "public": {}} for number in range(3)]
+
+
+AWAITS, ENDED = {"kind": "awaits", "what": "clients", "ends": "12:00"}, {"kind": "ended", "how": "complete"}
+
+
+Event = dict[str, Any]
+
+
+class Scripted:
+    """A control plane that says this, connection by connection: events, then perhaps how the connection ends."""
+
+    def __init__(self, *connections: list[Event | Exception]) -> None:
+        self.left = list(connections)
+
+    def watch(self, run: str) -> Iterator[Event]:
+        for each in self.left.pop(0):
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+
+def followed(control: Scripted, patience: float = 100.0) -> tuple[list[Event], list[float]]:
+    slept: list[float] = []
+    events = watching.followed(control, "trial", patience=patience, sleep=slept.append, clock=lambda: sum(slept))  # type: ignore[arg-type]
+    return list(events), slept
+
+
+@pytest.mark.parametrize("away", [Unreachable("gone"), LedgerUnavailable("away")])
+def test_every_event_is_told_once_through_restarts(away: Exception) -> None:
+    control = Scripted(
+        [AWAITS, *ROUNDS[:2], away], [away], [away], [AWAITS, *ROUNDS[:2]], [*ROUNDS, AWAITS | {"ends": "13:00"}, ENDED]
+    )
+    events, slept = followed(control)
+    assert events == [AWAITS, *ROUNDS, AWAITS | {"ends": "13:00"}, ENDED]
+    assert slept == [1.0, 2.0, 4.0, 1.0]  # longer each time, from the beginning once it was there
+
+
+def test_what_is_awaited_is_told_once_however_many_seconds_are_left() -> None:
+    first = AWAITS | {"left": 9}
+    assert followed(Scripted([first, Unreachable("gone")], [AWAITS | {"left": 4}, ENDED]))[0] == [first, ENDED]
+
+
+ENDS: dict[str, tuple[list[Event | Exception], int]] = {
+    "done": ([ENDED], 0),
+    "failed": ([ENDED | {"how": "failed", "error": "x"}], 1),
+    "cancelled": ([ENDED | {"how": "cancelled"}], 1),
+    "no such run": ([ConfigError("none of that name")], 2),
+    "no quorum": ([ENDED | {"how": "without-quorum", "error": "x"}], 3),
+    "paused": ([{"kind": "paused", "error": "another version"}], 4),
+    "unreachable": ([Unreachable("nobody")], 5),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_exit_code_says_how_it_ended(
+    how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, code = ENDS[how]
+    monkeypatch.setenv("QUORON_TOKEN", "quoron_x")
+    monkeypatch.setattr(Control, "watch", lambda self, run: Scripted(list(said)).watch(run))
+    assert invoke(["watch", "trial", "--insecure", "--coordinator", "127.0.0.1:1", "--patience", "0"]) == code
+    capsys.readouterr()
+    assert invoke(["watch", "--help"]) == 0
+    assert (str(code) if code != 2 else "") in capsys.readouterr().out
+
+
+def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_that_may_be_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for words alone, and would for ever: nothing that it sends fails."""
+    assert "grpc.keepalive_time_ms" in dict(control._OPTIONS)
+    hurried = dict.fromkeys(("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"), 500)
+    monkeypatch.setattr(control, "_OPTIONS", tuple((dict(control._OPTIONS) | hurried).items()))
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
+
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running:
+            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
+            with Wires(running.control) as wires, Control(Address(wires.address, token, insecure=True)) as own:
+                events = own.watch("trial")
+                assert (await asyncio.to_thread(next, events))["kind"] == "awaits"
+                wires.cut.add(0)
+                with pytest.raises(Unreachable):
+                    await asyncio.to_thread(next, events)
+
+    carried_out(scene())

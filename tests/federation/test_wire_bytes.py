@@ -2,20 +2,26 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import struct
+import subprocess
 import sys
+import threading
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from federation.crowd import Peer, carried_out, coordinator, until
+from federation.crowd import Honest, Peer, carried_out, complete, coordinator, specification, until
+from federation.link import Link
 from federation.tls import transport
-from quoron.network import Network
+from quoron.network import Network, Times
 from quoron.planning.projection import by_round
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import session
@@ -26,11 +32,18 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.ledger import Ledger
 from quoron_server.problem import Problem
 from quoron_server.service import Coordinator, RunSpecification
-from quoron_server.traffic import CONNECTING, HTTP2, PING, idle, once
+from quoron_server.traffic import CONNECTING, HTTP2, PING, WINDOWS, idle, once
+from test_commands_of_pages import APART, apart, loopback_up
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counters of Linux")
+
+
 CLIENTS, RUN = 2, "trial"
+
+
 SECONDS = 600.0
+
+
 WITHIN = 0.05
 
 
@@ -49,7 +62,7 @@ def counted(port: int) -> np.ndarray:
     return found
 
 
-def specification(dimension: int, rounds: int = 10) -> RunSpecification:
+def of_dimension(dimension: int, rounds: int = 10) -> RunSpecification:
     problem = Problem(
         users=CLIENTS,
         items_per_user=4,
@@ -164,7 +177,7 @@ def told(found: Counted) -> np.ndarray:
 
 @pytest.mark.parametrize("dimension", [1, 6, 100, 1000, 3005])
 def test_the_bytes_of_rounds_are_those_that_the_kernel_counts(dimension: int, issued: Path, tmp_path: Path) -> None:
-    found = carried_out(federated(specification(dimension), issued, tmp_path))
+    found = carried_out(federated(of_dimension(dimension), issued, tmp_path))
     np.testing.assert_allclose(told(found), found.moved - found.announcing, rtol=WITHIN)
     np.testing.assert_allclose(np.array(CONNECTING), found.greeted / CLIENTS, rtol=WITHIN)
 
@@ -174,7 +187,7 @@ def test_the_bytes_of_rounds_are_those_that_the_kernel_counts(dimension: int, is
 def test_the_bytes_of_long_messages_are_those_that_the_kernel_counts(
     dimension: int, issued: Path, tmp_path: Path
 ) -> None:
-    found = carried_out(federated(specification(dimension, rounds=2), issued, tmp_path))
+    found = carried_out(federated(of_dimension(dimension, rounds=2), issued, tmp_path))
     np.testing.assert_allclose(told(found), found.moved, rtol=0.005)
 
 
@@ -193,3 +206,159 @@ def test_a_connection_on_which_nothing_is_said_costs_its_pings(issued: Path, tmp
     moved, seconds = carried_out(silent())
     # One ping more or less: the two ends do not begin to count at the same moment.
     np.testing.assert_allclose(moved, idle(seconds=seconds), rtol=0, atol=PING + HTTP2)
+
+
+QUICK = [(20, 10), (20, 1000), (200, 10)]
+
+
+LONG = [(200, 1000), (20, 100_000), (200, 100_000)]
+
+
+def carried() -> None:
+    """Carry the command out, and print what TCP carried to and from each port: bytes and peers."""
+    loopback_up()
+    moved: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    peers: dict[int, set[int]] = defaultdict(set)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800)) as heard:
+        heard.setsockopt(socket.SOL_SOCKET, 33, 1 << 29)  # SO_RCVBUFFORCE
+        heard.bind(("lo", 0x0800))
+        heard.settimeout(0.1)
+        over = threading.Event()
+
+        def listen() -> None:
+            while True:
+                try:
+                    packet, (_, _, kind, *_) = heard.recvfrom(128)
+                except TimeoutError:
+                    if over.is_set():
+                        return
+                    continue
+                if kind == socket.PACKET_OUTGOING or packet[9] != socket.IPPROTO_TCP:
+                    continue
+                head = 4 * (packet[0] & 15)
+                (length,) = struct.unpack_from("!H", packet, 2)
+                source, target = struct.unpack_from("!HH", packet, head)
+                carried = length - head - 4 * (packet[head + 12] >> 4)
+                moved[source][0] += carried
+                moved[target][1] += carried
+                peers[source].add(target)
+                peers[target].add(source)
+
+        listening = threading.Thread(target=listen)
+        listening.start()
+        done = subprocess.run(sys.argv[1:], check=False)
+        over.set()
+        listening.join()
+        _, dropped = struct.unpack("II", heard.getsockopt(263, 6, 8))  # SOL_PACKET, PACKET_STATISTICS
+    assert not dropped, dropped
+    port = max(peers, key=lambda each: len(peers[each]))
+    print(json.dumps([*moved[port], len(peers[port]), done.returncode]))
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("clients", "dimension"), [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in LONG)]
+)
+def test_the_bytes_that_a_run_sums_are_those_that_the_kernel_carried(
+    clients: int, dimension: int, tmp_path: Path
+) -> None:
+    if (why := apart()) is not None:
+        pytest.skip(why)
+    rounds = 2 if dimension > 1000 else 8
+    settings = [
+        f"population.dimension={dimension}",
+        "population.items_per_user=4",
+        f"algorithm.options.rounds={rounds}",
+    ]
+    words = ["simulate", "small-federation", "--engine", "service", "--clients", clients, "--out", tmp_path / "run"]
+    words += [word for each in settings for word in ("--set", each)]
+    done = subprocess.run(
+        [*APART, sys.executable, __file__, sys.executable, "-m", "quoron", *map(str, words), "--quiet"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "QUORON_LEDGER": str(tmp_path / "own")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    down, up, connections, code = json.loads(done.stdout.splitlines()[-1])
+    assert (code, connections) == (0, clients), done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["wire_down"] + summary["once_down"] == pytest.approx(down, rel=WITHIN)
+    assert summary["wire_up"] + summary["once_up"] == pytest.approx(up, rel=WITHIN)
+
+
+if __name__ == "__main__":
+    carried()
+
+
+EXACT = ["one-pass-dp-sgd", "srgd", "local-model", "phased-sgd", "tracking-srgd"]
+
+
+FACTOR = 2.0  # measured over projected time, and the other way round
+
+
+BUSY = 5.0  # times what the same run takes without a link: little, unless the machine does much else
+
+
+OWN = (("grpc.use_local_subchannel_pool", 1),)  # a connection for every client
+
+
+async def projected(
+    name: str, folder: Path, *, seconds: float = 60.0, silent: range = range(0), **link: float
+) -> tuple[list[dict[str, Any]], Link]:
+    """The ledger's events of a run whose clients are behind a link, and what passed it."""
+    wanted = specification(name, seconds=seconds)
+    users = wanted.problem.users
+    async with coordinator(folder) as running, Link(running.listen, **link).running() as between:
+        channels = [grpc.aio.insecure_channel(between.address, options=OWN) for _ in range(users)]
+        try:
+            peers = [Peer(channel, f"client-{number}") for number, channel in enumerate(channels)]
+            for peer in peers:
+                await peer.enrol()
+            await asyncio.gather(*(peer.hello() for peer in peers))
+            honest = Honest.of(users, silent=silent)
+            working = [asyncio.create_task(peer.work(honest)) for peer in peers]
+            await running.manager.submit(wanted.as_text())
+            await complete(running)
+            await asyncio.gather(*working)
+        finally:
+            await asyncio.gather(*(channel.close() for channel in channels))
+        return Ledger.within(running._database, "trial").events(), between
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_messages_and_bytes_are_those_that_pass_between_clients_and_coordinator(name: str, tmp_path: Path) -> None:
+    events, link = carried_out(projected(name, tmp_path))
+    rows = by_round(events, run="trial", network=None)
+    passed = link.counted
+    assert sum(row["wire_messages"] for row in rows) == sum(passed[kind] for kind in ("question", "answer"))
+    windows = WINDOWS * passed["question"]  # what the link does not count; the kernel does (test_wire_bytes.py)
+    assert sum(row["wire_down"] for row in rows) == passed["question bytes"] + windows
+    assert sum(row["wire_up"] for row in rows) == passed["answer bytes"] + windows
+    assert sum(event["asked"] for event in events) == passed["question"] == passed["answer"]
+    assert not passed["receipt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "silent"),
+    [
+        ("rtt=300ms", range(0)),
+        ("rtt=200ms,up=10kbps,down=20kbps", range(0)),
+        ("rtt=50ms,dropout=50%,deadline=2s", range(0, 20, 2)),  # 10 of 20 asked a round: nearly always one is missing
+    ],
+)
+def test_time_is_as_projected_within_the_stated_factor(text: str, silent: range, tmp_path: Path) -> None:
+    network = Network.parse(f"{text},compute=1e9items/s,ends=early")
+    (all_alike,) = network.links
+    link = {"delay": all_alike.rtt / 2, "up": all_alike.up, "down": all_alike.down}
+    events, _ = carried_out(projected("dp-sgd-wor", tmp_path, seconds=network.deadline, silent=silent, **link))
+    (tmp_path / "beside").mkdir()
+    beside, _ = carried_out(projected("dp-sgd-wor", tmp_path / "beside"))  # what this machine takes without a link
+    rows = by_round(events, run="trial", network=network)
+    assert set(rows[0]) >= {f"network.{part}" for part in Times().as_json()}
+    foreseen = sum(row["network.total"] - row["network.aggregating"] for row in rows)
+    measured, machine = (sum(event["seconds_clients"] for event in each) for each in (events, beside))
+    assert foreseen / FACTOR <= measured <= foreseen * FACTOR + BUSY * machine, (
+        f"measured {measured:.2f} s, projected {foreseen:.2f} s, without a link {machine:.2f} s"
+    )
