@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification
+from federation.crowd import Honest, complete, coordinator, crowd, specification
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_client.protocol.gradients import AverageGradient
@@ -114,26 +114,23 @@ def test_the_ledger_of_a_run_folder_goes_on_from_a_copy_only_if_that_is_said(tmp
     assert {each.name for each in tmp_path.iterdir()} == {path.name, f"{path.name}-acknowledged"}
 
 
-def test_a_running_coordinator_copies_its_file_beside_it_for_operators_only(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            auditor = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
-            operator = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
-            await running.manager.enrol("ada", "everyone")
+async def test_a_running_coordinator_copies_its_file_beside_it_for_operators_only(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as running:
+        auditor = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
+        operator = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+        await running.manager.enrol("ada", "everyone")
 
-            def asked(token: str) -> tuple[str, str]:
-                with Control(Address(running.control, token, insecure=True)) as control:
-                    return control.backup()
+        def asked(token: str) -> tuple[str, str]:
+            with Control(Address(running.control, token, insecure=True)) as control:
+                return control.backup()
 
-            with pytest.raises(QuoronError, match="role operator"):
-                await asyncio.to_thread(asked, auditor)
-            name, digest = await asyncio.to_thread(asked, operator)
-            assert digest.encode() in (tmp_path / name).read_bytes()
-            restore(tmp_path / name, other(tmp_path))  # while the other one goes on
-            with Database(other(tmp_path), create=False) as database:
-                assert Registry(database).users_count() == 1
-
-    carried_out(scene())
+        with pytest.raises(QuoronError, match="role operator"):
+            await asyncio.to_thread(asked, auditor)
+        name, digest = await asyncio.to_thread(asked, operator)
+        assert digest.encode() in (tmp_path / name).read_bytes()
+        restore(tmp_path / name, other(tmp_path))  # while the other one goes on
+        with Database(other(tmp_path), create=False) as database:
+            assert Registry(database).users_count() == 1
 
 
 def whole_run(books: Books, number: int) -> None:
@@ -365,7 +362,7 @@ def test_a_waiting_run_is_charged_by_its_plan(tmp_path: Path, capsys: pytest.Cap
         assert books.continue_held("nobody", planned) is None
 
 
-def test_a_coordinator_lets_held_runs_go_on_for_operators_and_carries_them_out(tmp_path: Path) -> None:
+async def test_a_coordinator_lets_held_runs_go_on_for_operators_and_carries_them_out(tmp_path: Path) -> None:
     """One that had begun and one that waited, both of a coordinator that was killed and whose books were put back."""
     first, second = (specification("one-pass-dp-sgd", name) for name in ("trial", "second"))
     users, charge = first.problem.users, make_plan(first).guarantee.epsilon
@@ -380,33 +377,30 @@ def test_a_coordinator_lets_held_runs_go_on_for_operators_and_carries_them_out(t
     backed_up(url, tmp_path / "b")
     restore(tmp_path / "b", other(tmp_path, "restored"))
 
-    async def scene() -> None:
-        async with coordinator(tmp_path, database=other(tmp_path, "restored")) as running:
-            auditor = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
-            operator = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+    async with coordinator(tmp_path, database=other(tmp_path, "restored")) as running:
+        auditor = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
+        operator = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
 
-            def said(token: str, run: str) -> str:
-                with Control(Address(running.control, token, insecure=True)) as control:
-                    return str(control.continue_restored(run)["state"])
+        def said(token: str, run: str) -> str:
+            with Control(Address(running.control, token, insecure=True)) as control:
+                return str(control.continue_restored(run)["state"])
 
-            values = {row["run"]: row["error"] for row in await running.manager.records.runs()}
-            assert all("continue-restored" in str(error) for error in values.values())
-            with pytest.raises(QuoronError, match="role operator"):
-                await asyncio.to_thread(said, auditor, "trial")
-            with pytest.raises(ConfigError, match="Expected the name of a run"):
-                await asyncio.to_thread(said, operator, "none")
-            async with crowd(running.listen, users) as peers:
-                assert not running.sessions.runs  # being here begins nothing
-                work = [asyncio.create_task(peer.work(Honest.of(users), runs=2)) for peer in peers]
-                for run in ("trial", "second"):
-                    await asyncio.to_thread(said, operator, run)
-                for run in ("trial", "second"):
-                    await complete(running, run)
-                with pytest.raises(ConfigError, match="'trial': complete, not held"):
-                    await asyncio.to_thread(said, operator, "trial")
-                await asyncio.gather(*work)
-
-    carried_out(scene())
+        values = {row["run"]: row["error"] for row in await running.manager.records.runs()}
+        assert all("continue-restored" in str(error) for error in values.values())
+        with pytest.raises(QuoronError, match="role operator"):
+            await asyncio.to_thread(said, auditor, "trial")
+        with pytest.raises(ConfigError, match="Expected the name of a run"):
+            await asyncio.to_thread(said, operator, "none")
+        async with crowd(running.listen, users) as peers:
+            assert not running.sessions.runs  # being here begins nothing
+            work = [asyncio.create_task(peer.work(Honest.of(users), runs=2)) for peer in peers]
+            for run in ("trial", "second"):
+                await asyncio.to_thread(said, operator, run)
+            for run in ("trial", "second"):
+                await complete(running, run)
+            with pytest.raises(ConfigError, match="'trial': complete, not held"):
+                await asyncio.to_thread(said, operator, "trial")
+            await asyncio.gather(*work)
     with Database(other(tmp_path, "restored"), create=False) as database:
         charges = PopulationLedger(database).charges("everyone")
     assert [each.run.split(" ")[0] for each in charges].count("trial") == 2

@@ -25,7 +25,7 @@ from federation.conversation import (
     terms,
     values,
 )
-from federation.crowd import carried_out, until
+from federation.crowd import until
 from quoron.populations import Categorical, from_table
 from quoron_client.compute.local_report import local_report
 from quoron_client.data.dialect import Dialect
@@ -239,74 +239,65 @@ ENDINGS = {
 
 class TestAClientThatComputes:
     @pytest.mark.parametrize("ending", [*ENDINGS, "gone"])
-    def test_outlives_the_end_of_its_conversation_and_answers_the_question_that_is_asked_again(
+    async def test_outlives_the_end_of_its_conversation_and_answers_the_question_that_is_asked_again(
         self, data, calls, monkeypatch, ending
     ):
         engaged = Engaged(monkeypatch)
 
-        async def scenario():
-            async with coordinator() as fake, living(made(data, fake.port)):
-                try:
-                    await welcomed(fake)
-                    await fake.to_say.put(federation.ServerMessage(question=asked()))
-                    await until(engaged.begun.is_set)
-                    if ending == "gone":
-                        await fake.server.stop(None)
-                    else:
-                        await fake.to_say.put(ENDINGS[ending])
-                    await until(calls[0].done)
-                finally:
-                    engaged.go.set()
+        async with coordinator() as fake, living(made(data, fake.port)):
+            try:
+                await welcomed(fake)
+                await fake.to_say.put(federation.ServerMessage(question=asked()))
+                await until(engaged.begun.is_set)
                 if ending == "gone":
-                    await fake.start(port=fake.port)
-                await fake.hears("hello")
-                return (await fake.ask(asked())).status
-
-        assert carried_out(scenario()) == federation.STATUS_ANSWERED
+                    await fake.server.stop(None)
+                else:
+                    await fake.to_say.put(ENDINGS[ending])
+                await until(calls[0].done)
+            finally:
+                engaged.go.set()
+            if ending == "gone":
+                await fake.start(port=fake.port)
+            await fake.hears("hello")
+            assert (await fake.ask(asked())).status == federation.STATUS_ANSWERED
 
 
 class TestAClientThatListens:
-    def test_outlives_an_error_that_nobody_foresaw(self, data, monkeypatch, our_logs):
+    async def test_outlives_an_error_that_nobody_foresaw(self, data, monkeypatch, our_logs):
         def broken(*_, **__):
             raise KeyError("unforeseen")
 
-        async def scenario():
-            async with coordinator() as fake, living(made(data, fake.port)):
-                await welcomed(fake)
-                monkeypatch.setattr(work.Worker, "forget", broken)
-                await fake.to_say.put(federation.ServerMessage(ended=federation.Ended(run="r", how="complete")))
-                await until(lambda: "unforeseen" in our_logs.text)
-                await fake.to_say.put(None)  # to a conversation that its client has left
-                await fake.hears("hello")
+        async with coordinator() as fake, living(made(data, fake.port)):
+            await welcomed(fake)
+            monkeypatch.setattr(work.Worker, "forget", broken)
+            await fake.to_say.put(federation.ServerMessage(ended=federation.Ended(run="r", how="complete")))
+            await until(lambda: "unforeseen" in our_logs.text)
+            await fake.to_say.put(None)  # to a conversation that its client has left
+            await fake.hears("hello")
 
-        carried_out(scenario())
-
-    def test_outlives_a_certificate_of_its_own_that_is_gone_for_a_while(self, data, tmp_path, our_logs):
+    async def test_outlives_a_certificate_of_its_own_that_is_gone_for_a_while(self, data, tmp_path, our_logs):
         authority = Authority(tmp_path)
         given = dict(zip(("certificate", "key"), authority.issue("client"), strict=True))
         identity = given | {"authority": authority.path, "insecure": False, "client_name": None}
 
-        async def scenario():
-            async with (
-                coordinator(authority.server_credentials()) as fake,
-                living(made(data, fake.port, **identity)),
-            ):
-                await fake.hears("hello")
-                kept = given["certificate"].read_bytes()
-                given["certificate"].unlink()
-                await fake.to_say.put(None)
-                await until(lambda: "cannot read it" in our_logs.text)
-                given["certificate"].write_bytes(kept)
-                await fake.hears("hello")
-
-        carried_out(scenario())
+        async with (
+            coordinator(authority.server_credentials()) as fake,
+            living(made(data, fake.port, **identity)),
+        ):
+            await fake.hears("hello")
+            kept = given["certificate"].read_bytes()
+            given["certificate"].unlink()
+            await fake.to_say.put(None)
+            await until(lambda: "cannot read it" in our_logs.text)
+            given["certificate"].write_bytes(kept)
+            await fake.hears("hello")
 
 
 class TestAnotherInTheCoordinatorsPlace:
     """The portal of a network, or a coordinator whose certificate is over: it passes by."""
 
     @pytest.mark.parametrize("impostor", ["of another authority", "of another name", "expired"])
-    def test_is_told_to_the_owner_and_waited_out(self, data, tmp_path, our_logs, impostor):
+    async def test_is_told_to_the_owner_and_waited_out(self, data, tmp_path, our_logs, impostor):
         authority = Authority(tmp_path)
         given = dict(zip(("certificate", "key"), authority.issue("client"), strict=True))
         identity = given | {"authority": authority.path, "insecure": False, "client_name": None}
@@ -316,17 +307,14 @@ class TestAnotherInTheCoordinatorsPlace:
             "expired": lambda: authority.server_credentials("late", days=(-9, -2)),
         }[impostor]()
 
-        async def scenario():
-            async with coordinator(credentials) as fake, living(made(data, fake.port, **identity)) as client:
-                await until(lambda: our_logs.text.count("certificate of its name from the authority") >= 2)
-                assert {each.levelno for each in our_logs.records} == {logging.WARNING}
-                assert not fake.callers
-                await fake.server.stop(None)
-                await fake.start(authority.server_credentials("right"), port=fake.port)
-                await fake.hears("hello")
-                return client.done()
-
-        assert not carried_out(scenario())
+        async with coordinator(credentials) as fake, living(made(data, fake.port, **identity)) as client:
+            await until(lambda: our_logs.text.count("certificate of its name from the authority") >= 2)
+            assert {each.levelno for each in our_logs.records} == {logging.WARNING}
+            assert not fake.callers
+            await fake.server.stop(None)
+            await fake.start(authority.server_credentials("right"), port=fake.port)
+            await fake.hears("hello")
+            assert not client.done()
 
 
 def hospital(folder):
@@ -393,28 +381,22 @@ class TestTransport:
 
 
 class TestTheEnd:
-    def test_comes_when_it_is_told_to_stop_whatever_it_waits_for(self, data):
-        async def scenario():
-            async with asyncio.timeout(SECONDS):
-                stop = asyncio.Event()
-                stop.set()
-                await run_client(made(data, 1), stop=stop)
-                async with running(made(data, 1, retry_seconds=3600.0)):  # nobody there
-                    await asyncio.sleep(0)
+    async def test_comes_when_it_is_told_to_stop_whatever_it_waits_for(self, data):
+        async with asyncio.timeout(SECONDS):
+            stop = asyncio.Event()
+            stop.set()
+            await run_client(made(data, 1), stop=stop)
+            async with running(made(data, 1, retry_seconds=3600.0)):  # nobody there
+                await asyncio.sleep(0)
 
-        asyncio.run(scenario())
-
-    def test_does_not_come_from_its_data_once_it_has_enrolled(self, data, tmp_path, our_logs):
+    async def test_does_not_come_from_its_data_once_it_has_enrolled(self, data, tmp_path, our_logs):
         """Members are drawn from those who connect: whether it does may be no function of what its owner holds."""
 
-        async def scenario():
-            async with coordinator() as fake:
-                for changes in ({}, hospital(tmp_path), {"data": tmp_path / "none.csv"}):
-                    with our_logs.at_level(logging.WARNING):
-                        async with running(made(data, fake.port, **changes)):
-                            await fake.hears("hello")
-
-        asyncio.run(scenario())
+        async with coordinator() as fake:
+            for changes in ({}, hospital(tmp_path), {"data": tmp_path / "none.csv"}):
+                with our_logs.at_level(logging.WARNING):
+                    async with running(made(data, fake.port, **changes)):
+                        await fake.hears("hello")
         assert "This client is enrolled already, so it connects all the same." in our_logs.text
 
 

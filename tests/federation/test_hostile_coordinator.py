@@ -380,7 +380,7 @@ def charged(folder: Path) -> float:
         return kept.spent[0]
 
 
-def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_works_for_the_next(
+async def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_works_for_the_next(
     data: Path, our_logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_LONGEST_WAIT", 0.05)  # between conversations that end at once
@@ -390,15 +390,12 @@ def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_works_fo
     identity = {"certificate": certificate, "key": key, "authority": authority.path, "insecure": False}
     limits = {"lifetime_epsilon": SPENT + LEFT, "lifetime_delta": 1e-3}
 
-    async def scene() -> None:
-        async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
-            config = made(data, fake.port, **{"client_name": None, **identity, **limits})
-            async with running(config) as client:
-                await fake.hears("hello")
-                await besieged(fake, ATTACKS, lambda: our_logs.text)
-                assert not client.done()
-
-    carried_out(scene())
+    async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
+        config = made(data, fake.port, **{"client_name": None, **identity, **limits})
+        async with running(config) as client:
+            await fake.hears("hello")
+            await besieged(fake, ATTACKS, lambda: our_logs.text)
+            assert not client.done()
     assert charged(data.parent) == pytest.approx(SPENT + 0.7 + 0.2)
     assert "Traceback" not in our_logs.text
 
@@ -572,7 +569,7 @@ class TestALinkThatSpeaksNoProtocol:
             *(pytest.param(each, marks=pytest.mark.slow) for each in (silence, frames_without_end)),
         ],
     )
-    def test_is_left_after_a_while_and_tried_again(
+    async def test_is_left_after_a_while_and_tried_again(
         self, data: Path, speaker: Speaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(session, "_ENROL_SECONDS", 0.3)
@@ -580,20 +577,17 @@ class TestALinkThatSpeaksNoProtocol:
         identity = dict(zip(("certificate", "key"), authority.issue("client"), strict=True))
         identity |= {"authority": authority.path, "insecure": False, "client_name": None}
 
-        async def scene() -> None:
-            async with contextlib.AsyncExitStack() as stack:
-                with speaking(speaker, *authority.issue("hostile")) as (port, came):
-                    client = await stack.enter_async_context(running(made(data, port, **identity)))
-                    await until(lambda: len(came) >= 3)
-                honest = FakeCoordinator()
-                await honest.start(authority.server_credentials("honest"), port=port)
-                stack.push_async_callback(honest.server.stop, None)
-                await honest.hears("hello")
-                assert await honest.announce("r", terms())
-                assert (await honest.ask(asked())).status == ANSWERED
-                assert not client.done()
-
-        carried_out(scene())
+        async with contextlib.AsyncExitStack() as stack:
+            with speaking(speaker, *authority.issue("hostile")) as (port, came):
+                client = await stack.enter_async_context(running(made(data, port, **identity)))
+                await until(lambda: len(came) >= 3)
+            honest = FakeCoordinator()
+            await honest.start(authority.server_credentials("honest"), port=port)
+            stack.push_async_callback(honest.server.stop, None)
+            await honest.hears("hello")
+            assert await honest.announce("r", terms())
+            assert (await honest.ask(asked())).status == ANSWERED
+            assert not client.done()
 
 
 def most_memory(process: subprocess.Popen[bytes]) -> int:

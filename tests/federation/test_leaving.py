@@ -14,7 +14,7 @@ import pytest
 
 import dying
 from dying import Moment
-from federation.crowd import Peer, carried_out, coordinator, write_items
+from federation.crowd import Peer, coordinator, write_items
 from federation.tls import channel, client_config, transport
 from quoron.cli.app import invoke
 from quoron.operate import forgetting
@@ -233,12 +233,12 @@ class TestAUserWhoIsForgotten:
                         restored.registry.enrol("a" * 64)
                 assert self.seats(restored).forget("0", sure=True)["keys"] == 1
 
-    def test_is_hung_up_on_never_let_in_again_while_the_run_goes_on_and_not_named_in_the_log(
+    async def test_is_hung_up_on_never_let_in_again_while_the_run_goes_on_and_not_named_in_the_log(
         self, issued: Path, tmp_path: Path, our_logs: pytest.LogCaptureFixture
     ) -> None:
         key = certificates.fingerprint(certificates.load_certificate(issued / "client-0.pem"))
 
-        async def scene() -> tuple[str, grpc.StatusCode, str]:
+        with our_logs.at_level(logging.INFO):
             async with (
                 coordinator(tmp_path, transport=transport(issued)) as running,
                 channel(running.listen, issued, "client-0") as one,
@@ -265,10 +265,8 @@ class TestAUserWhoIsForgotten:
                 )
                 with pytest.raises(IdentityError, match="was forgotten"):  # which ends a real client
                     await run_client(config)
-                return said, caught.value.code(), caught.value.details()
-
-        with our_logs.at_level(logging.INFO):
-            assert carried_out(scene()) == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
+                found = said, caught.value.code(), caught.value.details()
+            assert found == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
         assert f"refused {key[:16]}: UNAUTHENTICATED, {users.GONE}" in our_logs.text
         assert "client-0" not in " ".join(each.getMessage() for each in our_logs.records if each.name == "quoron")
 

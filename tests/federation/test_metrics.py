@@ -245,7 +245,7 @@ def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> N
     assert found["head"].endswith("\r\n\r\n")
 
 
-def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[asyncio.StreamWriter] = []
     drain = asyncio.StreamWriter.drain
 
@@ -256,16 +256,13 @@ def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monkeypatc
         asked.append(self)
         await drain(self)
 
-    async def scene() -> None:
-        async with coordinator(tmp_path, metrics="0") as running:
-            with socket.create_connection(("127.0.0.1", int(str(running.metrics_address).rpartition(":")[2]))) as idle:
-                idle.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-                await until(lambda: asked and asked[0].transport.get_write_buffer_size() == 0)
-
     monkeypatch.setattr(metrics_port, "PATIENCE", 0.1)
     monkeypatch.setattr(Metrics, "text", long)
     monkeypatch.setattr(asyncio.StreamWriter, "drain", draining)
-    carried_out(scene())
+    async with coordinator(tmp_path, metrics="0") as running:
+        with socket.create_connection(("127.0.0.1", int(str(running.metrics_address).rpartition(":")[2]))) as idle:
+            idle.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            await until(lambda: asked and asked[0].transport.get_write_buffer_size() == 0)
 
 
 def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is_given(
@@ -311,16 +308,13 @@ def test_any_name_and_number_is_written_in_the_format(name: str, number: float) 
 
 @pytest.mark.programs
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_all_of_it_passes_prometheus_own_linter_and_stands_on_the_page(tmp_path: Path) -> None:
-    async def scene() -> str:
-        with pytest.MonkeyPatch.context() as patch:
-            at = Scene(tmp_path, patch)
-            await at.begun()
-            found = await at.running.metrics.text()
-            await at.leave()
-            return found
-
-    found = carried_out(scene())
+async def test_all_of_it_passes_prometheus_own_linter_and_stands_on_the_page(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        at = Scene(tmp_path, patch)
+        await at.begun()
+        found = await at.running.metrics.text()
+        await at.leave()
+        found = found
     done = subprocess.run(["promtool", "check", "metrics"], input=found, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     page = (

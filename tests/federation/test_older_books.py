@@ -111,10 +111,10 @@ def test_no_earlier_round_is_answered_once_a_later_one_was_unless_books_say_that
         assert record.recall("r", 2, second) == second
 
 
-def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_the_last(
+async def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_the_last(
     data: Path, our_logs: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
+    with our_logs.at_level(logging.WARNING):
         async with scripted() as fake:
             fake.books = pb.Books(incarnations=[A], rows=3, head="3" * 64, then="3" * 64, charged=[run_mark("r")])
             answers: list[list[pb.Answer]] = []
@@ -128,9 +128,6 @@ def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_the_las
             assert behind[0].status == Status.MISSING
             assert behind[1] == before[1]
             assert restored == before[:1]
-
-    with our_logs.at_level(logging.WARNING):
-        carried_out(scene())
     assert "No answer in round 0 of run 'r': a later round was answered" in our_logs.text
 
 
@@ -152,10 +149,10 @@ async def ended(config: ClientConfig) -> str:
         {"charged": range(MOST_TOLD + 1)},
     ],
 )
-def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
+async def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
     data: Path, wrong: dict, our_logs: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
+    with our_logs.at_level(logging.WARNING):
         async with scripted() as fake:
             right, whole = fake.books, {"incarnations": [A], "rows": 1, "head": "1" * 64, "then": ""}
             fake.books = pb.Books(**whole | wrong)
@@ -164,9 +161,6 @@ def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
                     await asyncio.sleep(0)
                 fake.books = right
                 await fake.hears("hello")
-
-    with our_logs.at_level(logging.WARNING):
-        carried_out(scene())
     assert "no message of this protocol" in our_logs.text
 
 
@@ -265,21 +259,18 @@ def test_a_coordinator_says_what_each_client_has_agreed_to_and_nothing_of_who_wa
     carried_out(scene())
 
 
-def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> None:
+async def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> None:
     """Every file of a client, put back together: only the coordinator can tell."""
 
-    async def scene() -> None:
-        async with scripted() as fake:
-            async with running(made(data, fake.port)):
-                await fake.hears("hello")
-            older = {each: each.read_bytes() for each in data.parent.glob("record.sqlite*")}
-            async with running(made(data, fake.port)):
-                await fake.hears("hello")
-                assert await fake.announce("r", terms())
-                assert (await fake.ask(asked())).status == Status.ANSWERED
-            fake.agreed.append(said("r", 1.0))
-            for each, content in older.items():
-                each.write_bytes(content)
-            assert "to know run 'r'" in await ended(made(data, fake.port))
-
-    carried_out(scene())
+    async with scripted() as fake:
+        async with running(made(data, fake.port)):
+            await fake.hears("hello")
+        older = {each: each.read_bytes() for each in data.parent.glob("record.sqlite*")}
+        async with running(made(data, fake.port)):
+            await fake.hears("hello")
+            assert await fake.announce("r", terms())
+            assert (await fake.ask(asked())).status == Status.ANSWERED
+        fake.agreed.append(said("r", 1.0))
+        for each, content in older.items():
+            each.write_bytes(content)
+        assert "to know run 'r'" in await ended(made(data, fake.port))

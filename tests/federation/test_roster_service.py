@@ -106,52 +106,46 @@ def test_five_dead_three_revoked_and_three_new_of_twenty_the_next_run_is_of_the_
     assert {user["software"] for user in listed if user["user"] >= 8} == {"test"}
 
 
-def test_a_run_that_has_begun_goes_on_with_its_members_wherever_they_are(tmp_path: Path) -> None:
+async def test_a_run_that_has_begun_goes_on_with_its_members_wherever_they_are(tmp_path: Path) -> None:
     """After a restart of the coordinator, too: seats that are filled are not counted again."""
 
-    async def scene() -> list[str]:
-        async with coordinator(tmp_path) as running:
-            for number in range(USERS):
-                registry(running).enrol(f"name:client-{number}")
-            await running.manager.submit(TEXT)
-            await until(lambda: running.sessions.runs)
-        async with coordinator(tmp_path) as running:
-            registry(running).roster.retire(range(USERS))
-            await until(lambda: running.sessions.runs)
-        async with coordinator(tmp_path) as running:
-            await until(lambda: running.sessions.runs)
-            return list(running.sessions.runs)
-
-    assert carried_out(scene()) == ["trial"]
+    async with coordinator(tmp_path) as running:
+        for number in range(USERS):
+            registry(running).enrol(f"name:client-{number}")
+        await running.manager.submit(TEXT)
+        await until(lambda: running.sessions.runs)
+    async with coordinator(tmp_path) as running:
+        registry(running).roster.retire(range(USERS))
+        await until(lambda: running.sessions.runs)
+    async with coordinator(tmp_path) as running:
+        await until(lambda: running.sessions.runs)
+        assert list(running.sessions.runs) == ["trial"]
 
 
-def test_a_user_who_is_retired_between_the_count_and_the_draw_makes_a_run_wait_and_costs_nothing(
+async def test_a_user_who_is_retired_between_the_count_and_the_draw_makes_a_run_wait_and_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> tuple[dict[str, object], str, list[dict[str, object]]]:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            roster = registry(running).roster
-            for number in range(USERS):
-                registry(running).enrol(f"name:client-{number}")
-            standing = roster.standing
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        roster = registry(running).roster
+        for number in range(USERS):
+            registry(running).enrol(f"name:client-{number}")
+        standing = roster.standing
 
-            def slow(group: str) -> object:
-                found = standing(group)
-                roster.retire([3])
-                return found
+        def slow(group: str) -> object:
+            found = standing(group)
+            roster.retire([3])
+            return found
 
-            roster.standing = slow
-            await running.manager.submit(TEXT)
-            await until(lambda: not running.manager._active and running.manager._waiting)
-            roster.standing = standing
-            said, charged = await waits(running), PopulationLedger(running._database).rows()
-            await running.manager.after(await running.manager.users.change("back", "3"))
-            peers = await stack.enter_async_context(crowd(running.listen, USERS))
-            honest = Honest.of(USERS)
-            done = await asyncio.gather(*(peer.work(honest) for peer in peers))
-            return said, done[0], charged
-
-    said, how, charged = carried_out(scene())
+        roster.standing = slow
+        await running.manager.submit(TEXT)
+        await until(lambda: not running.manager._active and running.manager._waiting)
+        roster.standing = standing
+        said, charged = await waits(running), PopulationLedger(running._database).rows()
+        await running.manager.after(await running.manager.users.change("back", "3"))
+        peers = await stack.enter_async_context(crowd(running.listen, USERS))
+        honest = Honest.of(USERS)
+        done = await asyncio.gather(*(peer.work(honest) for peer in peers))
+        (said, how, charged) = said, done[0], charged
     assert said == {"active": 19, "away": 0, "retired": 1, "needed": 20}
     assert how == "complete"
     assert [row["kind"] for row in charged] == ["submit"]
@@ -258,18 +252,15 @@ def operator(running: Coordinator, folder: Path) -> list[str]:
     return ["--coordinator", running.control, "--token-file", str(folder / "token"), "--insecure"]
 
 
-def test_an_auditor_reads_the_roster_and_changes_nothing(tmp_path: Path) -> None:
-    async def scene() -> tuple[int, dict[str, int], str]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 2):
-            token = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
-            with Control(Address(running.control, token, None, True)) as control:
-                listed = len(await asyncio.to_thread(lambda: list(control.users())))
-                standing = await asyncio.to_thread(control.standing, "everyone")
-                with pytest.raises(Exception, match="role operator, got auditor") as caught:
-                    await asyncio.to_thread(control.change_user, "retire", "0")
-                return listed, standing, str(caught.value)
-
-    listed, standing, _ = carried_out(scene())
+async def test_an_auditor_reads_the_roster_and_changes_nothing(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as running, crowd(running.listen, 2):
+        token = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
+        with Control(Address(running.control, token, None, True)) as control:
+            listed = len(await asyncio.to_thread(lambda: list(control.users())))
+            standing = await asyncio.to_thread(control.standing, "everyone")
+            with pytest.raises(Exception, match="role operator, got auditor") as caught:
+                await asyncio.to_thread(control.change_user, "retire", "0")
+            (listed, standing, _) = listed, standing, str(caught.value)
     assert (listed, standing) == (2, {"active": 2, "away": 0, "retired": 0})
 
 
@@ -286,61 +277,55 @@ class TestRotation:
     def signed(self, folder: Path, old: str, new: str) -> str:
         return rotation.sign(folder / f"{old}.key", folder / f"{new}.key")
 
-    def test_the_same_user_comes_back_with_its_new_key_and_the_old_one_is_refused(
+    async def test_the_same_user_comes_back_with_its_new_key_and_the_old_one_is_refused(
         self, issued: Path, folder: Path
     ) -> None:
-        async def scene() -> None:
-            async with (
-                coordinator(folder, **trusting(issued, folder)) as running,
-                channel(running.listen, folder, "ada") as before,
-                channel(running.listen, folder, "ada-2") as after,
+        async with (
+            coordinator(folder, **trusting(issued, folder)) as running,
+            channel(running.listen, folder, "ada") as before,
+            channel(running.listen, folder, "ada-2") as after,
+        ):
+            old, new = Peer(before), Peer(after)
+            assert [await old.enrol(), await new.enrol()] == [0, 1]
+            for peer in (old, new):
+                await peer.hello()
+            registry(running).note_agreed("before", [0], epsilon=1.0, delta=1e-6)
+            said = await running.manager.users.rotate("ada", self.signed(folder, "ada", "ada-2"))
+            assert "the same user, in the same runs, with the same lifetime budget" in said["said"]
+            for peer in (old, new):
+                assert await peer.call.code() == grpc.StatusCode.UNAVAILABLE  # it may come back
+            assert await new.enrol() == 0
+            await new.hello()
+            assert await refused(running.listen, folder, "ada") == grpc.StatusCode.FAILED_PRECONDITION
+            rows = [row["payload"] for row in PopulationLedger(running._database).rows()]
+            assert rows == [
+                {"what": "rotated", "user": 0, "old": key_of(folder, "ada"), "new": key_of(folder, "ada-2")}
+            ]
+
+    async def test_a_revoked_key_a_stranger_and_another_user_rotate_nothing(self, issued: Path, folder: Path) -> None:
+        async with coordinator(folder, **trusting(issued, folder)) as running:
+            for name in ("ada", "ben"):
+                registry(running).enrol(key_of(folder, name), name=name)
+            users = running.manager.users
+            for who, statement, words in (
+                (
+                    "ben",
+                    self.signed(folder, "ada", "ada-2"),
+                    "a rotation of user 1, got one that the key of user 0",
+                ),
+                ("ada", self.signed(folder, "ada-2", "ben"), "Expected the key of a user"),
+                ("ada", "{}", "Expected a rotation, signed by the old key"),
             ):
-                old, new = Peer(before), Peer(after)
-                assert [await old.enrol(), await new.enrol()] == [0, 1]
-                for peer in (old, new):
-                    await peer.hello()
-                registry(running).note_agreed("before", [0], epsilon=1.0, delta=1e-6)
-                said = await running.manager.users.rotate("ada", self.signed(folder, "ada", "ada-2"))
-                assert "the same user, in the same runs, with the same lifetime budget" in said["said"]
-                for peer in (old, new):
-                    assert await peer.call.code() == grpc.StatusCode.UNAVAILABLE  # it may come back
-                assert await new.enrol() == 0
-                await new.hello()
-                assert await refused(running.listen, folder, "ada") == grpc.StatusCode.FAILED_PRECONDITION
-                rows = [row["payload"] for row in PopulationLedger(running._database).rows()]
-                assert rows == [
-                    {"what": "rotated", "user": 0, "old": key_of(folder, "ada"), "new": key_of(folder, "ada-2")}
-                ]
-
-        carried_out(scene())
-
-    def test_a_revoked_key_a_stranger_and_another_user_rotate_nothing(self, issued: Path, folder: Path) -> None:
-        async def scene() -> None:
-            async with coordinator(folder, **trusting(issued, folder)) as running:
-                for name in ("ada", "ben"):
-                    registry(running).enrol(key_of(folder, name), name=name)
-                users = running.manager.users
-                for who, statement, words in (
-                    (
-                        "ben",
-                        self.signed(folder, "ada", "ada-2"),
-                        "a rotation of user 1, got one that the key of user 0",
-                    ),
-                    ("ada", self.signed(folder, "ada-2", "ben"), "Expected the key of a user"),
-                    ("ada", "{}", "Expected a rotation, signed by the old key"),
-                ):
-                    with pytest.raises(ConfigError, match=words):
-                        await users.rotate(who, statement)
-                revocation.add(folder / "revoked.json", key_of(folder, "ada"), name="ada")
-                with pytest.raises(ConfigError, match=r"never revoked, got .*, the old one"):
-                    await users.rotate("ada", self.signed(folder, "ada", "ada-2"))
-                await asyncio.to_thread(users.look)
-                with pytest.raises(ConfigError, match="whose certificate is good, got user 0"):
-                    await users.change("back", "ada")
-                assert registry(running).user(key_of(folder, "ada")) == 0
-                assert PopulationLedger(running._database).rows() == []
-
-        carried_out(scene())
+                with pytest.raises(ConfigError, match=words):
+                    await users.rotate(who, statement)
+            revocation.add(folder / "revoked.json", key_of(folder, "ada"), name="ada")
+            with pytest.raises(ConfigError, match=r"never revoked, got .*, the old one"):
+                await users.rotate("ada", self.signed(folder, "ada", "ada-2"))
+            await asyncio.to_thread(users.look)
+            with pytest.raises(ConfigError, match="whose certificate is good, got user 0"):
+                await users.change("back", "ada")
+            assert registry(running).user(key_of(folder, "ada")) == 0
+            assert PopulationLedger(running._database).rows() == []
 
     def test_no_changed_statement_is_one(self, folder: Path) -> None:
         text = self.signed(folder, "ada", "ada-2")

@@ -75,34 +75,31 @@ async def status(call: object) -> tuple[grpc.StatusCode, str]:
     return caught.value.code(), caught.value.details()
 
 
-def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_path: Path) -> None:
+async def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     operator, auditor = (tokens.add(file, name=role, role=role) for role in ("operator", "auditor"))
     text = specification(NAME).as_text()
 
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            for wrong in (None, "", "quoron_guess", operator[:-1], operator.upper()):
-                async with dialled(running, wrong) as call:
-                    for method in ("Submit", "List", "Cancel", "Plan", "Model", "Ledger", "Limit"):
-                        assert (await status(call(method)))[0] == grpc.StatusCode.UNAUTHENTICATED
-            kept = file.read_text()
-            file.write_text("{")
-            async with dialled(running, auditor) as call:  # whoever has shown no token learns nothing of this machine
-                assert await status(call("List")) == (grpc.StatusCode.UNAVAILABLE, control_plane.UNREADABLE)
-            file.write_text(kept)
-            async with dialled(running, auditor) as call:
-                assert (await status(call("Submit", specification=text)))[0] == grpc.StatusCode.PERMISSION_DENIED
-                assert (await status(call("Cancel", run="trial")))[0] == grpc.StatusCode.PERMISSION_DENIED
-                assert (await status(call("Limit", group="everyone")))[0] == grpc.StatusCode.PERMISSION_DENIED
-                assert json.loads((await call("List")).json) == {"runs": []}
-            async with dialled(running, operator) as call:
-                assert (await call("Submit", specification=text)).run == "trial"
-                assert (await call("Submit", specification=text)).run == "trial"  # the same is no other
-                tokens.remove(file, name="operator")
-                assert (await status(call("List")))[0] == grpc.StatusCode.UNAUTHENTICATED
-
-    carried_out(scene())
+    async with coordinator(tmp_path) as running:
+        for wrong in (None, "", "quoron_guess", operator[:-1], operator.upper()):
+            async with dialled(running, wrong) as call:
+                for method in ("Submit", "List", "Cancel", "Plan", "Model", "Ledger", "Limit"):
+                    assert (await status(call(method)))[0] == grpc.StatusCode.UNAUTHENTICATED
+        kept = file.read_text()
+        file.write_text("{")
+        async with dialled(running, auditor) as call:  # whoever has shown no token learns nothing of this machine
+            assert await status(call("List")) == (grpc.StatusCode.UNAVAILABLE, control_plane.UNREADABLE)
+        file.write_text(kept)
+        async with dialled(running, auditor) as call:
+            assert (await status(call("Submit", specification=text)))[0] == grpc.StatusCode.PERMISSION_DENIED
+            assert (await status(call("Cancel", run="trial")))[0] == grpc.StatusCode.PERMISSION_DENIED
+            assert (await status(call("Limit", group="everyone")))[0] == grpc.StatusCode.PERMISSION_DENIED
+            assert json.loads((await call("List")).json) == {"runs": []}
+        async with dialled(running, operator) as call:
+            assert (await call("Submit", specification=text)).run == "trial"
+            assert (await call("Submit", specification=text)).run == "trial"  # the same is no other
+            tokens.remove(file, name="operator")
+            assert (await status(call("List")))[0] == grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_tokens_are_kept_as_hashes_for_their_owner_alone(tmp_path: Path) -> None:
@@ -120,31 +117,28 @@ def test_tokens_are_kept_as_hashes_for_their_owner_alone(tmp_path: Path) -> None
         tokens.find(file, token)
 
 
-def test_a_token_that_is_over_opens_nothing_and_its_holder_is_told_why(
+async def test_a_token_that_is_over_opens_nothing_and_its_holder_is_told_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, began = tmp_path / "tokens.json", tokens.now()
     named = (("week", WEEK.total_seconds()), ("ever", math.inf))
     week, ever = (tokens.add(file, name=name, role="auditor", valid=valid) for name, valid in named)
 
-    async def scene() -> list[str]:
-        said = []
-        async with coordinator(tmp_path) as running:
-            for days in (6.9, 7.1, -100.0):  # by the coordinator's clock, also where it was put back
-                monkeypatch.setattr(tokens, "now", lambda days=days: began + dt.timedelta(days=days))
-                for token in (week, ever):
-                    async with dialled(running, token) as call:
-                        try:
-                            await call("List")
-                            said.append("let in")
-                        except grpc.aio.AioRpcError as error:
-                            said.append(error.details())
-            tokens.remove(file, name="ever")
-            async with dialled(running, ever) as call:
-                said.append((await status(call("List")))[1])
-        return said
-
-    before, _, over, *others, back = carried_out(scene())
+    said = []
+    async with coordinator(tmp_path) as running:
+        for days in (6.9, 7.1, -100.0):  # by the coordinator's clock, also where it was put back
+            monkeypatch.setattr(tokens, "now", lambda days=days: began + dt.timedelta(days=days))
+            for token in (week, ever):
+                async with dialled(running, token) as call:
+                    try:
+                        await call("List")
+                        said.append("let in")
+                    except grpc.aio.AioRpcError as error:
+                        said.append(error.details())
+        tokens.remove(file, name="ever")
+        async with dialled(running, ever) as call:
+            said.append((await status(call("List")))[1])
+    (before, _, over, *others, back) = said
     assert [before, *others] == ["let in"] * 4
     assert over.startswith(
         f"This token ended on {tokens.read(file)['week'].ends:%Y-%m-%d %H:%M} UTC, by the coordinator's clock"
@@ -199,51 +193,46 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
     assert not any("diagnostics" in event for event in early)
 
 
-def test_watching_ends_when_the_token_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watching_ends_when_the_token_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "MOST_TRUSTED", 0.01)
     file = tmp_path / "tokens.json"
     gone, kept = (tokens.add(file, name=name, role="auditor") for name in ("gone", "kept"))
 
-    async def scene() -> tuple[grpc.StatusCode, dict[str, object]]:
-        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
-            await running.manager.submit(specification(NAME).as_text())  # nobody is enrolled: nothing happens
-            stub = federation_pb2_grpc.ControlPlaneStub(channel)
-            ending, lasting = (
-                stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
-                for token in (gone, kept)
-            )
-            (await running.manager.feed("trial")).add({"kind": "round", "round": 0})
-            for stream in (ending, lasting):
-                assert json.loads((await stream.read()).json)["round"] == 0
-            for stream in (ending, lasting):
-                assert json.loads((await stream.read()).json)["kind"] == "awaits"
-            waiting = asyncio.create_task(lasting.read())
-            tokens.remove(file, name="gone")
-            assert (await status(ending.read()))[0] == grpc.StatusCode.UNAUTHENTICATED
-            await running.manager.cancel("trial")
-            return json.loads((await waiting).json)
-
-    assert carried_out(scene()) == {"kind": "ended", "how": "cancelled"}
+    async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
+        await running.manager.submit(specification(NAME).as_text())  # nobody is enrolled: nothing happens
+        stub = federation_pb2_grpc.ControlPlaneStub(channel)
+        ending, lasting = (
+            stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
+            for token in (gone, kept)
+        )
+        (await running.manager.feed("trial")).add({"kind": "round", "round": 0})
+        for stream in (ending, lasting):
+            assert json.loads((await stream.read()).json)["round"] == 0
+        for stream in (ending, lasting):
+            assert json.loads((await stream.read()).json)["kind"] == "awaits"
+        waiting = asyncio.create_task(lasting.read())
+        tokens.remove(file, name="gone")
+        assert (await status(ending.read()))[0] == grpc.StatusCode.UNAUTHENTICATED
+        await running.manager.cancel("trial")
+        assert json.loads((await waiting).json) == {"kind": "ended", "how": "cancelled"}
 
 
-def test_a_model_of_any_length_is_fetched(tmp_path: Path) -> None:
+async def test_a_model_of_any_length_is_fetched(tmp_path: Path) -> None:
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
     released = np.arange(700_000.0)  # 5.6 MB, more than a message of gRPC has by itself
 
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path) as running:
+    async with coordinator(tmp_path) as running:
 
-            async def model(run: str) -> np.ndarray:
-                return released
+        async def model(run: str) -> np.ndarray:
+            return released
 
-            running.manager.records.model = model
-            with Control(Address(running.control, token, insecure=True)) as own:
-                return await asyncio.to_thread(own.model, "trial")
-
-    np.testing.assert_array_equal(carried_out(scene()), released)
+        running.manager.records.model = model
+        with Control(Address(running.control, token, insecure=True)) as own:
+            found = await asyncio.to_thread(own.model, "trial")
+    np.testing.assert_array_equal(found, released)
 
 
-def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
+async def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
     good = json.loads(specification(NAME).as_text())
     problem = good["problem"]
@@ -262,23 +251,20 @@ def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
         "seconds": good | {"seconds": -1},
     }
 
-    async def scene() -> None:
-        async with (
-            coordinator(tmp_path) as running,
-            dialled(running, token) as call,
-        ):
-            for name, each in wrong.items():
-                code, words = await status(call("Submit", specification=json.dumps(each)))
-                assert code == grpc.StatusCode.INVALID_ARGUMENT, (name, words)
-                assert name in words, words
-            code, words = await status(call("Submit", specification="nonsense"))
-            assert code == grpc.StatusCode.INVALID_ARGUMENT
-            for method in ("Plan", "Model", "Ledger", "Cancel"):
-                code, words = await status(call(method, run="nothing"))
-                assert (code, "'nothing'" in words) == (grpc.StatusCode.NOT_FOUND, True)
-            assert json.loads((await call("List")).json) == {"runs": []}
-
-    carried_out(scene())
+    async with (
+        coordinator(tmp_path) as running,
+        dialled(running, token) as call,
+    ):
+        for name, each in wrong.items():
+            code, words = await status(call("Submit", specification=json.dumps(each)))
+            assert code == grpc.StatusCode.INVALID_ARGUMENT, (name, words)
+            assert name in words, words
+        code, words = await status(call("Submit", specification="nonsense"))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        for method in ("Plan", "Model", "Ledger", "Cancel"):
+            code, words = await status(call(method, run="nothing"))
+            assert (code, "'nothing'" in words) == (grpc.StatusCode.NOT_FOUND, True)
+        assert json.loads((await call("List")).json) == {"runs": []}
 
 
 @pytest.mark.parametrize(
@@ -289,30 +275,26 @@ def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
         ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}}, "trust_clients"),
     ],
 )
-def test_a_deployment_refuses_what_protects_nobody(changes: dict[str, object], words: str, tmp_path: Path) -> None:
+async def test_a_deployment_refuses_what_protects_nobody(
+    changes: dict[str, object], words: str, tmp_path: Path
+) -> None:
     wanted = specification(NAME).model_copy(update={"simulation": False, "simulation_seed": None} | changes)
 
-    async def scene() -> None:
-        async with coordinator(tmp_path, allow_simulation=False) as running:
-            with pytest.raises(ConfigError, match=words):
-                await running.manager.submit(wanted.as_text())
-
-    carried_out(scene())
+    async with coordinator(tmp_path, allow_simulation=False) as running:
+        with pytest.raises(ConfigError, match=words):
+            await running.manager.submit(wanted.as_text())
 
 
-def test_a_deployed_run_draws_secret_noise_and_erases_its_key(tmp_path: Path) -> None:
+async def test_a_deployed_run_draws_secret_noise_and_erases_its_key(tmp_path: Path) -> None:
     wanted = specification(NAME, simulation=False, simulation_seed=None)
 
-    async def scene() -> np.ndarray:
-        async with (
-            coordinator(tmp_path, allow_simulation=False) as running,
-            contextlib.AsyncExitStack() as stack,
-        ):
-            await everybody(running, stack)
-            await running.manager.submit(wanted.as_text())
-            return await complete(running)
-
-    model = carried_out(scene())
+    async with (
+        coordinator(tmp_path, allow_simulation=False) as running,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        await everybody(running, stack)
+        await running.manager.submit(wanted.as_text())
+        model = await complete(running)
     assert not np.array_equal(model, inline_model(specification(NAME), tmp_path))
     with (
         Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database,
@@ -321,40 +303,34 @@ def test_a_deployed_run_draws_secret_noise_and_erases_its_key(tmp_path: Path) ->
         _ = Ledger.within(database, "trial").noise_key
 
 
-def test_a_run_beyond_the_populations_budget_is_refused_before_anyone_is_asked(tmp_path: Path) -> None:
+async def test_a_run_beyond_the_populations_budget_is_refused_before_anyone_is_asked(tmp_path: Path) -> None:
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         PopulationLedger(database).limit("everyone", epsilon=20.0, delta=0.15)
 
-    async def scene() -> Honest:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            honest = await everybody(running, stack)
-            await running.manager.submit(specification(NAME).as_text())
-            await complete(running)
-            with pytest.raises(BudgetExceeded, match="everyone"):
-                await running.manager.submit(specification(NAME, "second").as_text())
-            return honest
-
-    honest = carried_out(scene())
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        honest = await everybody(running, stack)
+        await running.manager.submit(specification(NAME).as_text())
+        await complete(running)
+        with pytest.raises(BudgetExceeded, match="everyone"):
+            await running.manager.submit(specification(NAME, "second").as_text())
+        honest = honest
     assert {name for _, name, _, _ in honest.asked} == {"trial"}
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         PopulationLedger(database).verify()
 
 
-def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: Path) -> None:
-    async def scene() -> dict[str, object]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            await running.manager.submit(specification(NAME).as_text())
-            asked = asyncio.create_task(peers[0].next("ended"))
-            await until(lambda: running.manager._active["trial"].engine is not None)  # before that nothing is charged
-            ended = await running.manager.cancel("trial")
-            assert (await asked).how == "cancelled"
-            await running.manager.submit(specification(NAME, "idle", group="nobody").as_text())
-            assert (await running.manager.cancel("idle"))["state"] == "cancelled"
-        async with coordinator(tmp_path) as running:
-            assert [each["state"] for each in await running.manager.records.runs()] == ["cancelled", "cancelled"]
-        return ended
-
-    assert carried_out(scene())["state"] == "cancelled"
+async def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+        await running.manager.submit(specification(NAME).as_text())
+        asked = asyncio.create_task(peers[0].next("ended"))
+        await until(lambda: running.manager._active["trial"].engine is not None)  # before that nothing is charged
+        ended = await running.manager.cancel("trial")
+        assert (await asked).how == "cancelled"
+        await running.manager.submit(specification(NAME, "idle", group="nobody").as_text())
+        assert (await running.manager.cancel("idle"))["state"] == "cancelled"
+    async with coordinator(tmp_path) as running:
+        assert [each["state"] for each in await running.manager.records.runs()] == ["cancelled", "cancelled"]
+    assert ended["state"] == "cancelled"
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         ledger = PopulationLedger(database)
         assert ledger.spent("everyone").epsilon == 15.0
@@ -594,7 +570,7 @@ def test_the_exit_code_says_how_it_ended(
     assert (str(code) if code != 2 else "") in capsys.readouterr().out
 
 
-def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_that_may_be_made_anew(
+async def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_that_may_be_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for words alone, and would for ever: nothing that it sends fails."""
@@ -603,14 +579,11 @@ def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_that_may
     monkeypatch.setattr(control, "_OPTIONS", tuple((dict(control._OPTIONS) | hurried).items()))
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
 
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
-            with Wires(running.control) as wires, Control(Address(wires.address, token, insecure=True)) as own:
-                events = own.watch("trial")
-                assert (await asyncio.to_thread(next, events))["kind"] == "awaits"
-                wires.cut.add(0)
-                with pytest.raises(Unreachable):
-                    await asyncio.to_thread(next, events)
-
-    carried_out(scene())
+    async with coordinator(tmp_path) as running:
+        await running.manager.submit(specification("one-pass-dp-sgd").as_text())
+        with Wires(running.control) as wires, Control(Address(wires.address, token, insecure=True)) as own:
+            events = own.watch("trial")
+            assert (await asyncio.to_thread(next, events))["kind"] == "awaits"
+            wires.cut.add(0)
+            with pytest.raises(Unreachable):
+                await asyncio.to_thread(next, events)

@@ -106,48 +106,42 @@ def failing(*arguments: object, **named: object) -> None:
     raise RunError("Expected another answer.")
 
 
-def test_a_failed_run_keeps_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> list[dict[str, object]]:
-        await begun(tmp_path)
-        assert has_secrets(tmp_path)
-        monkeypatch.setattr(rounds, "run", failing)
-        async with coordinator(tmp_path) as running:
-            return await seen(running)
-
-    assert carried_out(scene())[-1]["how"] == "failed"
+async def test_a_failed_run_keeps_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await begun(tmp_path)
+    assert has_secrets(tmp_path)
+    monkeypatch.setattr(rounds, "run", failing)
+    async with coordinator(tmp_path) as running:
+        assert (await seen(running))[-1]["how"] == "failed"
     assert not has_secrets(tmp_path)
 
 
 @pytest.mark.parametrize("how", ["another plan", "no plan", "no specification", "no simulation"])
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(
+async def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(
     how: str, cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*arguments: object) -> None:
         raise ConfigError("Expected another version.")
 
-    async def scene() -> np.ndarray | None:
-        await begun(tmp_path)
-        with monkeypatch.context() as patch:
-            if how == "another plan":
-                patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
-            elif how == "no plan":
-                patch.setattr(records, "make_plan", refused)
-            elif how == "no specification":
-                patch.setattr(managers.RunSpecification, "parse", refused)
-            async with coordinator(tmp_path, allow_simulation=how != "no simulation") as running:
-                events = await seen(running)
-                assert [event["kind"] for event in events] == ["paused"]
-                assert events[0]["error"]
-                assert await state_and_reason(running) == ("paused", events[0]["error"])
-                if cancelled:
-                    assert (await running.manager.cancel("trial"))["state"] == "cancelled"
-                    assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
-                    assert await state_and_reason(running) == ("cancelled", None)
-        assert has_secrets(tmp_path) != cancelled
-        return None if cancelled else await taken_to_the_end(tmp_path)
-
-    model = carried_out(scene())
+    await begun(tmp_path)
+    with monkeypatch.context() as patch:
+        if how == "another plan":
+            patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
+        elif how == "no plan":
+            patch.setattr(records, "make_plan", refused)
+        elif how == "no specification":
+            patch.setattr(managers.RunSpecification, "parse", refused)
+        async with coordinator(tmp_path, allow_simulation=how != "no simulation") as running:
+            events = await seen(running)
+            assert [event["kind"] for event in events] == ["paused"]
+            assert events[0]["error"]
+            assert await state_and_reason(running) == ("paused", events[0]["error"])
+            if cancelled:
+                assert (await running.manager.cancel("trial"))["state"] == "cancelled"
+                assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
+                assert await state_and_reason(running) == ("cancelled", None)
+    assert has_secrets(tmp_path) != cancelled
+    model = None if cancelled else await taken_to_the_end(tmp_path)
     if not cancelled:
         np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
 
@@ -182,21 +176,19 @@ def another_charge(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "another", [another_question, another_noise, another_kind_of_noise, another_state, another_charge]
 )
-def test_whatever_shows_another_version_pauses_the_run_with_its_secrets_and_the_right_one_goes_on(
+async def test_whatever_shows_another_version_pauses_the_run_with_its_secrets_and_the_right_one_goes_on(
     another: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> np.ndarray:
-        await begun(tmp_path)
-        with monkeypatch.context() as patch:
-            another(patch)
-            async with coordinator(tmp_path) as running:
-                events = await seen(running)
-                assert [event["kind"] for event in events] == ["paused"]
-                assert await state_and_reason(running) == ("paused", events[0]["error"])
-        assert has_secrets(tmp_path)
-        return await taken_to_the_end(tmp_path)
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))
+    await begun(tmp_path)
+    with monkeypatch.context() as patch:
+        another(patch)
+        async with coordinator(tmp_path) as running:
+            events = await seen(running)
+            assert [event["kind"] for event in events] == ["paused"]
+            assert await state_and_reason(running) == ("paused", events[0]["error"])
+    assert has_secrets(tmp_path)
+    model = await taken_to_the_end(tmp_path)
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
 
 
 @pytest.mark.parametrize("then", ["submit", "cancel"])
@@ -218,32 +210,29 @@ def test_a_run_whose_entry_was_never_acknowledged_can_be_submitted_again_or_canc
     carried_out(scene())
 
 
-def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled_then(
+async def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> tuple[str, list[dict[str, object]]]:
-        await begun(tmp_path)
-        with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
-            Ledger.within(database, "trial").finish(np.zeros(3))
-        original = managers.Manager._begin
+    await begun(tmp_path)
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        Ledger.within(database, "trial").finish(np.zeros(3))
+    original = managers.Manager._begin
 
-        def cancelled_meanwhile(manager: managers.Manager, run: managers.Running) -> object:
-            run.cancelled = True
-            return original(manager, run)
+    def cancelled_meanwhile(manager: managers.Manager, run: managers.Running) -> object:
+        run.cancelled = True
+        return original(manager, run)
 
-        monkeypatch.setattr(managers.Manager, "_begin", cancelled_meanwhile)
-        async with coordinator(tmp_path) as running:
-            events = await seen(running)
-            np.testing.assert_array_equal(await running.manager.records.model("trial"), np.zeros(3))
-            return await state(running), events
-
-    how, events = carried_out(scene())
+    monkeypatch.setattr(managers.Manager, "_begin", cancelled_meanwhile)
+    async with coordinator(tmp_path) as running:
+        events = await seen(running)
+        np.testing.assert_array_equal(await running.manager.records.model("trial"), np.zeros(3))
+        (how, events) = await state(running), events
     assert how == "complete"
     assert events[-1] == {"kind": "ended", "how": "complete", "error": None}
 
 
 @pytest.mark.parametrize("most", [1000, 3])
-def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
+async def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(managers, "MOST_TOLD", most)
@@ -261,19 +250,17 @@ def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_t
         registry.fix_members("open", 1)
         registry.roster.back(1)
 
-    async def scene() -> dict[str, str]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 2) as (peer, other):
-            await asyncio.to_thread(history, Registry(running._database))
-            await other.hello()
-            await peer.hello()
-            heard = [await peer.next("ended") for _ in range(min(most, len(ended)))]
-            running.sessions.open("last", "{}", np.arange(2))
-            running.sessions.close("last", "complete")
-            assert (await peer.next("ended")).run == "last"
-            assert (await other.next("ended")).run == "last"
-            return {each.run: each.how for each in heard}
-
-    assert carried_out(scene()) == dict(list(ended.items())[-most:])
+    async with coordinator(tmp_path) as running, crowd(running.listen, 2) as (peer, other):
+        await asyncio.to_thread(history, Registry(running._database))
+        await other.hello()
+        await peer.hello()
+        heard = [await peer.next("ended") for _ in range(min(most, len(ended)))]
+        running.sessions.open("last", "{}", np.arange(2))
+        running.sessions.close("last", "complete")
+        assert (await peer.next("ended")).run == "last"
+        assert (await other.next("ended")).run == "last"
+        found = {each.run: each.how for each in heard}
+    assert found == dict(list(ended.items())[-most:])
 
 
 class Away:
@@ -296,24 +283,21 @@ class Away:
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("name", "at"), [("spend", 3), ("commit", 4), ("finish", 1), ("begin", 1)])
-def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
+async def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
     name: str, at: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Away(monkeypatch, Ledger, name, at, after=after)
 
-    async def scene() -> tuple[np.ndarray, Honest]:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            honest = await everybody(running, stack)
-            await running.manager.submit(specification(NAME).as_text())
-            return await complete(running), honest
-
-    model, honest = carried_out(scene())
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        honest = await everybody(running, stack)
+        await running.manager.submit(specification(NAME).as_text())
+        (model, honest) = await complete(running), honest
     monkeypatch.undo()
     np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
     assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort
 
 
-def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_the_next(
+async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = "Another process has owned the database."
@@ -321,39 +305,34 @@ def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_t
     def refused(*arguments: object, **named: object) -> None:
         raise LedgerError(taken)
 
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await everybody(running, stack)
-            for owner, name in ((Ledger, "commit"), (Books, "end")):
-                monkeypatch.setattr(owner, name, refused)
-            await running.manager.submit(specification(NAME).as_text())
-            with pytest.raises(LedgerError, match=taken):
-                await running.manager.lost
-        monkeypatch.undo()
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await everybody(running, stack)
-            np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
-
-    carried_out(scene())
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await everybody(running, stack)
+        for owner, name in ((Ledger, "commit"), (Books, "end")):
+            monkeypatch.setattr(owner, name, refused)
+        await running.manager.submit(specification(NAME).as_text())
+        with pytest.raises(LedgerError, match=taken):
+            await running.manager.lost
+    monkeypatch.undo()
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await everybody(running, stack)
+        np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
 
 
-def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
+async def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
     postgres_server: PostgresServer, postgres: str, tmp_path: Path
 ) -> None:
     """Every connection is killed after every round; the run gives the bits of one without."""
     name = sa.make_url(postgres).database
     kill = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
 
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
-            await everybody(running, stack)
-            await running.manager.submit(specification(NAME).as_text())
-            async for event in (await running.manager.feed("trial")).watch():
-                if event["kind"] == "round":
-                    await asyncio.to_thread(postgres_server.sql, kill)
-            return await complete(running)
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))
+    async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
+        await everybody(running, stack)
+        await running.manager.submit(specification(NAME).as_text())
+        async for event in (await running.manager.feed("trial")).watch():
+            if event["kind"] == "round":
+                await asyncio.to_thread(postgres_server.sql, kill)
+        model = await complete(running)
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
 
 
 def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or_what_it_holds(

@@ -200,34 +200,29 @@ def test_replies_to_the_asked_user_are_the_same_for_every_value(tmp_path: Path) 
     assert len(found) == 1
 
 
-def test_a_message_beyond_the_cap_ends_its_conversation_alone(tmp_path: Path) -> None:
-    async def scene() -> tuple[grpc.StatusCode, int]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 2) as peers:
-            huge = pb.Answer(
-                run="trial", values=pb.Answer().values.__class__(data=bytes(running.config.largest_message + 1))
-            )
-            await peers[0].send(answer=huge)
-            code = await peers[0].call.code()
-            await peers[1].send(answer=pb.Answer(run="trial"))
-            return code, (await peers[1].next("receipt")).verdict
-
-    assert carried_out(scene()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, pb.VERDICT_NOT_ASKED)
+async def test_a_message_beyond_the_cap_ends_its_conversation_alone(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as running, crowd(running.listen, 2) as peers:
+        huge = pb.Answer(
+            run="trial", values=pb.Answer().values.__class__(data=bytes(running.config.largest_message + 1))
+        )
+        await peers[0].send(answer=huge)
+        code = await peers[0].call.code()
+        await peers[1].send(answer=pb.Answer(run="trial"))
+        found = code, (await peers[1].next("receipt")).verdict
+    assert found == (grpc.StatusCode.RESOURCE_EXHAUSTED, pb.VERDICT_NOT_ASKED)
 
 
-def test_a_conversation_begins_with_a_hello_of_an_enrolled_client(tmp_path: Path) -> None:
-    async def scene() -> list[grpc.StatusCode]:
-        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
-            codes = []
-            known = Peer(channel, "known")
-            await known.enrol()
-            for name, first in (("known", b"\xff"), ("known", b""), ("known", None), ("stranger", HELLO)):
-                call = channel.stream_stream(WORK)(metadata=(("quoron-client", name),))
-                if first is not None:
-                    await call.write(first)
-                await call.done_writing()
-                codes.append(await call.code())
-            nameless = channel.stream_stream(WORK)()
-            return [*codes, await nameless.code()]
-
+async def test_a_conversation_begins_with_a_hello_of_an_enrolled_client(tmp_path: Path) -> None:
     wrong, unknown = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
-    assert carried_out(scene()) == [wrong, wrong, wrong, unknown, grpc.StatusCode.UNAUTHENTICATED]
+    async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
+        codes = []
+        known = Peer(channel, "known")
+        await known.enrol()
+        for name, first in (("known", b"\xff"), ("known", b""), ("known", None), ("stranger", HELLO)):
+            call = channel.stream_stream(WORK)(metadata=(("quoron-client", name),))
+            if first is not None:
+                await call.write(first)
+            await call.done_writing()
+            codes.append(await call.code())
+        nameless = channel.stream_stream(WORK)()
+        assert [*codes, await nameless.code()] == [wrong, wrong, wrong, unknown, grpc.StatusCode.UNAUTHENTICATED]

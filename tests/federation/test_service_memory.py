@@ -101,7 +101,7 @@ async def separate(where: str, users: int):
         yield peers
 
 
-def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_within_the_cap(
+async def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_within_the_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
@@ -112,20 +112,17 @@ def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_wit
         await until(lambda: backlog._queue and {each.user for each in backlog._since} == set(range(silent)))
         put_clock_forward(seconds / 4)
 
-    async def scene() -> tuple[Answers, Backlog]:
-        async with coordinator(tmp_path) as running, separate(running.listen, users) as peers:
-            running.sessions.backlog.most = most
-            await consented(running, peers)
-            backlog = running.sessions.backlog
-            working = [asyncio.create_task(answering(peer)) for peer in peers[silent:]]
-            working.append(asyncio.create_task(patience_is_over(backlog)))
-            working.append(asyncio.create_task(no_deadline_is_waited_for(running, range(silent), seconds)))
-            answers = await round_of(running, users, seconds=seconds)
-            for task in working:
-                task.cancel()
-        return answers, backlog
-
-    answers, backlog = carried_out(scene())
+    async with coordinator(tmp_path) as running, separate(running.listen, users) as peers:
+        running.sessions.backlog.most = most
+        await consented(running, peers)
+        backlog = running.sessions.backlog
+        working = [asyncio.create_task(answering(peer)) for peer in peers[silent:]]
+        working.append(asyncio.create_task(patience_is_over(backlog)))
+        working.append(asyncio.create_task(no_deadline_is_waited_for(running, range(silent), seconds)))
+        answers = await round_of(running, users, seconds=seconds)
+        for task in working:
+            task.cancel()
+    (answers, backlog) = answers, backlog
     np.testing.assert_array_equal(answers.status, [Status.MISSING] * silent + [Status.ANSWERED] * (users - silent))
     assert backlog.peak <= most + QUESTION
     assert backlog.bytes == 0
@@ -176,27 +173,24 @@ def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after
         assert (sorted(order[:-1]), order[-1]) == ([0, 2, 3], 1)
 
 
-def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> None:
+async def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> None:
     """A round over forty users leaves in the order of its rows, or in that of another round, with chance 1/40!."""
 
-    async def scene() -> list[list[int]]:
-        sessions, orders, users = Sessions(), [[], []], 40
-        session = sessions.open("trial", "{}", np.arange(users))
-        for user in range(users):
-            sessions.enter(Listener(user, orders[0]))
-            await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
-        for number, order in enumerate(orders):
-            for each in sessions._here.values():
-                each.order = order
-            question = Question(number, np.arange(users), AverageGradient(np.ones((1, 2)), (1.0,)))
-            asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
-            while len(order) < users:
-                await asyncio.sleep(0)
-            asking.cancel()
-            await asyncio.wait({asking})
-        return orders
-
-    first, second = carried_out(scene())
+    sessions, orders, users = Sessions(), [[], []], 40
+    session = sessions.open("trial", "{}", np.arange(users))
+    for user in range(users):
+        sessions.enter(Listener(user, orders[0]))
+        await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
+    for number, order in enumerate(orders):
+        for each in sessions._here.values():
+            each.order = order
+        question = Question(number, np.arange(users), AverageGradient(np.ones((1, 2)), (1.0,)))
+        asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
+        while len(order) < users:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+    (first, second) = orders
     assert sorted(first) == sorted(second) == list(range(40))
     assert first != sorted(first)
     assert second not in (first, sorted(first))
@@ -292,36 +286,31 @@ def wide() -> RunSpecification:
     return small.model_copy(update={"columns": columns, "problem": replace(small.problem, dimension=WIDE)})
 
 
-def test_ten_to_the_five_columns_give_the_bits_of_the_inline_engine(tmp_path: Path) -> None:
+async def test_ten_to_the_five_columns_give_the_bits_of_the_inline_engine(tmp_path: Path) -> None:
     wanted = wide()
     users = wanted.problem.users
     people = Synthetic("logistic", users=users, items_per_user=4, dimension=WIDE, domain=L2Ball(2.0), seed=SEED)
 
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
-            honest = Honest(InlineEngine(people, seed=SEED))
-            working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-            await running.manager.submit(wanted.as_text())
-            model = await complete(running)
-            await asyncio.gather(*working)
-            return model
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path, people))
+    async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
+        honest = Honest(InlineEngine(people, seed=SEED))
+        working = [asyncio.create_task(peer.work(honest)) for peer in peers]
+        await running.manager.submit(wanted.as_text())
+        model = await complete(running)
+        await asyncio.gather(*working)
+        found = model
+    np.testing.assert_array_equal(found, inline_model(wanted, tmp_path, people))
 
 
 @pytest.mark.parametrize("letters", [LONGEST + 1, LONGEST // 2 + 1, 4 * LONGEST])
-def test_what_is_too_long_is_refused_by_name_and_never_by_the_transport(letters: int, tmp_path: Path) -> None:
+async def test_what_is_too_long_is_refused_by_name_and_never_by_the_transport(letters: int, tmp_path: Path) -> None:
     """As bytes that the coordinator reads, as two bytes a letter, and as a message longer than it takes."""
     operator = tokens.add(tmp_path / "tokens.json", name="operator", role="operator")
     text = ("é" if letters < LONGEST else "x") * letters
 
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            control = Control(Address(running.control, operator, insecure=True))
-            with control, pytest.raises(ConfigError, match=r"Expected a (specification|message)"):
-                await asyncio.to_thread(control.submit, text)
-
-    carried_out(scene())
+    async with coordinator(tmp_path) as running:
+        control = Control(Address(running.control, operator, insecure=True))
+        with control, pytest.raises(ConfigError, match=r"Expected a (specification|message)"):
+            await asyncio.to_thread(control.submit, text)
 
 
 WHITENED = "whitened-tracking"
@@ -521,7 +510,7 @@ def test_whoever_announces_much_and_sends_little_makes_the_other_hold_what_it_se
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("secured", [False, True], ids=["insecure", "tls"])
-def test_real_clients_in_parts_give_the_bits_of_their_tables(
+async def test_real_clients_in_parts_give_the_bits_of_their_tables(
     secured: bool, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Questions and answers, in the clear and over mutual TLS."""
@@ -542,32 +531,30 @@ def test_real_clients_in_parts_give_the_bits_of_their_tables(
         own = {"certificate": issued / f"client-{user}.pem", "key": issued / f"client-{user}.key"}
         return own | {"authority": issued / "authority.pem"}
 
-    async def scene() -> np.ndarray:
-        stop = asyncio.Event()
-        async with coordinator(tmp_path, **({"transport": transport(issued)} if secured else {})) as running:
-            working = []
-            for user, path in enumerate(paths):
-                config = ClientConfig(
-                    coordinator=running.listen,
-                    data=path,
-                    record=tmp_path / f"record-{user}.sqlite",
-                    lifetime_epsilon=100.0,
-                    lifetime_delta=0.5,
-                    accept_exposures=("broadcast", "model"),
-                    simulation_seed=wanted.simulation_seed,
-                    one_user=True,
-                    retry_seconds=0.01,
-                    **identity(user),
-                )
-                working.append(asyncio.create_task(run_client(config, stop=stop)))
-                await until(lambda user=user: running.sessions.connected == user + 1)
-            await running.manager.submit(wanted.as_text())
-            model = await complete(running)
-            stop.set()
-            await asyncio.gather(*working)
-            return model
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path, from_items(users)))
+    stop = asyncio.Event()
+    async with coordinator(tmp_path, **({"transport": transport(issued)} if secured else {})) as running:
+        working = []
+        for user, path in enumerate(paths):
+            config = ClientConfig(
+                coordinator=running.listen,
+                data=path,
+                record=tmp_path / f"record-{user}.sqlite",
+                lifetime_epsilon=100.0,
+                lifetime_delta=0.5,
+                accept_exposures=("broadcast", "model"),
+                simulation_seed=wanted.simulation_seed,
+                one_user=True,
+                retry_seconds=0.01,
+                **identity(user),
+            )
+            working.append(asyncio.create_task(run_client(config, stop=stop)))
+            await until(lambda user=user: running.sessions.connected == user + 1)
+        await running.manager.submit(wanted.as_text())
+        model = await complete(running)
+        stop.set()
+        await asyncio.gather(*working)
+        found = model
+    np.testing.assert_array_equal(found, inline_model(wanted, tmp_path, from_items(users)))
     assert parted["question"] == parted["answer"] > 0
 
 
@@ -645,72 +632,65 @@ async def echoes(peer: Peer, question: pb.Question) -> None:
     await peer.answers(message)
 
 
-def test_what_waits_for_a_reader_is_a_part_and_not_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_waits_for_a_reader_is_a_part_and_not_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parts, "MOST", 1 << 14)
     users, numbers = 6, 40_000
 
-    async def scene() -> tuple[object, int]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
-            return await wide_round(running, peers, numbers, echoes), running.sessions.backlog.peak
-
-    answers, peak = carried_out(scene())
+    async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
+        (answers, peak) = await wide_round(running, peers, numbers, echoes), running.sessions.backlog.peak
     np.testing.assert_array_equal(answers.values, np.arange(float(numbers)) + np.arange(users)[:, None])
     assert peak <= users * (parts.MOST + parts.BESIDE) + 1000 < 8 * numbers
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("what", ["out of order", "too long", "another message"])
-def test_a_coordinator_ends_a_conversation_that_says_parts_wrong_and_no_other(what: str, tmp_path: Path) -> None:
-    async def scene() -> tuple[object, str]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 3) as peers:
-            said: list[str] = []
+async def test_a_coordinator_ends_a_conversation_that_says_parts_wrong_and_no_other(what: str, tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as running, crowd(running.listen, 3) as peers:
+        said: list[str] = []
 
-            async def answering(peer: Peer, question: pb.Question) -> None:
-                if peer.user:
-                    await echoes(peer, question)
-                    return
-                head, first, second, *_ = parts.said(
-                    wire.answer_to_wire(question.run, question.round, question.digest, np.zeros(LONG), Status(0))
-                )
-                if what == "too long":
-                    head.answer.follows.length = 10**9
-                wrong = {"out of order": [head, second], "too long": [head], "another message": [head, first, head]}
-                for message in wrong[what]:
-                    await peer.call.write(message)
-                said.append(f"{(await peer.call.code()).name}: {await peer.call.details()}")
-                current = running.sessions.runs["r"].open
-                await until(lambda: current.left == 1)
-                current.complete.set()
+        async def answering(peer: Peer, question: pb.Question) -> None:
+            if peer.user:
+                await echoes(peer, question)
+                return
+            head, first, second, *_ = parts.said(
+                wire.answer_to_wire(question.run, question.round, question.digest, np.zeros(LONG), Status(0))
+            )
+            if what == "too long":
+                head.answer.follows.length = 10**9
+            wrong = {"out of order": [head, second], "too long": [head], "another message": [head, first, head]}
+            for message in wrong[what]:
+                await peer.call.write(message)
+            said.append(f"{(await peer.call.code()).name}: {await peer.call.details()}")
+            current = running.sessions.runs["r"].open
+            await until(lambda: current.left == 1)
+            current.complete.set()
 
-            answers = await wide_round(running, peers, LONG, answering)
-            return answers, said[0]
-
-    answers, said = carried_out(scene())
+        answers = await wide_round(running, peers, LONG, answering)
+        (answers, said) = answers, said[0]
     assert list(answers.status) == [Status.MISSING, Status.ANSWERED, Status.ANSWERED]
     assert said.startswith("INVALID_ARGUMENT: Expected ")
 
 
 @pytest.mark.usefixtures("small")
-def test_an_answer_in_parts_that_nobody_waits_for_has_its_verdict_and_is_dropped(tmp_path: Path) -> None:
+async def test_an_answer_in_parts_that_nobody_waits_for_has_its_verdict_and_is_dropped(tmp_path: Path) -> None:
     """Twice the same, and one of another round: the conversation goes on. The one that is taken has no receipt."""
 
-    async def scene() -> list[int]:
-        verdicts: list[int] = []
+    verdicts: list[int] = []
 
-        async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
-            session = running.sessions.open("r", "{}", np.arange(1))
-            await peer.send(consent=pb.Consent(run="r", takes_part=True))
-            await until(lambda: session.present)
-            question = Question(0, np.arange(1), AverageGradient(np.zeros((1, LONG)), (1.0,)))
-            asking = asyncio.create_task(running.sessions.ask(session, question, shape=(LONG,), seconds=600.0))
-            await until(lambda: session.asked)
-            for digest in (bytes(16), session.asked[0].digest, session.asked[0].digest):
-                value = wire.answer_to_wire("r", 0, digest, np.ones(LONG), Status.ANSWERED)
-                await peer.answers(value)
-            for _ in range(2):
-                verdicts.append((await peer.next("receipt")).verdict)
-            asking.cancel()
-            await asyncio.wait({asking})
-        return verdicts
-
-    assert carried_out(scene()) == [pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE]
+    async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
+        session = running.sessions.open("r", "{}", np.arange(1))
+        await peer.send(consent=pb.Consent(run="r", takes_part=True))
+        await until(lambda: session.present)
+        question = Question(0, np.arange(1), AverageGradient(np.zeros((1, LONG)), (1.0,)))
+        asking = asyncio.create_task(running.sessions.ask(session, question, shape=(LONG,), seconds=600.0))
+        await until(lambda: session.asked)
+        for digest in (bytes(16), session.asked[0].digest, session.asked[0].digest):
+            value = wire.answer_to_wire("r", 0, digest, np.ones(LONG), Status.ANSWERED)
+            await peer.answers(value)
+        for _ in range(2):
+            verdicts.append((await peer.next("receipt")).verdict)
+        asking.cancel()
+        await asyncio.wait({asking})
+    assert verdicts == [pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE]

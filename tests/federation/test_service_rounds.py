@@ -194,63 +194,55 @@ def test_the_clock_does_not_tell_who_was_in_a_cohort() -> None:
     assert named == {number for number, cohort in enumerate(cohorts) if 0 in cohort}, "the fault that deadlines mend"
 
 
-def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_rest(
+async def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_rest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The whole service: the ledger holds the round long before anybody hears of it."""
     seconds = HANGS / PAUSE  # so long that no machine takes a rest for a round's own work
 
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            opening, until_due = [], running.sessions._until_due  # rounds that know when they open
+    async with coordinator(tmp_path) as running:
+        opening, until_due = [], running.sessions._until_due  # rounds that know when they open
 
-            async def noted(session: RunSession, seconds: float) -> float:
-                waiting = until_due(session, seconds)
-                opening.append(session)
-                return await waiting
+        async def noted(session: RunSession, seconds: float) -> float:
+            waiting = until_due(session, seconds)
+            opening.append(session)
+            return await waiting
 
-            running.sessions._until_due = noted
-            wanted = specification("one-pass-dp-sgd", early_ends=False, seconds=seconds)
-            await running.manager.submit(wanted.as_text())
-            async with contextlib.AsyncExitStack() as stack:
-                await everybody(running, stack)
-                await until(
-                    lambda: "trial" in running.sessions.runs and running.sessions.runs["trial"].open is not None
-                )
-                session = running.sessions.runs["trial"]
-                first = session.open
-                await until(lambda: not first.left)
-                feed = await running.manager.feed("trial")
-                assert session.open is first
-                put_clock_forward(seconds)
-                await until(lambda: session.open is not first)
-                while not await asyncio.to_thread(running.manager.records.events, "trial"):
-                    await asyncio.sleep(0.001)
-                assert feed._events == [], "committed, and told to nobody"
-                await until(lambda: len(opening) == 2)
-                put_clock_forward(PAUSE * seconds)
-                await until(lambda: feed._events and session.open is not None)
-                assert session.open.question.round == 1
-                assert session.open.opened == pytest.approx(first.opened + (1 + PAUSE) * seconds, rel=0, abs=1e-9)
-                assert "took longer" not in caplog.text
-
-    carried_out(scene())
-
-
-def test_the_end_of_a_run_is_told_on_the_schedule_and_once(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(specification("one-pass-dp-sgd", early_ends=False, seconds=30.0).as_text())
+        running.sessions._until_due = noted
+        wanted = specification("one-pass-dp-sgd", early_ends=False, seconds=seconds)
+        await running.manager.submit(wanted.as_text())
+        async with contextlib.AsyncExitStack() as stack:
             await everybody(running, stack)
+            await until(lambda: "trial" in running.sessions.runs and running.sessions.runs["trial"].open is not None)
+            session = running.sessions.runs["trial"]
+            first = session.open
+            await until(lambda: not first.left)
             feed = await running.manager.feed("trial")
-            hangs = time.monotonic() + HANGS
-            while not (feed._events and feed._events[-1]["kind"] == "ended"):
-                assert time.monotonic() < hangs
-                await asyncio.sleep(0.01)
-                put_clock_forward((1 + PAUSE) * 30.0)
-            assert [event["kind"] for event in feed._events[-2:]] == ["round", "ended"]
+            assert session.open is first
+            put_clock_forward(seconds)
+            await until(lambda: session.open is not first)
+            while not await asyncio.to_thread(running.manager.records.events, "trial"):
+                await asyncio.sleep(0.001)
+            assert feed._events == [], "committed, and told to nobody"
+            await until(lambda: len(opening) == 2)
+            put_clock_forward(PAUSE * seconds)
+            await until(lambda: feed._events and session.open is not None)
+            assert session.open.question.round == 1
+            assert session.open.opened == pytest.approx(first.opened + (1 + PAUSE) * seconds, rel=0, abs=1e-9)
+            assert "took longer" not in caplog.text
 
-    carried_out(scene())
+
+async def test_the_end_of_a_run_is_told_on_the_schedule_and_once(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await running.manager.submit(specification("one-pass-dp-sgd", early_ends=False, seconds=30.0).as_text())
+        await everybody(running, stack)
+        feed = await running.manager.feed("trial")
+        hangs = time.monotonic() + HANGS
+        while not (feed._events and feed._events[-1]["kind"] == "ended"):
+            assert time.monotonic() < hangs
+            await asyncio.sleep(0.01)
+            put_clock_forward((1 + PAUSE) * 30.0)
+        assert [event["kind"] for event in feed._events[-2:]] == ["round", "ended"]
 
 
 @pytest.mark.parametrize(
@@ -354,87 +346,79 @@ def test_a_client_that_declines_after_it_was_asked_is_missing_at_once(tmp_path: 
     np.testing.assert_array_equal(model, model_without(decliner, tmp_path / "reference"))
 
 
-def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_open(tmp_path: Path) -> None:
+async def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_open(tmp_path: Path) -> None:
     """Verdicts of a right answer, the same again, another user's, a wrong digest, a wrong round, a closed round."""
     wanted = specification(ALGORITHM)
 
-    async def scene() -> tuple[list[int], np.ndarray]:
-        honest = Honest.of(USERS)
-        verdicts: list[int] = []
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            own: dict[int, pb.Answer] = {}
+    honest = Honest.of(USERS)
+    verdicts: list[int] = []
+    async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+        own: dict[int, pb.Answer] = {}
 
-            async def tell(peer: Peer, answer: pb.Answer) -> None:
-                await peer.send(answer=answer)
-                verdicts.append((await peer.next("receipt")).verdict)
+        async def tell(peer: Peer, answer: pb.Answer) -> None:
+            await peer.send(answer=answer)
+            verdicts.append((await peer.next("receipt")).verdict)
 
-            async def taken(peer: Peer, answer: pb.Answer) -> None:
-                await peer.send(answer=answer)
-                await tell(peer, answer)  # of the one before nothing is said
+        async def taken(peer: Peer, answer: pb.Answer) -> None:
+            await peer.send(answer=answer)
+            await tell(peer, answer)  # of the one before nothing is said
 
-            await running.manager.submit(wanted.as_text())
-            for peer in peers:
-                announced = await peer.next("run")
-                await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
-            plan = make_plan(wanted)
-            algorithm, noise = ALGORITHMS[ALGORITHM].make(plan), SeededNoise(wanted.simulation_seed)
-            cohort = algorithm.request(algorithm.init(), noise).cohort.tolist()
-            bystander = peers[next(user for user in range(USERS) if user not in cohort)]
-            first = peers[cohort[0]]
-            answer = own[first.user] = honest(first.user, await first.next("question"))
-            wrong_digest = pb.Answer()
-            wrong_digest.CopyFrom(answer)
-            wrong_digest.digest = bytes(16)
-            wrong_round = pb.Answer()
-            wrong_round.CopyFrom(answer)
-            wrong_round.round = 3
-            wrong_run = pb.Answer()
-            wrong_run.CopyFrom(answer)
-            wrong_run.run = "another"
-            for peer, each in (
-                (first, wrong_digest),
-                (first, wrong_round),
-                (first, wrong_run),
-                (bystander, answer),  # replayed by somebody else
-            ):
-                await tell(peer, each)
-            for user in cohort:
-                await taken(
-                    peers[user], answer if user == first.user else honest(user, await peers[user].next("question"))
-                )
-            second = [user for user in range(USERS) if user not in cohort]
-            working = [asyncio.create_task(peers[user].work(honest)) for user in second]
-            model = await complete(running)
-            await asyncio.gather(*working)
-            await tell(first, answer)  # the run is over
-            return verdicts, model
-
-    verdicts, model = carried_out(scene())
+        await running.manager.submit(wanted.as_text())
+        for peer in peers:
+            announced = await peer.next("run")
+            await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
+        plan = make_plan(wanted)
+        algorithm, noise = ALGORITHMS[ALGORITHM].make(plan), SeededNoise(wanted.simulation_seed)
+        cohort = algorithm.request(algorithm.init(), noise).cohort.tolist()
+        bystander = peers[next(user for user in range(USERS) if user not in cohort)]
+        first = peers[cohort[0]]
+        answer = own[first.user] = honest(first.user, await first.next("question"))
+        wrong_digest = pb.Answer()
+        wrong_digest.CopyFrom(answer)
+        wrong_digest.digest = bytes(16)
+        wrong_round = pb.Answer()
+        wrong_round.CopyFrom(answer)
+        wrong_round.round = 3
+        wrong_run = pb.Answer()
+        wrong_run.CopyFrom(answer)
+        wrong_run.run = "another"
+        for peer, each in (
+            (first, wrong_digest),
+            (first, wrong_round),
+            (first, wrong_run),
+            (bystander, answer),  # replayed by somebody else
+        ):
+            await tell(peer, each)
+        for user in cohort:
+            await taken(peers[user], answer if user == first.user else honest(user, await peers[user].next("question")))
+        second = [user for user in range(USERS) if user not in cohort]
+        working = [asyncio.create_task(peers[user].work(honest)) for user in second]
+        model = await complete(running)
+        await asyncio.gather(*working)
+        await tell(first, answer)  # the run is over
+        (verdicts, model) = verdicts, model
     no, twice = pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE
     assert verdicts == [no, no, no, no, twice, twice, twice, no]
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path))
 
 
-def test_an_answer_after_the_deadline_is_late(tmp_path: Path) -> None:
-    async def scene() -> int:
-        honest = Honest.of(USERS)
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            await running.manager.submit(specification(ALGORITHM, seconds=SECONDS).as_text())
-            slow, question = await first_question(peers)
-            answer = honest(slow.user, question)
-            feed = (await running.manager.feed("trial")).watch()
-            put_clock_forward(SECONDS)
-            async for event in feed:
-                if event["kind"] == "round":
-                    break
-            await slow.send(answer=answer)
-            verdict = (await slow.next("receipt")).verdict
-            passing = asyncio.create_task(no_deadline_is_waited_for(running, range(USERS), SECONDS))
-            await complete(running)
-            passing.cancel()
-            return verdict
-
-    assert carried_out(scene()) == pb.VERDICT_LATE
+async def test_an_answer_after_the_deadline_is_late(tmp_path: Path) -> None:
+    honest = Honest.of(USERS)
+    async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+        await running.manager.submit(specification(ALGORITHM, seconds=SECONDS).as_text())
+        slow, question = await first_question(peers)
+        answer = honest(slow.user, question)
+        feed = (await running.manager.feed("trial")).watch()
+        put_clock_forward(SECONDS)
+        async for event in feed:
+            if event["kind"] == "round":
+                break
+        await slow.send(answer=answer)
+        verdict = (await slow.next("receipt")).verdict
+        passing = asyncio.create_task(no_deadline_is_waited_for(running, range(USERS), SECONDS))
+        await complete(running)
+        passing.cancel()
+        assert verdict == pb.VERDICT_LATE
 
 
 def test_whoever_reconnects_is_asked_the_open_question_again_and_only_then(tmp_path: Path) -> None:
@@ -466,7 +450,7 @@ def test_whoever_reconnects_is_asked_the_open_question_again_and_only_then(tmp_p
 
 
 @pytest.mark.parametrize("nonsense", ["NaN", "wrong shape", "wrong type", "too long", "huge"])
-def test_a_nonsensical_answer_counts_as_rejected_and_nothing_is_said_of_it(nonsense: str, tmp_path: Path) -> None:
+async def test_a_nonsensical_answer_counts_as_rejected_and_nothing_is_said_of_it(nonsense: str, tmp_path: Path) -> None:
     liar = 11
 
     class Lying(Honest):
@@ -484,21 +468,18 @@ def test_a_nonsensical_answer_counts_as_rejected_and_nothing_is_said_of_it(nonse
                 answer.values.shape[:] = values.shape
             return answer
 
-    async def scene() -> tuple[list[pb.Receipt], np.ndarray]:
-        honest = Lying(InlineEngine(people(USERS), seed=7))
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-            await running.manager.submit(specification(ALGORITHM).as_text())
-            model = await complete(running)
-            await asyncio.gather(*working)
-            return [receipt for peer in peers for receipt in peer.receipts], model
-
-    receipts, model = carried_out(scene())
+    honest = Lying(InlineEngine(people(USERS), seed=7))
+    async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+        working = [asyncio.create_task(peer.work(honest)) for peer in peers]
+        await running.manager.submit(specification(ALGORITHM).as_text())
+        model = await complete(running)
+        await asyncio.gather(*working)
+        (receipts, model) = [receipt for peer in peers for receipt in peer.receipts], model
     assert not receipts  # taken, like everybody's
     np.testing.assert_array_equal(model, model_without({liar}, tmp_path / "reference"))
 
 
-def test_who_has_agreed_is_noted_before_anybody_is_asked() -> None:
+async def test_who_has_agreed_is_noted_before_anybody_is_asked() -> None:
     """Else a client that is started again in the open round is told of no such run, and takes back what it charged
     unless it was drawn: what is charged would tell of the draw."""
     noted: list[set[int]] = []
@@ -509,15 +490,12 @@ def test_who_has_agreed_is_noted_before_anybody_is_asked() -> None:
         session.agreed.add(8)  # in the middle of the round
         return Answers(np.zeros((1, 2)), np.zeros(1, np.uint8))
 
-    async def play() -> None:
-        loop, sessions = asyncio.get_running_loop(), SimpleNamespace(ask=asked)
-        engine = GrpcEngine(sessions, session, loop, None, 1.0, note_agreed=noted.append)
-        await asyncio.to_thread(engine.collect, SimpleNamespace(round=0), (2,))
-        session.agreed.add(9)
-        for back in (3, 4, 9):  # only of the last there is anything to say
-            engine.note_of(back)
-
-    asyncio.run(play())
+    loop, sessions = asyncio.get_running_loop(), SimpleNamespace(ask=asked)
+    engine = GrpcEngine(sessions, session, loop, None, 1.0, note_agreed=noted.append)
+    await asyncio.to_thread(engine.collect, SimpleNamespace(round=0), (2,))
+    session.agreed.add(9)
+    for back in (3, 4, 9):  # only of the last there is anything to say
+        engine.note_of(back)
     assert noted == [{3, 5}, {8}, {9}]
 
 

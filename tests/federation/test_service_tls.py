@@ -57,23 +57,10 @@ from quoron_server.service.trust import Trust
 
 
 @pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "recentred-sgd", "local-model"])
-def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
+async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
     algorithm: str, issued: Path, tmp_path: Path
 ) -> None:
     wanted, paths = specification(algorithm, trust_clients=True), write_items(tmp_path, USERS)
-
-    async def federated() -> np.ndarray:
-        async with coordinator(tmp_path, transport=transport(issued)) as running:
-            for user in range(USERS):  # in order: user i of the table is the i-th to enrol
-                async with channel(running.listen, issued, f"client-{user}") as own:
-                    assert await Peer(own).enrol() == user
-            stop = asyncio.Event()
-            clients = [asyncio.create_task(run_client(config(running, user), stop=stop)) for user in range(USERS)]
-            await running.manager.submit(wanted.as_text())
-            model = await complete(running)
-            stop.set()
-            await asyncio.gather(*clients)
-            return model
 
     def config(running: Coordinator, user: int) -> ClientConfig:
         return client_config(
@@ -87,80 +74,81 @@ def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
             simulation_seed=SEED,
         )
 
-    model = carried_out(federated())
+    async with coordinator(tmp_path, transport=transport(issued)) as running:
+        for user in range(USERS):  # in order: user i of the table is the i-th to enrol
+            async with channel(running.listen, issued, f"client-{user}") as own:
+                assert await Peer(own).enrol() == user
+        stop = asyncio.Event()
+        clients = [asyncio.create_task(run_client(config(running, user), stop=stop)) for user in range(USERS)]
+        await running.manager.submit(wanted.as_text())
+        model = await complete(running)
+        stop.set()
+        await asyncio.gather(*clients)
+        model = model
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
 
 
-def test_one_certificate_is_one_user_and_a_renewed_one_the_same(issued: Path, tmp_path: Path) -> None:
+async def test_one_certificate_is_one_user_and_a_renewed_one_the_same(issued: Path, tmp_path: Path) -> None:
     certificates.issue(own_authority(issued, tmp_path), "again", days=1)
 
-    async def enrolled() -> list[int]:
-        async with coordinator(tmp_path, transport=transport(issued)) as running:
-            users = []
-            for name in ("again", "again", "client-0", "again"):
-                async with channel(running.listen, tmp_path, name) as own:
-                    users.append(await Peer(own).enrol())
-                if name == "client-0":
-                    certificates.issue(tmp_path, "again", days=1, renew=True)
-            return users
-
-    assert carried_out(enrolled()) == [0, 0, 1, 0]
+    async with coordinator(tmp_path, transport=transport(issued)) as running:
+        users = []
+        for name in ("again", "again", "client-0", "again"):
+            async with channel(running.listen, tmp_path, name) as own:
+                users.append(await Peer(own).enrol())
+            if name == "client-0":
+                certificates.issue(tmp_path, "again", days=1, renew=True)
+        assert users == [0, 0, 1, 0]
 
 
-def test_a_second_conversation_of_one_certificate_ends_the_first(issued: Path, tmp_path: Path) -> None:
-    async def twice() -> grpc.StatusCode:
-        async with (
-            coordinator(tmp_path, transport=transport(issued)) as running,
-            channel(running.listen, issued, "client-0") as one,
-            channel(running.listen, issued, "client-0") as other,
-        ):
-            first, second = Peer(one), Peer(other)
-            for peer in (first, second):
-                await peer.enrol()
-                await peer.hello()
-            assert running.sessions.connected == 1
-            return await first.call.code()
-
-    assert carried_out(twice()) == grpc.StatusCode.ABORTED
+async def test_a_second_conversation_of_one_certificate_ends_the_first(issued: Path, tmp_path: Path) -> None:
+    async with (
+        coordinator(tmp_path, transport=transport(issued)) as running,
+        channel(running.listen, issued, "client-0") as one,
+        channel(running.listen, issued, "client-0") as other,
+    ):
+        first, second = Peer(one), Peer(other)
+        for peer in (first, second):
+            await peer.enrol()
+            await peer.hello()
+        assert running.sessions.connected == 1
+        assert await first.call.code() == grpc.StatusCode.ABORTED
 
 
 class TestRevocation:
     """By the key, so that no renewal undoes it; in the list as it is now."""
 
-    def test_ends_a_conversation_and_lets_nobody_in_again(self, issued: Path, tmp_path: Path) -> None:
+    async def test_ends_a_conversation_and_lets_nobody_in_again(self, issued: Path, tmp_path: Path) -> None:
         own = own_authority(issued, tmp_path)
         certificates.make_authority(own, days=1)
         trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
 
-        async def scene() -> tuple[list[grpc.StatusCode], str, bool]:
-            async with (
-                coordinator(tmp_path, transport=trusted) as running,
-                channel(running.listen, issued, "client-0") as bad,
-                channel(running.listen, issued, "client-1") as good,
-            ):
-                lost, kept = Peer(bad), Peer(good)
-                for peer in (lost, kept):
-                    await peer.enrol()
-                    await peer.hello()
-                assert certificates.revoke(own, "client-0") == own / "revoked.json"
-                for peer in (lost, kept):
-                    await peer.send(consent=pb.Consent(run="none", takes_part=True))
-                codes, again = [await lost.call.code()], Peer(bad)
-                codes.append(await refused(running.listen, issued, "client-0"))
-                again.user = lost.user
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await again.hello()
-                codes.append(caught.value.code())
-                await kept.send(answer=pb.Answer(run="none"))
-                await kept.next("receipt")
-                return codes, caught.value.details(), running.sessions.connected == 1
-
-        codes, said, alone = carried_out(scene())
+        async with (
+            coordinator(tmp_path, transport=trusted) as running,
+            channel(running.listen, issued, "client-0") as bad,
+            channel(running.listen, issued, "client-1") as good,
+        ):
+            lost, kept = Peer(bad), Peer(good)
+            for peer in (lost, kept):
+                await peer.enrol()
+                await peer.hello()
+            assert certificates.revoke(own, "client-0") == own / "revoked.json"
+            for peer in (lost, kept):
+                await peer.send(consent=pb.Consent(run="none", takes_part=True))
+            codes, again = [await lost.call.code()], Peer(bad)
+            codes.append(await refused(running.listen, issued, "client-0"))
+            again.user = lost.user
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await again.hello()
+            codes.append(caught.value.code())
+            await kept.send(answer=pb.Answer(run="none"))
+            await kept.next("receipt")
+            (codes, said, alone) = codes, caught.value.details(), running.sessions.connected == 1
         assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
         assert "was revoked" in said
         assert alone
 
-    def test_ends_a_conversation_with_a_client_that_only_listens_before_it_hears_another_question(
+    async def test_ends_a_conversation_with_a_client_that_only_listens_before_it_hears_another_question(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02)
@@ -168,23 +156,20 @@ class TestRevocation:
         certificates.make_authority(own, days=1)
         trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
 
-        async def scene() -> tuple[grpc.StatusCode, str, int]:
-            async with (
-                coordinator(tmp_path, transport=trusted) as running,
-                channel(running.listen, issued, "client-0") as bad,
-                channel(running.listen, issued, "client-1") as good,
-            ):
-                lost, kept = Peer(bad), Peer(good)
-                for peer in (lost, kept):
-                    await peer.enrol()
-                    await peer.hello()
-                certificates.revoke(own, "client-0")
-                code, said = await lost.call.code(), await lost.call.details()
-                running.sessions.open("later", "{}", np.arange(2))
-                await kept.next("run")
-                return code, said, running.sessions.connected
-
-        code, said, connected = carried_out(scene())
+        async with (
+            coordinator(tmp_path, transport=trusted) as running,
+            channel(running.listen, issued, "client-0") as bad,
+            channel(running.listen, issued, "client-1") as good,
+        ):
+            lost, kept = Peer(bad), Peer(good)
+            for peer in (lost, kept):
+                await peer.enrol()
+                await peer.hello()
+            certificates.revoke(own, "client-0")
+            code, said = await lost.call.code(), await lost.call.details()
+            running.sessions.open("later", "{}", np.arange(2))
+            await kept.next("run")
+            (code, said, connected) = code, said, running.sessions.connected
         assert code == grpc.StatusCode.UNAUTHENTICATED
         assert said == revocation.WORDS
         assert connected == 1
@@ -219,7 +204,7 @@ class TestRevocation:
         revocation.add(file, worse, name="client-8")
         assert {bad, worse} == revoked.now()
 
-    def test_closes_the_door_to_everybody_while_the_list_cannot_be_read(
+    async def test_closes_the_door_to_everybody_while_the_list_cannot_be_read(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02)
@@ -227,22 +212,19 @@ class TestRevocation:
         revocation.make(file)
         trusted = replace(transport(issued), revoked=Revocations(file))
 
-        async def scene() -> tuple[list[grpc.StatusCode], str, int]:
-            async with (
-                coordinator(tmp_path, transport=trusted) as running,
-                channel(running.listen, issued, "client-0") as one,
-            ):
-                inside = Peer(one)
-                await inside.enrol()
-                await inside.hello()
-                file.write_text("{")
-                codes = [await refused(running.listen, issued, "client-1"), await inside.call.code()]
-                said = await inside.call.details()
-                file.write_text("{}")
-                await inside.hello()
-                return codes, said, running.sessions.connected
-
-        codes, said, connected = carried_out(scene())
+        async with (
+            coordinator(tmp_path, transport=trusted) as running,
+            channel(running.listen, issued, "client-0") as one,
+        ):
+            inside = Peer(one)
+            await inside.enrol()
+            await inside.hello()
+            file.write_text("{")
+            codes = [await refused(running.listen, issued, "client-1"), await inside.call.code()]
+            said = await inside.call.details()
+            file.write_text("{}")
+            await inside.hello()
+            (codes, said, connected) = codes, said, running.sessions.connected
         assert codes == [grpc.StatusCode.UNAVAILABLE] * 2  # which means: come back later
         assert (said, connected) == (revocation.CLOSED, 1)
 
@@ -255,39 +237,36 @@ class TestExpiry:
         return ends + dt.timedelta(seconds=1 if ended else -1)
 
     @pytest.mark.parametrize("said", ["a message", "nothing"])
-    def test_ends_an_open_conversation_and_lets_nobody_in_by_an_open_connection(
+    async def test_ends_an_open_conversation_and_lets_nobody_in_by_an_open_connection(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02 if said == "nothing" else 3600.0)
         own = own_authority(issued, tmp_path)
         certificates.issue(own, "late", days=2)
 
-        async def scene() -> tuple[list[grpc.StatusCode], set[str], int]:
-            async with (
-                coordinator(tmp_path, transport=transport(issued)) as running,
-                channel(running.listen, own, "client-0") as one,
-                channel(running.listen, own, "late") as other,
-            ):
-                ending, lasting = Peer(one), Peer(other)
-                monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0.pem", ended=False))
+        async with (
+            coordinator(tmp_path, transport=transport(issued)) as running,
+            channel(running.listen, own, "client-0") as one,
+            channel(running.listen, own, "late") as other,
+        ):
+            ending, lasting = Peer(one), Peer(other)
+            monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0.pem", ended=False))
+            for peer in (ending, lasting):
+                await peer.enrol()
+                await peer.hello()
+            monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0.pem", ended=True))
+            if said == "a message":
                 for peer in (ending, lasting):
-                    await peer.enrol()
-                    await peer.hello()
-                monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0.pem", ended=True))
-                if said == "a message":
-                    for peer in (ending, lasting):
-                        await peer.send(answer=pb.Answer(run="none"))
-                codes, words = [await ending.call.code()], {await ending.call.details()}
-                for again in (ending.enrol, ending.hello):
-                    with pytest.raises(grpc.aio.AioRpcError) as caught:
-                        await again()
-                    codes.append(caught.value.code())
-                    words.add(caught.value.details())
-                await lasting.send(answer=pb.Answer(run="none"))
-                await lasting.next("receipt")
-                return codes, words, running.sessions.connected
-
-        codes, words, connected = carried_out(scene())
+                    await peer.send(answer=pb.Answer(run="none"))
+            codes, words = [await ending.call.code()], {await ending.call.details()}
+            for again in (ending.enrol, ending.hello):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await again()
+                codes.append(caught.value.code())
+                words.add(caught.value.details())
+            await lasting.send(answer=pb.Answer(run="none"))
+            await lasting.next("receipt")
+            (codes, words, connected) = codes, words, running.sessions.connected
         assert codes == [grpc.StatusCode.FAILED_PRECONDITION] * 3
         assert (words, connected) == ({security.EXPIRED}, 1)
 
@@ -296,7 +275,7 @@ coordinators = sys.modules[Coordinator.__module__]
 
 
 @pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator"])
-def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: Path, tmp_path: Path) -> None:
+async def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: Path, tmp_path: Path) -> None:
     own = own_authority(issued, tmp_path)
     if who == "expired":
         certificates.issue(own, who, days=-1)
@@ -309,13 +288,11 @@ def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: Path, 
         for end in ("pem", "key"):
             (own / f"{who}.{end}").write_bytes((issued / f"{who}.{end}").read_bytes())
 
-    async def outside() -> tuple[grpc.StatusCode, int]:
-        async with coordinator(tmp_path, transport=transport(issued)) as running:
-            code = await refused(running.listen, own, None if who == "without a certificate" else who)
-            async with channel(running.listen, issued, "client-0") as invited:
-                return code, await Peer(invited).enrol()  # nobody had come in before, and it goes on
-
-    assert carried_out(outside()) == (grpc.StatusCode.UNAVAILABLE, 0)
+    async with coordinator(tmp_path, transport=transport(issued)) as running:
+        code = await refused(running.listen, own, None if who == "without a certificate" else who)
+        async with channel(running.listen, issued, "client-0") as invited:
+            found = code, await Peer(invited).enrol()  # nobody had come in before, and it goes on
+    assert found == (grpc.StatusCode.UNAVAILABLE, 0)
 
 
 def test_a_connection_that_died_without_a_word_counts_as_none_within_fifty_seconds(
@@ -341,7 +318,7 @@ def test_a_connection_that_died_without_a_word_counts_as_none_within_fifty_secon
     carried_out(scene(), within=50.0)
 
 
-def test_a_clock_that_is_put_back_shuts_nobody_out_and_ends_no_run(
+async def test_a_clock_that_is_put_back_shuts_nobody_out_and_ends_no_run(
     issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hours, in the middle of a round of a run with a quorum: the round is asked again once the clock is right."""
@@ -354,58 +331,51 @@ def test_a_clock_that_is_put_back_shuts_nobody_out_and_ends_no_run(
         back[0] = 7200.0 if len(honest.asked) == 9 else back[0]  # three rounds of three
         return honest(user, question)
 
-    async def scene() -> np.ndarray:
-        opened = transport(issued)
-        async with coordinator(tmp_path, transport=opened) as running, contextlib.AsyncExitStack() as stack:
+    opened = transport(issued)
+    async with coordinator(tmp_path, transport=opened) as running, contextlib.AsyncExitStack() as stack:
 
-            def own(number: int) -> grpc.aio.Channel:
-                return channel(running.listen, issued, f"client-{number}")
+        def own(number: int) -> grpc.aio.Channel:
+            return channel(running.listen, issued, f"client-{number}")
 
-            for peer in await stack.enter_async_context(crowd(running.listen, USERS, own)):
-                stack.callback(asyncio.create_task(peer.work(answering)).cancel)
-            await running.manager.submit(wanted.as_text())
-            await until(lambda: running.manager.records.away)
-            (run,) = await running.manager.runs()
-            assert (run["state"], run["connected"]) == ("paused", USERS)
-            assert run["error"].startswith("The coordinator's clock was put back by 7,200 seconds")
-            awaited = await running.manager.awaited("trial")
-            assert words(awaited).startswith("paused: The coordinator's clock was put back")
-            for _ in range(20):  # looks of whoever ends conversations by their certificates
-                await asyncio.sleep(0.01)
-            assert running.sessions.connected == USERS
-            assert len((await running.manager.feed("trial"))._events) <= 3
-            back[0] = 0.0
-            return await complete(running)
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
+        for peer in await stack.enter_async_context(crowd(running.listen, USERS, own)):
+            stack.callback(asyncio.create_task(peer.work(answering)).cancel)
+        await running.manager.submit(wanted.as_text())
+        await until(lambda: running.manager.records.away)
+        (run,) = await running.manager.runs()
+        assert (run["state"], run["connected"]) == ("paused", USERS)
+        assert run["error"].startswith("The coordinator's clock was put back by 7,200 seconds")
+        awaited = await running.manager.awaited("trial")
+        assert words(awaited).startswith("paused: The coordinator's clock was put back")
+        for _ in range(20):  # looks of whoever ends conversations by their certificates
+            await asyncio.sleep(0.01)
+        assert running.sessions.connected == USERS
+        assert len((await running.manager.feed("trial"))._events) <= 3
+        back[0] = 0.0
+        model = await complete(running)
+    np.testing.assert_array_equal(model, inline_model(wanted, tmp_path))
     assert len(honest.asked) > 18  # of six rounds of three clients one was asked twice
 
 
-def test_plain_text_and_a_name_do_not_get_past_tls(issued: Path, tmp_path: Path) -> None:
-    async def outside() -> grpc.StatusCode:
-        async with (
-            coordinator(tmp_path, transport=transport(issued)) as running,
-            grpc.aio.insecure_channel(running.listen) as plain,
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await Peer(plain, "client-0").enrol()
-            return caught.value.code()
-
-    assert carried_out(outside()) == grpc.StatusCode.UNAVAILABLE
+async def test_plain_text_and_a_name_do_not_get_past_tls(issued: Path, tmp_path: Path) -> None:
+    async with (
+        coordinator(tmp_path, transport=transport(issued)) as running,
+        grpc.aio.insecure_channel(running.listen) as plain,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await Peer(plain, "client-0").enrol()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_user_keeps_its_group(issued: Path, tmp_path: Path) -> None:
+async def test_a_user_keeps_its_group(issued: Path, tmp_path: Path) -> None:
     own = own_authority(issued, tmp_path)
     certificates.issue(own, "nurse", days=1, unit="ward-3")
 
-    async def moved() -> tuple[int, int, grpc.StatusCode]:
-        async with coordinator(tmp_path, transport=transport(issued)) as running:
-            async with channel(running.listen, own, "nurse") as first:
-                user = await Peer(first).enrol()
-            certificates.issue(own, "nurse", days=1, unit="ward-4", renew=True)
-            return user, 0, await refused(running.listen, own, "nurse")
-
-    assert carried_out(moved()) == (0, 0, grpc.StatusCode.FAILED_PRECONDITION)
+    async with coordinator(tmp_path, transport=transport(issued)) as running:
+        async with channel(running.listen, own, "nurse") as first:
+            user = await Peer(first).enrol()
+        certificates.issue(own, "nurse", days=1, unit="ward-4", renew=True)
+        found = user, 0, await refused(running.listen, own, "nurse")
+    assert found == (0, 0, grpc.StatusCode.FAILED_PRECONDITION)
 
 
 class TestWhatTLSLetsPass:
@@ -455,7 +425,7 @@ class TestWhatTLSLetsPass:
         code = carried_out(scene())
         assert code == (grpc.StatusCode.OK if let_in else grpc.StatusCode.UNAUTHENTICATED)
 
-    def test_a_client_of_another_whom_the_authority_lets_issue_is_let_in_while_that_is_trusted(
+    async def test_a_client_of_another_whom_the_authority_lets_issue_is_let_in_while_that_is_trusted(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02)
@@ -470,20 +440,18 @@ class TestWhatTLSLetsPass:
         self.put(own, "odd", key, self.signed("odd", key, names[1], between) + middle)
         (tmp_path / "both.pem").write_bytes(another + root)
 
-        async def scene() -> tuple[int, grpc.StatusCode]:
-            trusted = replace(transport(issued), authority=tmp_path / "both.pem")
-            async with (
-                coordinator(tmp_path, transport=trusted) as running,
-                channel(running.listen, own, "odd") as odd,
-            ):
-                peer = Peer(odd)
-                user = await peer.enrol()
-                await peer.hello()
-                (tmp_path / "draft").write_bytes(another)  # which lets others issue too, but has not let this one
-                (tmp_path / "draft").rename(tmp_path / "both.pem")
-                return user, await peer.call.code()
-
-        assert carried_out(scene()) == (0, grpc.StatusCode.FAILED_PRECONDITION)
+        trusted = replace(transport(issued), authority=tmp_path / "both.pem")
+        async with (
+            coordinator(tmp_path, transport=trusted) as running,
+            channel(running.listen, own, "odd") as odd,
+        ):
+            peer = Peer(odd)
+            user = await peer.enrol()
+            await peer.hello()
+            (tmp_path / "draft").write_bytes(another)  # which lets others issue too, but has not let this one
+            (tmp_path / "draft").rename(tmp_path / "both.pem")
+            found = user, await peer.call.code()
+        assert found == (0, grpc.StatusCode.FAILED_PRECONDITION)
 
 
 class TestListening:
@@ -503,19 +471,16 @@ class TestListening:
         with pytest.raises(IdentityError, match="valid now"):
             Coordinator(self.config(tmp_path, Transport(own / "late.pem", own / "late.key", own / "authority.pem")))
 
-    def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
-        async def other() -> grpc.StatusCode:
-            async with (
-                coordinator(tmp_path) as running,
-                grpc.aio.insecure_channel(running.listen) as plain,
-            ):
-                method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
-                request = pb.EnrolRequest(protocol=3).SerializeToString()
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await method(request, metadata=(("quoron-client", "a"),))
-                return caught.value.code()
-
-        assert carried_out(other()) == grpc.StatusCode.FAILED_PRECONDITION
+    async def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
+        async with (
+            coordinator(tmp_path) as running,
+            grpc.aio.insecure_channel(running.listen) as plain,
+        ):
+            method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
+            request = pb.EnrolRequest(protocol=3).SerializeToString()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await method(request, metadata=(("quoron-client", "a"),))
+            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.fixture
@@ -545,34 +510,31 @@ def der(path: Path) -> bytes:
 class TestTheCoordinatorsCertificate:
     """Is the one in its file, at every handshake; a file that does not fit changes nothing."""
 
-    def test_is_renewed_on_both_ports_without_a_restart_and_open_conversations_go_on(
+    async def test_is_renewed_on_both_ports_without_a_restart_and_open_conversations_go_on(
         self, own: Path, tmp_path: Path
     ) -> None:
-        async def scene() -> None:
-            async with (
-                coordinator(tmp_path, transport=transport(own)) as running,
-                channel(running.listen, own, "client-0") as inside,
-            ):
-                peer, old = Peer(inside), der(own / "coordinator.pem")
-                await peer.enrol()
-                await peer.hello()
-                assert [await shown(each) for each in (running.listen, running.control)] == [old, old]
-                certificates.issue(own, "coordinator", coordinator=True, days=50, renew=True)
-                new = der(own / "coordinator.pem")
-                assert [await shown(each) for each in (running.listen, running.control)] == [new, new]
-                assert new != old
-                async with channel(running.listen, own, "client-1") as later:
-                    assert await Peer(later).enrol() == 1
-                await peer.send(answer=client_plane.pb.Answer(run="none"))
-                await peer.next("receipt")
-                left = running.days_left()
-                assert {name: round(days) for name, days in left.items()} == {
-                    "coordinator": 50,
-                    "authority": 400,
-                    "clients": 100,
-                }
-
-        carried_out(scene())
+        async with (
+            coordinator(tmp_path, transport=transport(own)) as running,
+            channel(running.listen, own, "client-0") as inside,
+        ):
+            peer, old = Peer(inside), der(own / "coordinator.pem")
+            await peer.enrol()
+            await peer.hello()
+            assert [await shown(each) for each in (running.listen, running.control)] == [old, old]
+            certificates.issue(own, "coordinator", coordinator=True, days=50, renew=True)
+            new = der(own / "coordinator.pem")
+            assert [await shown(each) for each in (running.listen, running.control)] == [new, new]
+            assert new != old
+            async with channel(running.listen, own, "client-1") as later:
+                assert await Peer(later).enrol() == 1
+            await peer.send(answer=client_plane.pb.Answer(run="none"))
+            await peer.next("receipt")
+            left = running.days_left()
+            assert {name: round(days) for name, days in left.items()} == {
+                "coordinator": 50,
+                "authority": 400,
+                "clients": 100,
+            }
 
     @pytest.mark.parametrize("broken", ["another key", "half of it", "nothing", "over", "an authority that is none"])
     def test_stays_as_it_was_while_what_is_in_its_place_is_broken(
@@ -671,7 +633,7 @@ class TestAChangeOfAuthority:
         issuers = {each.name: each.issuer for each in certificates.every(own)}
         assert (issuers["client-2"], issuers["client-3"]) == ("quoron trial authority", "quoron trial authority 2")
 
-    def test_lets_in_clients_of_both_and_none_of_the_old_one_afterwards(
+    async def test_lets_in_clients_of_both_and_none_of_the_old_one_afterwards(
         self, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02)
@@ -680,34 +642,31 @@ class TestAChangeOfAuthority:
         for path in own.iterdir():
             (old / path.name).write_bytes(path.read_bytes())
 
-        async def scene() -> tuple[int, grpc.StatusCode, str]:
-            async with (
-                coordinator(tmp_path, transport=transport(own)) as running,
-                channel(running.listen, old, "client-0") as first,
-            ):
-                certificates.change_authority(own, days=500)
-                certificates.issue(own, "client-1", days=10, renew=True)
-                before, after = Peer(first), None
-                await before.enrol()
-                await before.hello()
-                async with channel(running.listen, own, "client-1") as second:
-                    after = Peer(second)
-                    await after.enrol()
-                    await after.hello()
-                    certificates.issue(own, "coordinator", coordinator=True, days=10, renew=True)
-                    certificates.end_change(own, at_once=True)
-                    code, said = await before.call.code(), await before.call.details()
-                    await after.send(answer=client_plane.pb.Answer(run="none"))
-                    await after.next("receipt")
-                    again = Peer(first)  # by the connection of before, on which nobody shakes hands any more
-                    with pytest.raises(grpc.aio.AioRpcError) as caught:
-                        await again.enrol()
-                    assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
-                (old / "authority.pem").write_bytes((own / "authority.pem").read_bytes())
-                assert await refused(running.listen, old, "client-0") == grpc.StatusCode.UNAVAILABLE
-                return running.sessions.connected, code, said
-
-        connected, code, said = carried_out(scene())
+        async with (
+            coordinator(tmp_path, transport=transport(own)) as running,
+            channel(running.listen, old, "client-0") as first,
+        ):
+            certificates.change_authority(own, days=500)
+            certificates.issue(own, "client-1", days=10, renew=True)
+            before, after = Peer(first), None
+            await before.enrol()
+            await before.hello()
+            async with channel(running.listen, own, "client-1") as second:
+                after = Peer(second)
+                await after.enrol()
+                await after.hello()
+                certificates.issue(own, "coordinator", coordinator=True, days=10, renew=True)
+                certificates.end_change(own, at_once=True)
+                code, said = await before.call.code(), await before.call.details()
+                await after.send(answer=client_plane.pb.Answer(run="none"))
+                await after.next("receipt")
+                again = Peer(first)  # by the connection of before, on which nobody shakes hands any more
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await again.enrol()
+                assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            (old / "authority.pem").write_bytes((own / "authority.pem").read_bytes())
+            assert await refused(running.listen, old, "client-0") == grpc.StatusCode.UNAVAILABLE
+            (connected, code, said) = running.sessions.connected, code, said
         assert code == grpc.StatusCode.FAILED_PRECONDITION  # its own may be renewed, so it goes on
         assert said == client_plane.security.STRANGE
         assert connected <= 1
@@ -834,7 +793,7 @@ def frames(receive: Callable[[int], bytes]) -> Iterator[tuple[int, int, int, byt
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 @pytest.mark.parametrize("lost", ["expired", "revoked"])
-def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_longer_good(
+async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_longer_good(
     version: ssl.TLSVersion, lost: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "revoked.json"
@@ -845,24 +804,21 @@ def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_longer_
     enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
 
-    async def scene() -> tuple[bytes, list[tuple[bool, bytes]]]:
-        async with coordinator(tmp_path, transport=transport) as running:
-            await running.manager.enrol("somebody", security.EVERYONE)
-            books = pb.Books(**await running.manager.records.books(security.EVERYONE, 0))
-            reply = pb.EnrolReply(user=1, books=books).SerializeToString()
-            client = Client(running.listen, folder, version)
-            heard = [await asyncio.to_thread(client.call, "Enrol", enrolment) for _ in "ab"]
-            if lost == "expired":
-                over = own.not_valid_after_utc + dt.timedelta(seconds=1)
-                monkeypatch.setattr(security, "now", lambda: over)
-            else:
-                revocation.add(listed, certificates.fingerprint(own), name="client")
-            for method, message in (("Enrol", enrolment), ("Work", hello)):
-                heard.append(await asyncio.to_thread(client.call, method, message))
-            assert running.sessions.connected == 0
-            return reply, heard
-
-    reply, (first, again, *later) = carried_out(scene())
+    async with coordinator(tmp_path, transport=transport) as running:
+        await running.manager.enrol("somebody", security.EVERYONE)
+        books = pb.Books(**await running.manager.records.books(security.EVERYONE, 0))
+        reply = pb.EnrolReply(user=1, books=books).SerializeToString()
+        client = Client(running.listen, folder, version)
+        heard = [await asyncio.to_thread(client.call, "Enrol", enrolment) for _ in "ab"]
+        if lost == "expired":
+            over = own.not_valid_after_utc + dt.timedelta(seconds=1)
+            monkeypatch.setattr(security, "now", lambda: over)
+        else:
+            revocation.add(listed, certificates.fingerprint(own), name="client")
+        for method, message in (("Enrol", enrolment), ("Work", hello)):
+            heard.append(await asyncio.to_thread(client.call, method, message))
+        assert running.sessions.connected == 0
+        (reply, (first, again, *later)) = reply, heard
     accepted = b"\0" + len(reply).to_bytes(4, "big") + reply
     assert (first[0], again[0]) == (False, True), "otherwise this shows nothing"
     assert accepted in first[1]

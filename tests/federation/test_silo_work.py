@@ -397,25 +397,22 @@ class TestTheAccount:
         assert kept.read_bytes() == before
 
 
-def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
+async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A client's record, read by the command beside its table; one person has left meanwhile, and is told so."""
-    from federation.crowd import carried_out, complete, coordinator, specification
+    from federation.crowd import complete, coordinator, specification
     from federation.silos import clients_of, silo_config, write_silos
 
     wanted = specification("dp-sgd-poisson", silos=(7, 12, 1))
     paths = write_silos(tmp_path, wanted.silos)
 
-    async def scene() -> None:
-        async with (
-            coordinator(tmp_path, most_people=100) as running,
-            clients_of([silo_config(path, running.listen) for path in paths], running),
-        ):
-            await running.manager.submit(wanted.as_text())
-            await complete(running)
-
-    carried_out(scene())
+    async with (
+        coordinator(tmp_path, most_people=100) as running,
+        clients_of([silo_config(path, running.listen) for path in paths], running),
+    ):
+        await running.manager.submit(wanted.as_text())
+        await complete(running)
     table, kept = ["--data", str(paths[1]), "--user", "who"], ["--record", str(paths[1].with_suffix(".sqlite"))]
     first = names_in(paths[1], "who")[0]
     assert invoke(["silo", "forget", first, *kept, "--for-good"]) == 0

@@ -175,96 +175,90 @@ def test_a_row_that_cannot_be_is_one_person_rejected_and_not_the_silo(value: flo
     np.testing.assert_array_equal(model, reference)
 
 
-def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
     """Right, the same again, another silo's, an earlier round's, with another digest."""
 
-    async def scene() -> tuple[list[int], np.ndarray]:
-        honest, verdicts = HonestSilos.of(SIZES), list[int]()
-        async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
-            await running.manager.submit(wanted("one-round-least-squares").as_text())
+    honest, verdicts = HonestSilos.of(SIZES), list[int]()
+    async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
+        await running.manager.submit(wanted("one-round-least-squares").as_text())
 
-            async def tell(peer: Peer, answer: pb.Answer) -> None:
-                await peer.send(answer=answer)
-                verdicts.append((await peer.next("receipt")).verdict)
+        async def tell(peer: Peer, answer: pb.Answer) -> None:
+            await peer.send(answer=answer)
+            verdicts.append((await peer.next("receipt")).verdict)
 
-            for peer in peers:
-                announced = await peer.next("run")
-                await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
-            first, second, third = peers
-            answers = [honest(peer.user, await peer.next("question")) for peer in peers]
-            earlier, renamed = pb.Answer(), pb.Answer()
-            earlier.CopyFrom(answers[0])
-            earlier.round = 3
-            renamed.CopyFrom(answers[0])
-            renamed.digest = bytes(16)
-            await tell(second, answers[0])  # persons of others
-            await tell(first, earlier)
-            await tell(first, renamed)
-            await first.send(answer=answers[0])
-            await tell(first, answers[0])
-            await second.send(answer=answers[1])
-            await tell(second, answers[1])
-            await third.send(answer=answers[2])
-            return verdicts, await complete(running)
-
-    verdicts, model = carried_out(scene(), within=60)
+        for peer in peers:
+            announced = await peer.next("run")
+            await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
+        first, second, third = peers
+        answers = [honest(peer.user, await peer.next("question")) for peer in peers]
+        earlier, renamed = pb.Answer(), pb.Answer()
+        earlier.CopyFrom(answers[0])
+        earlier.round = 3
+        renamed.CopyFrom(answers[0])
+        renamed.digest = bytes(16)
+        await tell(second, answers[0])  # persons of others
+        await tell(first, earlier)
+        await tell(first, renamed)
+        await first.send(answer=answers[0])
+        await tell(first, answers[0])
+        await second.send(answer=answers[1])
+        await tell(second, answers[1])
+        await third.send(answer=answers[2])
+        (verdicts, model) = verdicts, await complete(running)
     no, twice = pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE
     assert verdicts == [no, no, no, twice, twice]
     np.testing.assert_array_equal(model, model_where({}, tmp_path, wanted("one-round-least-squares")))
 
 
-def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_back(tmp_path: Path) -> None:
+async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_back(tmp_path: Path) -> None:
     spec, dies, returns = wanted(seconds=SECONDS), 1, 3
 
-    async def scene() -> np.ndarray:
-        honest = HonestSilos.of(SIZES)
-        async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
-            others = [asyncio.create_task(peer.work(honest)) for peer in peers if peer.user != LIAR]
-            silo_peer = next(peer for peer in peers if peer.user == LIAR)
-
-            def answering(user: int, message: pb.Question) -> pb.Answer | None:
-                if message.round >= dies:
-                    silo_peer.call.cancel()
-                    return None
-                return honest(user, message)
-
-            away = no_deadline_is_waited_for(running, [LIAR], SECONDS, rounds=returns - dies)
-            passing = asyncio.create_task(away)
-            working = asyncio.create_task(silo_peer.work(answering))
-            await running.manager.submit(spec.as_text())
-            async for event in (await running.manager.feed("trial")).watch():
-                if event["kind"] == "round" and event["round"] == returns - 1:
-                    break
-            await asyncio.wait({working, passing})  # its call was cancelled
-            await silo_peer.hello()
-            others.append(asyncio.create_task(silo_peer.work(honest)))
-            model = await complete(running)
-            await asyncio.gather(*others)
-            return model
-
     gone = dict.fromkeys(THEIRS, Status.MISSING)
-    np.testing.assert_array_equal(carried_out(scene(), within=60), model_where(gone, tmp_path, spec, rounds=[1, 2]))
+    honest = HonestSilos.of(SIZES)
+    async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
+        others = [asyncio.create_task(peer.work(honest)) for peer in peers if peer.user != LIAR]
+        silo_peer = next(peer for peer in peers if peer.user == LIAR)
+
+        def answering(user: int, message: pb.Question) -> pb.Answer | None:
+            if message.round >= dies:
+                silo_peer.call.cancel()
+                return None
+            return honest(user, message)
+
+        away = no_deadline_is_waited_for(running, [LIAR], SECONDS, rounds=returns - dies)
+        passing = asyncio.create_task(away)
+        working = asyncio.create_task(silo_peer.work(answering))
+        await running.manager.submit(spec.as_text())
+        async for event in (await running.manager.feed("trial")).watch():
+            if event["kind"] == "round" and event["round"] == returns - 1:
+                break
+        await asyncio.wait({working, passing})  # its call was cancelled
+        await silo_peer.hello()
+        others.append(asyncio.create_task(silo_peer.work(honest)))
+        model = await complete(running)
+        await asyncio.gather(*others)
+        found = model
+    np.testing.assert_array_equal(found, model_where(gone, tmp_path, spec, rounds=[1, 2]))
 
 
-def test_a_client_says_how_many_it_answers_for_once_and_no_more_than_it_may(tmp_path: Path) -> None:
-    async def scene() -> list[str]:
-        said = []
-        async with (
-            coordinator(tmp_path, most_people=20) as running,
-            grpc.aio.insecure_channel(running.listen) as channel,
-        ):
-            peer = Peer(channel, "a", people=12)
-            assert await peer.enrol() == 0
-            assert await peer.enrol() == 0
-            for people, name in ((11, "a"), (13, "a"), (0, "a"), (21, "b"), (2**40, "b")):
-                with pytest.raises(grpc.aio.AioRpcError) as error:
-                    await Peer(channel, name, people=people).enrol()
-                assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-                said.append(error.value.details())
-            assert await Peer(channel, "b").enrol() == 12
-        return said
-
-    grown = carried_out(scene(), within=60)
+async def test_a_client_says_how_many_it_answers_for_once_and_no_more_than_it_may(tmp_path: Path) -> None:
+    said = []
+    async with (
+        coordinator(tmp_path, most_people=20) as running,
+        grpc.aio.insecure_channel(running.listen) as channel,
+    ):
+        peer = Peer(channel, "a", people=12)
+        assert await peer.enrol() == 0
+        assert await peer.enrol() == 0
+        for people, name in ((11, "a"), (13, "a"), (0, "a"), (21, "b"), (2**40, "b")):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await Peer(channel, name, people=people).enrol()
+            assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+            said.append(error.value.details())
+        assert await Peer(channel, "b").enrol() == 12
+    grown = said
     assert all("Expected 12 people" in each for each in grown[:3])
     assert all("--most-people" in each for each in grown[3:])
 

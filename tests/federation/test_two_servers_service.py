@@ -195,13 +195,10 @@ def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
 class TestRefusals:
     """By name, before anybody is asked."""
 
-    def test_a_run_of_two_servers_needs_a_coordinator_with_a_helper(self, issued: Path, tmp_path: Path) -> None:
-        async def scene() -> None:
-            async with coordinator(tmp_path, transport=transport(issued)) as running:
-                with pytest.raises(ConfigError, match="--helper"):
-                    await running.manager.submit(wanted().as_text())
-
-        carried_out(scene())
+    async def test_a_run_of_two_servers_needs_a_coordinator_with_a_helper(self, issued: Path, tmp_path: Path) -> None:
+        async with coordinator(tmp_path, transport=transport(issued)) as running:
+            with pytest.raises(ConfigError, match="--helper"):
+                await running.manager.submit(wanted().as_text())
 
     def test_a_helper_needs_clients_whom_nobody_overhears(self, tmp_path: Path) -> None:
         with helper(tmp_path) as second:

@@ -192,18 +192,15 @@ def test_the_bytes_of_long_messages_are_those_that_the_kernel_counts(
 
 
 @pytest.mark.slow
-def test_a_connection_on_which_nothing_is_said_costs_its_pings(issued: Path, tmp_path: Path) -> None:
-    async def silent() -> tuple[np.ndarray, float]:
-        async with contextlib.AsyncExitStack() as stack:
-            running = await stack.enter_async_context(coordinator(tmp_path, transport=transport(issued)))
-            await greeted(stack, running, issued, 0)
-            port = int(running.listen.rpartition(":")[2])
-            before, clock = await settled(port), asyncio.get_running_loop().time
-            begun = clock()
-            await until(lambda: clock() - begun > 4.5 * wire.KEEPALIVE_SECONDS)
-            return counted(port) - before, clock() - begun
-
-    moved, seconds = carried_out(silent())
+async def test_a_connection_on_which_nothing_is_said_costs_its_pings(issued: Path, tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        running = await stack.enter_async_context(coordinator(tmp_path, transport=transport(issued)))
+        await greeted(stack, running, issued, 0)
+        port = int(running.listen.rpartition(":")[2])
+        before, clock = await settled(port), asyncio.get_running_loop().time
+        begun = clock()
+        await until(lambda: clock() - begun > 4.5 * wire.KEEPALIVE_SECONDS)
+        (moved, seconds) = counted(port) - before, clock() - begun
     # One ping more or less: the two ends do not begin to count at the same moment.
     np.testing.assert_allclose(moved, idle(seconds=seconds), rtol=0, atol=PING + HTTP2)
 
