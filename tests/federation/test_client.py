@@ -323,12 +323,6 @@ def hospital(folder):
     return {"data": folder / "all.csv"}
 
 
-def diary(folder):
-    """One person's."""
-    (folder / "mine.csv").write_text("steps,sick\n" + "".join(f"{row}.5,1\n" for row in range(60)))
-    return folder / "mine.csv"
-
-
 class TestTransport:
     @pytest.fixture
     def authority(self, tmp_path):

@@ -40,22 +40,6 @@ def hosts(certificate: Path) -> list[str]:
     return [str(each.value) for each in names]
 
 
-@pytest.mark.slow
-def test_a_trial_gets_a_public_name_when_it_needs_one_and_keeps_it(tmp_path: Path, program: Path) -> None:
-    trial, own = tmp_path / "trial", ["coordinator", "localhost", "127.0.0.1"]
-    coordinator = trial / "coordinator" / "certificate.pem"
-    assert run("setup.sh", trial=trial, program=program).returncode == 0
-    assert hosts(coordinator) == own
-    keys = {path: path.read_bytes() for path in trial.rglob("key.pem")}
-    done = run("setup.sh", trial=trial, program=program, QUORON_HOST="federation.example.org")
-    assert done.returncode == 0, done.stderr
-    assert hosts(coordinator) == [*own, "federation.example.org"]
-    first = coordinator.read_bytes()
-    assert run("setup.sh", trial=trial, program=program).returncode == 0  # without the published ports
-    assert coordinator.read_bytes() == first, "a name that was given stays, and nothing is made anew"
-    assert keys == {path: path.read_bytes() for path in keys}
-
-
 @pytest.mark.programs
 def test_certificates_are_renewed_and_clients_revoked_where_the_authority_is(tmp_path: Path, program: Path) -> None:
     trial, public = tmp_path / "trial", {"QUORON_HOST": "federation.example.org"}
@@ -101,23 +85,3 @@ def test_an_identity_is_given_out_once_and_without_the_authoritys_key(tmp_path: 
     renewed = run("identity.sh", "client-4", "--renew", trial=trial, program=program)
     assert held["key.pem"] in renewed.stdout
     assert held["certificate.pem"] not in renewed.stdout
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        pytest.param(("coordinator",), marks=pytest.mark.slow),
-        pytest.param(("coordinator", "--renew"), marks=pytest.mark.slow),
-        pytest.param(("authority", "--renew"), marks=pytest.mark.slow),
-        ("a/b",),
-    ],
-)
-def test_what_is_nobodys_to_give_is_refused(words: tuple[str, ...], tmp_path: Path, program: Path) -> None:
-    where = tmp_path / "trial" / "authority"
-    certificates.make_authority(where, days=30)
-    certificates.issue(where, "coordinator", coordinator=True, hosts=("localhost",), days=30)
-    refused = run("identity.sh", *words, trial=tmp_path / "trial", program=program)
-    assert refused.returncode != 0
-    assert refused.stdout == b""
-    assert b"Expected" in refused.stderr

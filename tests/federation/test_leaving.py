@@ -31,7 +31,6 @@ from quoron_server.books.seats import Seats
 from quoron_server.runs import Books
 from quoron_server.service import certificates, revocation, users
 
-Captured = pytest.CaptureFixture[str]
 SECRET = b"a function of somebody's data" * 40
 
 
@@ -195,22 +194,6 @@ class TestAUserWhoIsForgotten:
         )
         assert sorted(receipt.files) == ["ada-2.key", "ada-2.pem", "ada.key", "ada.pem"]
         assert set(revocation.read(folder / "revoked.json")) == {old, new}
-
-    def test_is_forgotten_in_one_transaction_or_not_at_all(
-        self, database_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with Database(database_url) as database:
-            books = Books(database)
-            books.registry.enrol("a" * 64, name="Ada")
-            with monkeypatch.context() as dying:
-                dying.setattr(books.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-                with pytest.raises(KeyboardInterrupt):
-                    self.seats(books).forget("Ada", sure=True)
-            assert books.registry.roster.find("Ada").state == "active"
-            for word in ("Ada", "0"):
-                assert self.seats(books).forget(word, sure=True)["keys"] == 1
-            with pytest.raises(ForgottenKey):
-                books.registry.enrol("a" * 64)
 
     def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
         self, books: Books, tmp_path: Path

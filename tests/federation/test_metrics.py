@@ -314,7 +314,6 @@ async def test_all_of_it_passes_prometheus_own_linter_and_stands_on_the_page(tmp
         await at.begun()
         found = await at.running.metrics.text()
         await at.leave()
-        found = found
     done = subprocess.run(["promtool", "check", "metrics"], input=found, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     page = (

@@ -2,18 +2,14 @@
 
 import asyncio
 import logging
-import re
-import shutil
 from pathlib import Path
 
-import grpc
 import pytest
 
 from fake_coordinator import coordinator as scripted
 from federation.conversation import asked, made, running, terms
-from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification, until
-from federation.test_backup import backed_up, other
-from quoron_client.federation import ClientConfig, Record, run_client, session
+from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification
+from quoron_client.federation import ClientConfig, Record, run_client
 from quoron_client.federation.agreements import Agreement
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
@@ -21,9 +17,6 @@ from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.restoring import restore
 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 
@@ -162,69 +155,6 @@ async def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
                 fake.books = right
                 await fake.hears("hello")
     assert "no message of this protocol" in our_logs.text
-
-
-def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All files of before; a new database; a copy that says that it was restored, with and without what is missing."""
-    place, address = tmp_path / "books", "coordinator.example:7443"
-    url = other(place, "coordinator")
-
-    async def meet() -> None:
-        async with coordinator(place) as up:
-            monkeypatch.setattr(session, "_channel", lambda _: grpc.aio.insecure_channel(up.listen))  # at one address
-            config, stop = made(data, 0, coordinator=address, insecure=False, insecure_anywhere=True), asyncio.Event()
-            client = asyncio.create_task(run_client(config, stop=stop))
-            await until(lambda: client.done() or up.sessions.connected)
-            stop.set()
-            await client
-
-    def begun_with(files: dict[Path, bytes]) -> None:
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        for each, content in files.items():
-            each.write_bytes(content)
-
-    def charge(run: str) -> tuple[str, str]:
-        with Database(url) as database:
-            ledger = PopulationLedger(database)
-            ledger.charge(run, "everyone", epsilon=1.0, delta=1e-6, elsewhere=True, spent=True)
-            return database.incarnation, ledger.verify()
-
-    begun_with({})
-    word, head = charge("before")
-    carried_out(meet())
-    older = {each: each.read_bytes() for each in place.iterdir()}
-    backed_up(url, tmp_path / "older", with_secrets=False)
-    with opened(data.parent) as record:
-        record.saw(address, BooksClaim((word,), 1, head, head, frozenset()), 1)
-        answered(record, "r")
-    charge("r")
-    backed_up(url, tmp_path / "all", with_secrets=False)
-    carried_out(meet())
-    begun_with(older)
-    with pytest.raises(LedgerError, match="got 1 rows of the lifetime ledger, where this client saw 2"):
-        carried_out(meet())
-    charge("another")  # as many as before, and still not those
-    with pytest.raises(LedgerError, match="got other rows among the first 2"):
-        carried_out(meet())
-    begun_with({})
-    with pytest.raises(LedgerError, match="got others, which began as"):
-        carried_out(meet())
-    begun_with({})
-    restore(tmp_path / "older", url)
-    with pytest.raises(LedgerError, match="a lifetime ledger without run 'r'"):
-        carried_out(meet())
-    charge("r")
-    carried_out(meet())
-    begun_with({})
-    beside = restore(tmp_path / "all", url).incarnation
-    with pytest.raises(LedgerError, match=f"{beside}, which comes from before that or beside it") as refused:
-        carried_out(meet())
-    begun_with({})
-    restore(tmp_path / "all", url, lost=re.findall("[0-9a-f]{16}", str(refused.value))[:1])
-    carried_out(meet())
 
 
 USERS = 20

@@ -14,6 +14,7 @@ from federation.crowd import (
     complete,
     coordinator,
     crowd,
+    everybody,
     put_clock_forward,
     specification,
 )
@@ -60,9 +61,7 @@ async def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is
 
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await running.manager.submit(wanted(users, early_ends=False, seconds=SECONDS).as_text())
-        honest = Honest.of(users, silent)
-        for peer in await stack.enter_async_context(crowd(running.listen, users)):
-            stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+        honest = await everybody(running, stack, users, silent=silent)
         while len(honest.asked) < users:
             await asyncio.sleep(0.001)
         while (session := running.sessions.runs.get("trial")) is not None:
@@ -101,7 +100,7 @@ async def test_whoever_answers_is_counted_whatever_the_answer_holds(tmp_path: Pa
         honest = Broken.of(users)
         for peer in await stack.enter_async_context(crowd(running.listen, users)):
             stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-        (_, events) = await complete(running), await events_of(running)
+        _, events = await complete(running), await events_of(running)
     told = {"quorum": "met", "answered": users, "absent": []}
     assert [{key: event["public"][key] for key in told} for event in events[:-1]] == [told] * ROUNDS
 

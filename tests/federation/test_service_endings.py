@@ -202,8 +202,7 @@ def test_a_run_whose_entry_was_never_acknowledged_can_be_submitted_again_or_canc
             if then == "cancel":
                 assert (await running.manager.cancel("trial"))["state"] == "cancelled"
                 return
-            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
-                stack.callback(asyncio.create_task(peer.work(Honest.of(USERS))).cancel)
+            await everybody(running, stack, USERS)
             await running.manager.submit(TEXT)
             await complete(running)
 
@@ -226,7 +225,7 @@ async def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled
     async with coordinator(tmp_path) as running:
         events = await seen(running)
         np.testing.assert_array_equal(await running.manager.records.model("trial"), np.zeros(3))
-        (how, events) = await state(running), events
+        how = await state(running)
     assert how == "complete"
     assert events[-1] == {"kind": "ended", "how": "complete", "error": None}
 
@@ -291,7 +290,7 @@ async def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         honest = await everybody(running, stack)
         await running.manager.submit(specification(NAME).as_text())
-        (model, honest) = await complete(running), honest
+        model = await complete(running)
     monkeypatch.undo()
     np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
     assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort

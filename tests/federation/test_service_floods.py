@@ -212,7 +212,6 @@ async def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, m
         states = {"summer": "waiting"}
         while states["summer"] == "waiting":  # until its thread has said that it runs
             states = {each["run"]: each["state"] for each in await running.manager.records.runs()}
-        states = states
     assert states["spring"] == states["winter"] == "cancelled"
     assert states["summer"] == "running"
 
@@ -434,7 +433,7 @@ async def test_a_client_that_does_not_read_is_hung_up_on(how: str, tmp_path: Pat
             conversation.send(announcement(1 << 16 if how == "large" else 1, "again"))
             sent += 1
         await until(lambda: not running.sessions.connected)
-        (why, code, sent) = conversation.ending, conversation.code, sent
+        why, code = conversation.ending, conversation.code
     assert (why, code) == ("The client does not read.", grpc.StatusCode.UNAVAILABLE)
     assert sent < 1000
 
@@ -531,7 +530,6 @@ class TestEveryCallHasAStatus:
                     for data in (HELLO, b"\xff\xff"):
                         await say(call, data)
                     found[await ended(call)] += 1
-            found = found
         assert found == {(grpc.StatusCode.INVALID_ARGUMENT, client_plane.NONSENSE): 30}
         assert our_logs.text.count("refused ada: ") == 30
         assert "Traceback" not in caplog.text

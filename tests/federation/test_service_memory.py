@@ -60,9 +60,6 @@ DIMENSION = 30_000  # 240 kB, one message, and more than the transport takes for
 QUESTION = 8 * DIMENSION + 200
 
 
-NAME = "one-pass-dp-sgd"
-
-
 async def answering(peer: Peer) -> None:
     with contextlib.suppress(grpc.aio.AioRpcError):
         while isinstance(message := await peer.call.read(), pb.ServerMessage):
@@ -122,7 +119,6 @@ async def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_ask
         answers = await round_of(running, users, seconds=seconds)
         for task in working:
             task.cancel()
-    (answers, backlog) = answers, backlog
     np.testing.assert_array_equal(answers.status, [Status.MISSING] * silent + [Status.ANSWERED] * (users - silent))
     assert backlog.peak <= most + QUESTION
     assert backlog.bytes == 0
@@ -376,9 +372,6 @@ def test_a_run_with_long_first_answers_needs_disk_for_them_and_memory_for_the_ot
         require_room(plan, 1 << 40, 8 * users * numbers - 1)
     with pytest.raises(ConfigError, match="on this coordinator, twice"):
         require_room(plan, 16 * users * plan.problem.dimension - 1, 1 << 40)
-
-
-SOME = ("one-pass-dp-sgd", "phased-sgd", "tracking-srgd", "local-model")
 
 
 LONG = 100  # numbers of an answer that takes 17 parts
@@ -639,7 +632,7 @@ async def test_what_waits_for_a_reader_is_a_part_and_not_the_whole(
     users, numbers = 6, 40_000
 
     async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
-        (answers, peak) = await wide_round(running, peers, numbers, echoes), running.sessions.backlog.peak
+        answers, peak = await wide_round(running, peers, numbers, echoes), running.sessions.backlog.peak
     np.testing.assert_array_equal(answers.values, np.arange(float(numbers)) + np.arange(users)[:, None])
     assert peak <= users * (parts.MOST + parts.BESIDE) + 1000 < 8 * numbers
 
@@ -668,7 +661,7 @@ async def test_a_coordinator_ends_a_conversation_that_says_parts_wrong_and_no_ot
             current.complete.set()
 
         answers = await wide_round(running, peers, LONG, answering)
-        (answers, said) = answers, said[0]
+        said = said[0]
     assert list(answers.status) == [Status.MISSING, Status.ANSWERED, Status.ANSWERED]
     assert said.startswith("INVALID_ARGUMENT: Expected ")
 

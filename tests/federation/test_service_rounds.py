@@ -308,8 +308,7 @@ def play(
 async def first_question(peers: list[Peer]) -> tuple[Peer, pb.Question]:
     """Everybody consents; whoever is asked first, and what."""
     for peer in peers:
-        announced = await peer.next("run")
-        await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
+        await peer.consents()
     waiting = {asyncio.create_task(peer.next("question")): peer for peer in peers}
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     task = min(done, key=lambda each: waiting[each].user)
@@ -365,8 +364,7 @@ async def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_
 
         await running.manager.submit(wanted.as_text())
         for peer in peers:
-            announced = await peer.next("run")
-            await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
+            await peer.consents()
         plan = make_plan(wanted)
         algorithm, noise = ALGORITHMS[ALGORITHM].make(plan), SeededNoise(wanted.simulation_seed)
         cohort = algorithm.request(algorithm.init(), noise).cohort.tolist()
@@ -396,7 +394,6 @@ async def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_
         model = await complete(running)
         await asyncio.gather(*working)
         await tell(first, answer)  # the run is over
-        (verdicts, model) = verdicts, model
     no, twice = pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE
     assert verdicts == [no, no, no, no, twice, twice, twice, no]
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path))
@@ -426,8 +423,7 @@ def test_whoever_reconnects_is_asked_the_open_question_again_and_only_then(tmp_p
         slow, question = await first_question(peers)
         slow.call.cancel()
         await slow.hello()
-        announced = await slow.next("run")
-        await slow.send(consent=pb.Consent(run=announced.run, takes_part=True))
+        await slow.consents()
         again = await slow.next("question")
         assert (again.digest, again.round, again.run) == (question.digest, question.round, question.run)
         answer = honest(slow.user, again)
@@ -474,7 +470,7 @@ async def test_a_nonsensical_answer_counts_as_rejected_and_nothing_is_said_of_it
         await running.manager.submit(specification(ALGORITHM).as_text())
         model = await complete(running)
         await asyncio.gather(*working)
-        (receipts, model) = [receipt for peer in peers for receipt in peer.receipts], model
+        receipts = [receipt for peer in peers for receipt in peer.receipts]
     assert not receipts  # taken, like everybody's
     np.testing.assert_array_equal(model, model_without({liar}, tmp_path / "reference"))
 
@@ -521,9 +517,7 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: 
     async def scene() -> list[dict[str, Any]]:
         async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
             await running.manager.submit(wanted(early_ends=False, seconds=seconds).as_text())
-            honest = Honest.of(EIGHTY, silent)
-            for peer in await stack.enter_async_context(crowd(running.listen, EIGHTY)):
-                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            honest = await everybody(running, stack, EIGHTY, silent=silent)
             while not honest.asked:
                 await asyncio.sleep(0.001)
             session, feed = running.sessions.runs["trial"], await running.manager.feed("trial")
@@ -559,10 +553,7 @@ def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> Non
         folder.mkdir()
         async with coordinator(folder) as running, contextlib.AsyncExitStack() as stack:
             await running.manager.submit(wanted(early_ends=False).as_text())
-            honest = Honest.of(EIGHTY, silent)
-            peers = await stack.enter_async_context(crowd(running.listen, EIGHTY))
-            for peer in peers:
-                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            honest = await everybody(running, stack, EIGHTY, silent=silent)
             while len(honest.asked) < EIGHTY // ROUNDS:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.05)

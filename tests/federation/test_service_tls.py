@@ -84,7 +84,6 @@ async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
         model = await complete(running)
         stop.set()
         await asyncio.gather(*clients)
-        model = model
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
 
 
@@ -143,7 +142,7 @@ class TestRevocation:
             codes.append(caught.value.code())
             await kept.send(answer=pb.Answer(run="none"))
             await kept.next("receipt")
-            (codes, said, alone) = codes, caught.value.details(), running.sessions.connected == 1
+            said, alone = caught.value.details(), running.sessions.connected == 1
         assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
         assert "was revoked" in said
         assert alone
@@ -169,7 +168,7 @@ class TestRevocation:
             code, said = await lost.call.code(), await lost.call.details()
             running.sessions.open("later", "{}", np.arange(2))
             await kept.next("run")
-            (code, said, connected) = code, said, running.sessions.connected
+            connected = running.sessions.connected
         assert code == grpc.StatusCode.UNAUTHENTICATED
         assert said == revocation.WORDS
         assert connected == 1
@@ -224,7 +223,7 @@ class TestRevocation:
             said = await inside.call.details()
             file.write_text("{}")
             await inside.hello()
-            (codes, said, connected) = codes, said, running.sessions.connected
+            connected = running.sessions.connected
         assert codes == [grpc.StatusCode.UNAVAILABLE] * 2  # which means: come back later
         assert (said, connected) == (revocation.CLOSED, 1)
 
@@ -266,7 +265,7 @@ class TestExpiry:
                 words.add(caught.value.details())
             await lasting.send(answer=pb.Answer(run="none"))
             await lasting.next("receipt")
-            (codes, words, connected) = codes, words, running.sessions.connected
+            connected = running.sessions.connected
         assert codes == [grpc.StatusCode.FAILED_PRECONDITION] * 3
         assert (words, connected) == ({security.EXPIRED}, 1)
 
@@ -666,7 +665,7 @@ class TestAChangeOfAuthority:
                 assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
             (old / "authority.pem").write_bytes((own / "authority.pem").read_bytes())
             assert await refused(running.listen, old, "client-0") == grpc.StatusCode.UNAVAILABLE
-            (connected, code, said) = running.sessions.connected, code, said
+            connected = running.sessions.connected
         assert code == grpc.StatusCode.FAILED_PRECONDITION  # its own may be renewed, so it goes on
         assert said == client_plane.security.STRANGE
         assert connected <= 1
@@ -695,13 +694,6 @@ class TestAChangeOfAuthority:
         files[2].write_bytes(over)
         with pytest.raises(IdentityError, match=r"authority\.pem.*expired"):
             identity.check_identity(*files)
-
-
-def hand_out(own: Path, to: Path, name: str) -> None:
-    """A client's files, each put in place as a whole."""
-    for source, target in ((f"{name}.key", "own.key"), (f"{name}.pem", "own.pem"), ("authority.pem", "authority.pem")):
-        (to / "draft").write_bytes((own / source).read_bytes())
-        (to / "draft").rename(to / target)
 
 
 class TestTheList:

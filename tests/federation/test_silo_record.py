@@ -95,19 +95,6 @@ class TestOneAnswer:
 
 
 class TestAPersonsLimit:
-    def test_leaves_it_out_of_the_answer_and_others_in(self, tmp_path, record):
-        assert record.agree(agreement("before")) is None
-        record.end("before")
-        assert record.register(["dora"]).tolist() == [3]
-        record.close()
-        with opened(tmp_path, epsilon=1.5) as record:
-            assert record.agree(agreement("after")) is None
-            assert record.may_answer("after", 0, seats(0, 1, 2, 3)).tolist() == [False] * 3 + [True]
-            assert record.keep("after", 0, Q, b"rows", seats(2, 3)) is None
-            assert record.objection("after", 0, seats(2)) == "the lifetime limit leaves no room for the run"
-            assert record.keep("after", 0, Q, b"rows", seats(3)) == b"rows"
-            assert record.charged(seats(2, 3)).tolist() == [[1.0, 1e-6]] * 2
-
     @pytest.mark.parametrize("asked", [(), (0,), (1, 2), (0, 1, 2)])
     def test_is_a_function_of_terms_whomever_a_secret_cohort_had(self, tmp_path, asked):
         """Who is away in a later run, and whether the silo takes part, may not show whom an earlier one had drawn."""

@@ -189,8 +189,7 @@ async def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and
             verdicts.append((await peer.next("receipt")).verdict)
 
         for peer in peers:
-            announced = await peer.next("run")
-            await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
+            await peer.consents()
         first, second, third = peers
         answers = [honest(peer.user, await peer.next("question")) for peer in peers]
         earlier, renamed = pb.Answer(), pb.Answer()
@@ -206,7 +205,7 @@ async def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and
         await second.send(answer=answers[1])
         await tell(second, answers[1])
         await third.send(answer=answers[2])
-        (verdicts, model) = verdicts, await complete(running)
+        model = await complete(running)
     no, twice = pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE
     assert verdicts == [no, no, no, twice, twice]
     np.testing.assert_array_equal(model, model_where({}, tmp_path, wanted("one-round-least-squares")))

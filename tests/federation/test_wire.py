@@ -73,24 +73,6 @@ TASKS = {
 }
 
 
-ASKED = {
-    "average gradient": "c85b4f053c7ea61e5781cdfc426ec4d1",
-    "plain gradient": "430d4a5b184eb16ab9cd1b01712de287",
-    "convolved gradient": "d4fbd9e1a0e6b120ee0301bad228ef0f",
-    "second moment": "05151ca29d9a216881904d310ebb7411",
-    "second moment with labels": "893047e45017e888a19954dc731f6c9c",
-    "moment and gradient": "392e4571122a50594af8251a80d2e29e",
-    "moment and centred gradient": "ed9041f17354f2e2f3338e2a7582ad52",
-    "average loss": "28d63196cad5b9a89cd783f8f3332c08",
-    "local SGD": "9d66edae50867c98b7198298d050241b",
-    "local SGD in a box": "6cfd327483bd94b865b993756b27817e",
-    "placed gradient": "851fa20680982d15db7ee2ca95ebf82e",
-    "unclipped places": "640dba0dadba3dad3ca0b47a3262768a",
-    "range report": "81360bcee04298a004726cff2c4fb5ee",
-    "vector report": "4a8bc36a25ac31b70cc67f210befb9fd",
-}
-
-
 def asked(task, slot=1):
     return question_to_wire(Question(7, np.array([4, 9]), task), slot, run="run", user=9, seconds=60)
 
