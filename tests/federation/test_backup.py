@@ -219,11 +219,7 @@ def test_runs_that_begin_between_any_two_of_its_statements_tear_nothing(
 
 
 PROMISE = {"group": "everyone", "epsilon": 1.0, "delta": 1e-6, "mu": 0.2, "variation": 1e-12}
-
-
 pytestmark = pytest.mark.usefixtures("planned_once", "verified_once")
-
-
 KINDS = ("sqlite", "postgresql")
 
 

@@ -17,26 +17,12 @@ from federation.engine import FILE, ROOT, Engine, in_containers, services
 from quoron.cli.app import app
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-
-
 SERVICES = services()
-
-
 CLIENT = yaml.safe_load((ROOT / "compose.client.yml").read_text(encoding="utf-8"))
-
-
 PUBLISHED = yaml.safe_load((ROOT / "compose.published.yml").read_text(encoding="utf-8"))
-
-
 EVERY = SERVICES | {f"elsewhere-{name}": service for name, service in CLIENT["services"].items()}
-
-
 OURS = {name: service for name, service in EVERY.items() if service["image"] == "quoron:local"}
-
-
 CLIENTS = sorted(name for name in SERVICES if name.startswith("client-"))
-
-
 NODES = sorted(name.removeprefix("flower-") for name in SERVICES if name.startswith("flower-node-"))
 
 
@@ -141,20 +127,10 @@ def test_every_command_and_variable_is_one_that_the_program_knows(name: str) -> 
 
 
 HELPER = ROOT / "compose.helper.yml"
-
-
 WITH_HELPER = yaml.safe_load(HELPER.read_text(encoding="utf-8"))
-
-
 OF_TWO = services(FILE, HELPER, variables={})
-
-
 HELPER_SCRIPT = ROOT / "examples/federation/helper.sh"
-
-
 THEIRS = ("helper-setup", "helper")
-
-
 THREE = ("client-1", "client-2", "client-3")
 
 
@@ -230,11 +206,7 @@ def test_two_operators_carry_a_run_to_its_end_and_the_helpers_asks_it_while_it_s
 
 
 HOSPITALS = ROOT / "compose.hospitals.yml"
-
-
 MERGED = services(FILE, HOSPITALS)
-
-
 SCRIPT = ROOT / "examples/federation/hospitals.sh"
 
 

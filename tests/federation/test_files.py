@@ -146,8 +146,6 @@ def test_a_file_is_replaced_as_a_whole_with_a_mode_of_its_own(tmp_path: Path) ->
 
 
 HARD = resource.getrlimit(resource.RLIMIT_CORE)[1]
-
-
 CRASH = """
 import os, resource
 from quoron_client.federation import core_dumps

@@ -36,11 +36,7 @@ from quoron_client.protocol.wire import answer_from_wire
 from quoron_protos.v1 import federation_pb2 as pb
 
 ANSWERED, MISSING = Status.ANSWERED, Status.MISSING
-
-
 DELTA = 1e-7
-
-
 Script = Callable[[FakeCoordinator, str], Awaitable[object]]
 
 
@@ -218,20 +214,10 @@ def odd(*, weights: tuple[float, ...] = (), **changes: object) -> Script:
 
 
 OTHERWISE = Encoding((Numeric("age", 0, 1), Numeric("weight", 0, 200)), Signs("sick")).as_json()
-
-
 FAR = PlacedGradient(np.zeros((1, D)), np.arange(500_000)[None], 1.0, 1e300, 1)
-
-
 TWICE = replace(FAR, places=np.zeros((1, 9), np.int64))
-
-
 NOT_THOSE, NO_USE = "its terms are not those of its first announcement", "Expected a usable description of the run"
-
-
 BEYOND = "exceed the lifetime limit"
-
-
 ATTACKS: dict[str, Attack] = {
     "strangers' questions": Attack(strangers, says="it was asked before the client had consented"),
     "messages without end": Attack(without_end, says="it was asked before the client had consented"),
@@ -333,14 +319,8 @@ ATTACKS: dict[str, Attack] = {
     "a run that has ended": Attack(ended_and_again, 1.0, "the run has ended"),
     "an older incarnation": Attack(an_older_one, 1.0, NOT_THOSE),
 }
-
-
 LEFT = 1.2  # ε of the owner's limit, once all of these are charged
-
-
 SPENT = sum(each.charge for each in ATTACKS.values())
-
-
 ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -480,8 +460,6 @@ class TestFloods:
 
 
 VOCABULARY = Encoding((Categorical("age", tuple(range(100_000))),), Signs("sick")).as_json()
-
-
 HUGE = {
     "a name": pb.ServerMessage(run=pb.Announcement(run="r" * (30 << 20), description=terms())),
     "a description": pb.ServerMessage(run=pb.Announcement(run="r", description="1" * (30 << 20))),

@@ -19,8 +19,6 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
-
-
 SEEN = Seen(A, B, 7, "f" * 64)
 
 

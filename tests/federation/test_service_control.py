@@ -356,8 +356,6 @@ def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
 
 
 Captured = pytest.CaptureFixture[str]
-
-
 TABLE = f"""
 [population]
 kind = "table"
@@ -503,11 +501,7 @@ def test_a_certificate_is_shown_where_it_must_be(
 
 
 ROUNDS = [{"kind": "round", "round": number, "rounds": 3, "messages": 5, "public": {}} for number in range(3)]
-
-
 AWAITS, ENDED = {"kind": "awaits", "what": "clients", "ends": "12:00"}, {"kind": "ended", "how": "complete"}
-
-
 Event = dict[str, Any]
 
 

@@ -51,8 +51,6 @@ from quoron_server.specification import make_plan
 from quoron_server.wording import plan_json
 
 NAME, USERS = "one-pass-dp-sgd", 20
-
-
 TEXT = specification(NAME).as_text()
 
 
@@ -93,13 +91,13 @@ def has_secrets(folder: Path) -> bool:
             return False
 
 
-async def taken_to_the_end(folder: Path) -> np.ndarray:
+async def taken_to_the_end(folder: Path) -> None:
     async with coordinator(folder) as running, crowd(running.listen, USERS) as peers, asyncio.TaskGroup() as group:
         working = [group.create_task(peer.work(Honest.of(USERS))) for peer in peers]
         model = await complete(running)
         for task in working:
             task.cancel()
-        return model
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), folder))
 
 
 def failing(*arguments: object, **named: object) -> None:
@@ -113,49 +111,6 @@ async def test_a_failed_run_keeps_no_secret(tmp_path: Path, monkeypatch: pytest.
     async with coordinator(tmp_path) as running:
         assert (await seen(running))[-1]["how"] == "failed"
     assert not has_secrets(tmp_path)
-
-
-@pytest.mark.parametrize("how", ["another plan", "no plan", "no specification", "no simulation"])
-@pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(
-    how: str, cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*arguments: object) -> None:
-        raise ConfigError("Expected another version.")
-
-    await begun(tmp_path)
-    with monkeypatch.context() as patch:
-        if how == "another plan":
-            patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
-        elif how == "no plan":
-            patch.setattr(records, "make_plan", refused)
-        elif how == "no specification":
-            patch.setattr(managers.RunSpecification, "parse", refused)
-        async with coordinator(tmp_path, allow_simulation=how != "no simulation") as running:
-            events = await seen(running)
-            assert [event["kind"] for event in events] == ["paused"]
-            assert events[0]["error"]
-            assert await state_and_reason(running) == ("paused", events[0]["error"])
-            if cancelled:
-                assert (await running.manager.cancel("trial"))["state"] == "cancelled"
-                assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
-                assert await state_and_reason(running) == ("cancelled", None)
-    assert has_secrets(tmp_path) != cancelled
-    model = None if cancelled else await taken_to_the_end(tmp_path)
-    if not cancelled:
-        np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
-
-
-def another_question(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledgers, "digest", lambda question: "another")
-
-
-def another_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SeededNoise, "export_key", lambda noise: b"another")
-
-
-def another_kind_of_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "noise_key", b"k" * 32)  # of a run that is no simulation
 
 
 def another_state(patch: pytest.MonkeyPatch) -> None:
@@ -173,22 +128,43 @@ def another_charge(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(books, "charge_of", lambda *given: original(*given) | {"epsilon": 14.0})
 
 
-@pytest.mark.parametrize(
-    "another", [another_question, another_noise, another_kind_of_noise, another_state, another_charge]
-)
-async def test_whatever_shows_another_version_pauses_the_run_with_its_secrets_and_the_right_one_goes_on(
-    another: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def refused(*arguments: object) -> None:
+    raise ConfigError("Expected another version.")
+
+
+OTHERS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "another plan": lambda patch: patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1}),
+    "no plan": lambda patch: patch.setattr(records, "make_plan", refused),
+    "no specification": lambda patch: patch.setattr(managers.RunSpecification, "parse", refused),
+    "no simulation": lambda _: None,
+    "another question": lambda patch: patch.setattr(ledgers, "digest", lambda question: "another"),
+    "another noise": lambda patch: patch.setattr(SeededNoise, "export_key", lambda noise: b"another"),
+    "noise of no simulation": lambda patch: patch.setattr(Ledger, "noise_key", b"k" * 32),
+    "another state": another_state,
+    "another charge": another_charge,
+}
+
+
+@pytest.mark.parametrize("how", OTHERS)
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(
+    how: str, cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begun(tmp_path)
     with monkeypatch.context() as patch:
-        another(patch)
-        async with coordinator(tmp_path) as running:
+        OTHERS[how](patch)
+        async with coordinator(tmp_path, allow_simulation=how != "no simulation") as running:
             events = await seen(running)
             assert [event["kind"] for event in events] == ["paused"]
+            assert events[0]["error"]
             assert await state_and_reason(running) == ("paused", events[0]["error"])
-    assert has_secrets(tmp_path)
-    model = await taken_to_the_end(tmp_path)
-    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+            if cancelled:
+                assert (await running.manager.cancel("trial"))["state"] == "cancelled"
+                assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
+                assert await state_and_reason(running) == ("cancelled", None)
+    assert has_secrets(tmp_path) != cancelled
+    if not cancelled:
+        await taken_to_the_end(tmp_path)
 
 
 @pytest.mark.parametrize("then", ["submit", "cancel"])

@@ -54,8 +54,6 @@ from quoron_server.service.rate_limit import RateLimit
 from quoron_server.specification import RunSpecification
 
 METHODS = ("Submit", "List", "Watch", "Cancel", "Plan", "Model", "Ledger", "Limit")
-
-
 SERVICE = "/" + coordinators.CONTROL_PLANE
 
 
@@ -402,14 +400,8 @@ async def test_when_many_calls_are_refused_they_wait_and_an_operator_does_not(
 
 
 USERS = 20
-
-
 WORK = "/quoron.v1.ClientPlane/Work"
-
-
 ME = (("quoron-client", "client-0"),)
-
-
 HELLO = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
 
 

@@ -32,12 +32,12 @@ from federation.crowd import (
     write_items,
 )
 from federation.test_service_same_bits import federated
-from federation.tls import transport
+from federation.tls import client_config, transport
 from quoron.operate.control import Address, Control
 from quoron.populations import Synthetic
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.encoding import Encoding, Numeric, Signs
-from quoron_client.federation import ClientConfig, run_client
+from quoron_client.federation import run_client
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
@@ -55,8 +55,6 @@ from quoron_server.service.sessions import Sessions
 from quoron_server.specification import LONGEST, RunSpecification, make_plan, require_room
 
 DIMENSION = 30_000  # 240 kB, one message, and more than the transport takes for one who does not read
-
-
 QUESTION = 8 * DIMENSION + 200
 
 
@@ -64,9 +62,8 @@ async def answering(peer: Peer) -> None:
     with contextlib.suppress(grpc.aio.AioRpcError):
         while isinstance(message := await peer.call.read(), pb.ServerMessage):
             if message.WhichOneof("kind") == "question":
-                round_of = message.question
                 values = np.full(DIMENSION, float(peer.user))
-                answer = wire.answer_to_wire(round_of.run, round_of.round, round_of.digest, values, Status.ANSWERED)
+                answer = wire.answer_to_wire(*wire.question_name(message.question), values, Status.ANSWERED)
                 await peer.send(answer=answer)
 
 
@@ -310,8 +307,6 @@ async def test_what_is_too_long_is_refused_by_name_and_never_by_the_transport(le
 
 
 WHITENED = "whitened-tracking"
-
-
 voted = WhitenedTracking._vote
 
 
@@ -502,11 +497,10 @@ def test_whoever_announces_much_and_sends_little_makes_the_other_hold_what_it_se
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("secured", [False, True], ids=["insecure", "tls"])
 async def test_real_clients_in_parts_give_the_bits_of_their_tables(
-    secured: bool, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Questions and answers, in the clear and over mutual TLS."""
+    """Questions and answers, over mutual TLS."""
     wanted = specification("one-pass-dp-sgd", trust_clients=True)
     users = wanted.problem.users
     paths, parted = write_items(tmp_path, users), {"question": 0, "answer": 0}
@@ -518,36 +512,20 @@ async def test_real_clients_in_parts_give_the_bits_of_their_tables(
 
     monkeypatch.setattr(parts.Arriving, "_begin", noted)
 
-    def identity(user: int) -> dict[str, object]:
-        if not secured:
-            return {"insecure": True, "client_name": f"client-{user}"}
-        own = {"certificate": issued / f"client-{user}.pem", "key": issued / f"client-{user}.key"}
-        return own | {"authority": issued / "authority.pem"}
-
     stop = asyncio.Event()
-    async with coordinator(tmp_path, **({"transport": transport(issued)} if secured else {})) as running:
+    limits = {"lifetime_epsilon": 100.0, "lifetime_delta": 0.5, "simulation_seed": wanted.simulation_seed}
+    async with coordinator(tmp_path, transport=transport(issued)) as running:
         working = []
         for user, path in enumerate(paths):
-            config = ClientConfig(
-                coordinator=running.listen,
-                data=path,
-                record=tmp_path / f"record-{user}.sqlite",
-                lifetime_epsilon=100.0,
-                lifetime_delta=0.5,
-                accept_exposures=("broadcast", "model"),
-                simulation_seed=wanted.simulation_seed,
-                one_user=True,
-                retry_seconds=0.01,
-                **identity(user),
-            )
+            record = tmp_path / f"record-{user}.sqlite"
+            config = client_config(running.listen, issued, f"client-{user}", path, record, **limits)
             working.append(asyncio.create_task(run_client(config, stop=stop)))
             await until(lambda user=user: running.sessions.connected == user + 1)
         await running.manager.submit(wanted.as_text())
         model = await complete(running)
         stop.set()
         await asyncio.gather(*working)
-        found = model
-    np.testing.assert_array_equal(found, inline_model(wanted, tmp_path, from_items(users)))
+    np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(users)))
     assert parted["question"] == parted["answer"] > 0
 
 

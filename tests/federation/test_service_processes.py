@@ -42,8 +42,6 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.service import tokens
 
 USERS = 20
-
-
 CONFIG = f"""
 [population]
 kind = "table"
@@ -183,8 +181,6 @@ MOMENTS = [
     *(("spend", when, left) for when in ("before", "after") for left in (1, 2, 4, 5, 6)),
     *(("commit", when, left) for when in ("before", "after") for left in (2, 3, 5, 6, 7)),
 ]
-
-
 QUICK = [("commit", "before", 4)]
 
 

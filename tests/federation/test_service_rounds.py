@@ -49,8 +49,6 @@ from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import RunSpecification, make_plan, require_deployable
 
 SIX, FIVE, SHORT = 6, 5, 3.0
-
-
 WORK = 0.01  # seconds that the coordinator computes after a round
 
 
@@ -260,8 +258,6 @@ def test_early_ends_are_refused_where_the_promise_rests_on_secret_cohorts(name: 
 
 
 ALGORITHM, USERS = "one-pass-dp-sgd", 20  # six rounds of three users, each asked once
-
-
 SECONDS = 30.0  # of a round that somebody lets pass; nobody waits for it
 
 

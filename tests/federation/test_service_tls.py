@@ -711,11 +711,7 @@ class TestTheList:
 
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
-
-
 DATA, HEADERS, SETTINGS = 0, 1, 4  # kinds of HTTP/2 frames
-
-
 END = 1  # flag: of a stream, and an answer to settings
 
 

@@ -38,17 +38,9 @@ from quoron_privacy.release import Reduction
 from quoron_protos.v1 import federation_pb2 as pb
 
 FIRST, PEOPLE = 40, 6  # five persons in the file, one place more
-
-
 NAMES = ["ada", "ben", "cleo", "dan", "eve"]
-
-
 TWO = np.array([1, 4])
-
-
 SEED = 3
-
-
 PUBLIC = ("broadcast", "public-attendance")
 
 
@@ -109,17 +101,9 @@ def alone(tmp_path: Path, place: int, task, number=0, **terms: object) -> tuple[
 
 
 CONVOLVED = VECTOR.gradient
-
-
 PLACED = PlacedGradient(GRADIENT.points, np.array([[0, 2], [1, -1], [0, 1], [2, 0], [0, -1], [1, 0]]), 2.0)
-
-
 STARTS = LocalSGD(np.arange(18.0).reshape(6, 3) / 20, 0.1, L2Ball(3.0))
-
-
 COORDINATES = replace(RANGE, coordinates=np.array([0, 1, 2, 3, 0, 1]))
-
-
 TASKS = {
     "gradient": (GRADIENT, {}),
     "with own directions": (CONVOLVED, {}),
@@ -174,11 +158,7 @@ def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
 
 
 L = np.array([[1.0, 0.25], [0.0, 2.0]])
-
-
 CONTRASTS = Contrasts(2, 3)
-
-
 SUMS = {
     "change": (ChangeSum(ClippedSum(0.3, 10)), 2),
     "lengths": (VectorLengthSum(10, L, 2.0), 4),
@@ -353,11 +333,7 @@ def test_a_file_that_may_not_be_looked_at_needs_the_number_of_people(file: Path)
 
 
 ODD_NAMES = ["Ødegård, Anna", "17", "8.5", "=cmd|x"]
-
-
 TABLE = 'who,x\n"Ødegård, Anna",1\n17.0,2\n8.50,3\n=cmd|x,4\nzoe,5\n'
-
-
 PROMISE = {"algorithm": "tracking-srgd", "statement": "(1, 1e-06)-DP <b>, by docs/privacy/tracking-srgd.md#t1."}
 
 

@@ -38,11 +38,7 @@ from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, make_plan
 
 SIZES, LIAR = (7, 12, 1), 7  # the silo of users 7 to 18
-
-
 THEIRS = range(7, 19)
-
-
 SECONDS = 30.0
 
 
@@ -122,8 +118,6 @@ LIES = {
         ),
     ),
 }
-
-
 SUMS = {
     "more persons than were asked": with_sums(answered=13),
     "a longer total than so many rows have": with_sums(total=lambda d: np.full(d, 2**60)),
@@ -319,11 +313,7 @@ def test_persons_of_a_silo_are_told_by_as_many_bytes_whoever_is_asked(people: in
 
 
 KINDS = {"dp-sgd-poisson", "phased-sgd", "local-model", "dp-ftrl", "whitened-tracking"}  # kinds of questions
-
-
 SUMMED = {"one-round-least-squares", "whitened-tracking", "dp-sgd-poisson"}  # of every kind of sum
-
-
 SILOS = (7, 12, 1)
 
 
@@ -344,11 +334,7 @@ def plannable(name: str, *, sums: bool) -> bool:
 
 
 SMALL = [name for name, (users, _) in FEW.items() if users <= 100 and name not in BOXED]
-
-
 WITH_ROWS = [name for name in SMALL if plannable(name, sums=False)]
-
-
 WITH_SUMS = [name for name in SMALL if plannable(name, sums=True)]
 
 

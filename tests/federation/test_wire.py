@@ -36,25 +36,13 @@ from quoron_protos.v1 import helper_pb2 as helper
 from quoron_protos.v1 import values_pb2 as values
 
 MESSAGES = wire_messages.MESSAGES | masked_messages.MESSAGES
-
-
 GOLDEN = wire_messages.GOLDEN | masked_messages.GOLDEN
-
-
 ROOT = Path(__file__).parent.parent.parent
-
-
 POINTS = np.array([[1.0, -2.0, 3.0], [0.5, 0.0, 2.0**-40]])
-
-
 PLAIN = AverageGradient(POINTS[:1], (1.0,))
-
-
 FULL = AverageGradient(
     POINTS, (1.0, -0.5), user_smoothness=0.25, centre=POINTS[1], reference_items=50, smoothing=Moreau(0.5)
 )
-
-
 TASKS = {
     "average gradient": FULL,
     "plain gradient": PLAIN,
@@ -214,11 +202,7 @@ class TestArrays:
 
 
 MANY = 50_000  # of each of the two directions
-
-
 SHAPES = [(3,), (2, 3), (8,)]
-
-
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e300, 5e-324]
 
 

@@ -31,14 +31,8 @@ from quoron_server.service import Coordinator, RunSpecification
 from quoron_server.traffic import CONNECTING, HTTP2, PING, WINDOWS, idle, once
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counters of Linux")
-
-
 CLIENTS, RUN = 2, "trial"
-
-
 SECONDS = 600.0
-
-
 WITHIN = 0.05
 
 
@@ -201,14 +195,8 @@ async def test_a_connection_on_which_nothing_is_said_costs_its_pings(issued: Pat
 
 
 EXACT = ["one-pass-dp-sgd", "srgd", "local-model", "phased-sgd", "tracking-srgd"]
-
-
 FACTOR = 2.0  # measured over projected time, and the other way round
-
-
 BUSY = 5.0  # times what the same run takes without a link: little, unless the machine does much else
-
-
 OWN = (("grpc.use_local_subchannel_pool", 1),)  # a connection for every client
 
 
