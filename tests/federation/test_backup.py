@@ -372,7 +372,6 @@ async def test_a_coordinator_lets_held_runs_go_on_for_operators_and_carries_them
         books.begin(*planned(first.as_text()))
     backed_up(url, tmp_path / "b")
     restore(tmp_path / "b", other(tmp_path, "restored"))
-
     async with coordinator(tmp_path, database=other(tmp_path, "restored")) as running:
         auditor = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
         operator = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")

@@ -118,7 +118,6 @@ class TestRefusals:
         assert converse(data, script).status == federation.STATUS_ANSWERED
 
 
-HEIGHT = Encoding((Numeric("height", 0, 3),), Signs("sick")).as_json()
 
 
 class TestConsent:
@@ -126,22 +125,16 @@ class TestConsent:
         ("changes", "options", "said"),
         [
             ({"exposure": "model"}, {}, "Expected a run of exposure broadcast, local, got model"),
-            ({"simulation": True}, {}, "got a simulation"),
             ({"epsilon": 2.5}, {}, "exceed the lifetime limit 2"),
             ({"epsilon": float("inf"), "exposure": "none"}, {"accept_exposures": ("none",)}, "exceed the lifetime"),
-            ({"delta": 1e-4}, {}, "exceed the lifetime limit 1e-05"),
             ({"dimension": D + 1}, {}, "columns that become 4 features, as announced, got 3"),
-            ({"columns": HEIGHT}, {}, r"mine.csv': Expected column 'height'"),
             (
                 {"adjacency": "zero-out", "epsilon": 1.5},
                 {},
                 "its ε = 3 and the 0 spent before exceed the lifetime limit",
             ),
             ({"adjacency": "zero-out", "delta": 5e-6}, {}, "its δ = 1.85914e-05 and"),
-            ({"adjacency": "none"}, {}, "got adjacency none"),
             ({"epsilon": 0.0}, {}, "Expected a run of ε > 0"),
-            ({"rounds": 0}, {}, "Expected a usable description of the run, got rounds"),
-            ({"run": "another"}, {}, "got that of another"),
         ],
     )
     def test_is_refused_and_the_owner_told_why(self, data, caplog, changes, options, said):
@@ -243,7 +236,6 @@ class TestAClientThatComputes:
         self, data, calls, monkeypatch, ending
     ):
         engaged = Engaged(monkeypatch)
-
         async with coordinator() as fake, living(made(data, fake.port)):
             try:
                 await welcomed(fake)
@@ -279,7 +271,6 @@ class TestAClientThatListens:
         authority = Authority(tmp_path)
         given = dict(zip(("certificate", "key"), authority.issue("client"), strict=True))
         identity = given | {"authority": authority.path, "insecure": False, "client_name": None}
-
         async with (
             coordinator(authority.server_credentials()) as fake,
             living(made(data, fake.port, **identity)),
@@ -306,7 +297,6 @@ class TestAnotherInTheCoordinatorsPlace:
             "of another name": lambda: authority.server_credentials("other", address="192.0.2.1"),
             "expired": lambda: authority.server_credentials("late", days=(-9, -2)),
         }[impostor]()
-
         async with coordinator(credentials) as fake, living(made(data, fake.port, **identity)) as client:
             await until(lambda: our_logs.text.count("certificate of its name from the authority") >= 2)
             assert {each.levelno for each in our_logs.records} == {logging.WARNING}
@@ -385,7 +375,6 @@ class TestTheEnd:
 
     async def test_does_not_come_from_its_data_once_it_has_enrolled(self, data, tmp_path, our_logs):
         """Members are drawn from those who connect: whether it does may be no function of what its owner holds."""
-
         async with coordinator() as fake:
             for changes in ({}, hospital(tmp_path), {"data": tmp_path / "none.csv"}):
                 with our_logs.at_level(logging.WARNING):
@@ -578,25 +567,14 @@ class TestTerms:
         ("changes", "said"),
         [
             ({"epsilon": float("nan")}, "epsilon: "),
-            ({"epsilon": -1.0}, "epsilon: "),
-            ({"epsilon": "1"}, "epsilon: Input should be a valid number"),
             ({"delta": 2.0}, "delta: "),
             ({"rounds": 0}, "rounds: "),
-            ({"participations": 0}, "participations: "),
-            ({"exposure": "everybody"}, "exposure: "),
-            ({"run": "another"}, "the description of the announced run"),
             ({"loss": {"name": "cubic"}}, "Expected loss to be one of"),
             ({"loss": {"name": "huber", "width": 1.0}}, "Expected the bounds of loss huber to be among"),
-            ({"loss": {"name": "huber", "threshold": "wide"}}, "numbers as its bounds"),
-            ({"loss": {"feature_norm": 1.0}}, "Expected loss to be one of"),
             ({"domain": {}}, "to have one domain"),
-            ({"domain": {"l2-ball": 0.0}}, "domain.l2-ball: "),
             (columns(({"age": (2, 1)}, {})), "a public range low < high"),
-            (columns(({}, {}), intercept=False), "at least one feature or an intercept"),
             (columns(label=None), "a label for the logistic loss"),
             (columns(feature_norm=2.0), "Expected the loss's feature_norm=1, got feature_norm=2"),
-            (columns(({}, {"ward": ()})), "the public values of categorical feature 'ward'"),
-            ({"columns": TERMS["columns"] | {"features": [{"column": "w", "categories": "from-data"}]}}, "List them"),
             (columns(later=True), "columns.later: Unexpected keyword"),
         ],
     )

@@ -369,7 +369,6 @@ async def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_wo
     certificate, key = authority.issue("client")
     identity = {"certificate": certificate, "key": key, "authority": authority.path, "insecure": False}
     limits = {"lifetime_epsilon": SPENT + LEFT, "lifetime_delta": 1e-3}
-
     async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
         config = made(data, fake.port, **{"client_name": None, **identity, **limits})
         async with running(config) as client:
@@ -554,7 +553,6 @@ class TestALinkThatSpeaksNoProtocol:
         authority = Authority(tmp_path)
         identity = dict(zip(("certificate", "key"), authority.issue("client"), strict=True))
         identity |= {"authority": authority.path, "insecure": False, "client_name": None}
-
         async with contextlib.AsyncExitStack() as stack:
             with speaking(speaker, *authority.issue("hostile")) as (port, came):
                 client = await stack.enter_async_context(running(made(data, port, **identity)))

@@ -220,7 +220,6 @@ class TestAUserWhoIsForgotten:
         self, issued: Path, tmp_path: Path, our_logs: pytest.LogCaptureFixture
     ) -> None:
         key = certificates.fingerprint(certificates.load_certificate(issued / "client-0.pem"))
-
         with our_logs.at_level(logging.INFO):
             async with (
                 coordinator(tmp_path, transport=transport(issued)) as running,

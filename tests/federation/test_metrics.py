@@ -19,13 +19,11 @@ from hypothesis import strategies as st
 from federation import crowd
 from federation.crowd import Answering, Honest, carried_out, coordinator, put_clock_forward, until
 from federation.rehearsal import USERS, Scene
-from quoron.cli.app import invoke
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server import service
-from quoron_server.service import ServeConfig, metrics_port
+from quoron_server.service import metrics_port
 from quoron_server.service.metrics import Family, Metrics, text
 from quoron_server.service.sessions import Sessions
 
@@ -265,34 +263,18 @@ async def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monk
             await until(lambda: asked and asked[0].transport.get_write_buffer_size() == 0)
 
 
-def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen: list[str | None] = []
-
-    async def serve(config: ServeConfig, **_: object) -> None:
-        seen.append(config.metrics)
-
-    monkeypatch.setattr(service, "serve", serve)
-    assert invoke(["serve", "--insecure"]) == 0
-    monkeypatch.setenv("QUORON_METRICS", "9464")
-    assert invoke(["serve", "--insecure"]) == 0
-    assert seen == [None, "9464"]
+async def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is_given(tmp_path: Path) -> None:
     assert metrics_port.place("9464") == ("127.0.0.1", 9464)
     assert metrics_port.place("0.0.0.0:9464") == ("0.0.0.0", 9464)
     assert metrics_port.place("[::1]:9464") == ("::1", 9464)
     for wrong in ("", ":9464", "hub", "hub:", "hub:99999", "hub:x", "9464 "):
         with pytest.raises(ConfigError, match="--metrics"):
             metrics_port.place(wrong)
-
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            assert running.metrics_address is None
-        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="--metrics"):
-            async with coordinator(tmp_path, metrics=f"127.0.0.1:{taken.getsockname()[1]}"):
-                pass
-
-    carried_out(scene())
+    async with coordinator(tmp_path) as running:
+        assert running.metrics_address is None
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="--metrics"):
+        async with coordinator(tmp_path, metrics=f"127.0.0.1:{taken.getsockname()[1]}"):
+            pass
 
 
 @settings(max_examples=50)

@@ -189,7 +189,6 @@ def test_a_coordinator_says_what_each_client_has_agreed_to_and_nothing_of_who_wa
 
 async def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> None:
     """Every file of a client, put back together: only the coordinator can tell."""
-
     async with scripted() as fake:
         async with running(made(data, fake.port)):
             await fake.hears("hello")

@@ -58,7 +58,6 @@ async def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is
     """Below some 500 users a private count is refused: exact ones decide at any size, for nothing."""
     silent = range(users - stopped, users)
     shown: list[str] = []
-
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await running.manager.submit(wanted(users, early_ends=False, seconds=SECONDS).as_text())
         honest = await everybody(running, stack, users, silent=silent)
@@ -119,7 +118,6 @@ async def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_cha
         if attendance == "public"
         else specification("one-pass-dp-sgd", quorum=0.5, quorum_epsilon=2.0, **changes)
     )
-
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await running.manager.submit(specified.as_text())
         honest = Honest.of(users)
@@ -147,7 +145,6 @@ async def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_cha
 @pytest.mark.parametrize(("asked", "how"), [(False, "unasked"), (True, "cancelled")])
 async def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: Path, asked: bool, how: str) -> None:
     """By that a client's record knows whether the run is charged."""
-
     async with coordinator(tmp_path) as running, crowd(running.listen, 3) as peers:
         await running.manager.submit(wanted(3, waiting=86400.0, seconds=86400.0).as_text())
         for peer in peers:
@@ -162,7 +159,6 @@ async def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: 
 
 async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     """How long a client with private attendance reads its file is a function of the file."""
-
     session = Sessions().open("trial", "{}", np.arange(3))
     gathering = Gathering(wanted(3, quorum=1.0, seconds=3600.0, early_ends=False), session)
     waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))

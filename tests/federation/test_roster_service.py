@@ -108,7 +108,6 @@ def test_five_dead_three_revoked_and_three_new_of_twenty_the_next_run_is_of_the_
 
 async def test_a_run_that_has_begun_goes_on_with_its_members_wherever_they_are(tmp_path: Path) -> None:
     """After a restart of the coordinator, too: seats that are filled are not counted again."""
-
     async with coordinator(tmp_path) as running:
         for number in range(USERS):
             registry(running).enrol(f"name:client-{number}")

@@ -262,7 +262,6 @@ async def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same
     name: str, at: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Away(monkeypatch, Ledger, name, at, after=after)
-
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         honest = await everybody(running, stack)
         await running.manager.submit(specification(NAME).as_text())
@@ -299,7 +298,6 @@ async def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
     """Every connection is killed after every round; the run gives the bits of one without."""
     name = sa.make_url(postgres).database
     kill = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
-
     async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
         await running.manager.submit(specification(NAME).as_text())

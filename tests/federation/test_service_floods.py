@@ -68,7 +68,6 @@ async def test_a_caller_without_a_token_is_turned_away_before_its_message_is_rea
     method: str, token: str | None, tmp_path: Path
 ) -> None:
     """The caller never sends one: only a coordinator that does not wait for it can answer."""
-
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
         metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         call = channel.stream_stream(f"{SERVICE}/{method}")(metadata=metadata)
@@ -135,7 +134,6 @@ def test_files_are_left_for_operators_and_for_the_coordinator(monkeypatch: pytes
 async def test_an_operator_is_served_between_the_streams_of_a_flood(tmp_path: Path) -> None:
     """Thousands of calls with a wrong token, many at a time, on connections of their own."""
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
-
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         refused = [0]
 
@@ -162,7 +160,6 @@ async def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
 ) -> None:
     """Forty ask for a plan that takes for ever to make."""
     token, free, planning = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor"), threading.Event(), [0]
-
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         wanted = specification("one-pass-dp-sgd")
         await running.manager.submit(wanted.as_text())
@@ -196,7 +193,6 @@ async def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, m
     """A run without a thread of its own could be neither carried out nor ended."""
     monkeypatch.setattr(managers.wire, "MOST_RUNS", 2)
     names = ["spring", "summer", "autumn", "winter"]
-
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
         for number in range(20):
             await Peer(channel, f"client-{number}").enrol()
@@ -315,7 +311,6 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
     patient = {**dict(coordinators._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
     monkeypatch.setattr(coordinators, "_CONNECTION", tuple(patient.items()))
     monkeypatch.setattr(doorkeeper, "LOOK", 0.01)
-
     async with (
         coordinator(tmp_path, transport=transport(folder), most_clients=16) as running,
         channel(running.listen, folder, 0) as own,
@@ -385,7 +380,6 @@ async def test_when_many_calls_are_refused_they_wait_and_an_operator_does_not(
     monkeypatch.setattr(control_plane, "LATE", 50.0)
     monkeypatch.setattr(control_plane, "RateLimit", lambda **_: RateLimit(burst=2, seconds=50.0))
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
-
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as plain:
         calls = [plain.stream_stream(f"/{coordinators.CONTROL_PLANE}/List")() for _ in range(3)]
         asked = [asyncio.create_task(call.code()) for call in calls]
@@ -452,7 +446,6 @@ async def test_long_greetings_and_answers_are_refused_however_they_would_parse(t
 
 async def test_whoever_does_not_say_hello_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_plane, "GREETING_SECONDS", 0.1)
-
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
         await Peer(channel, "client-0").enrol()
         call = channel.stream_stream(WORK)(metadata=ME)
@@ -469,7 +462,6 @@ async def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_
     Once the last of them is there nobody waits for the rest of that time.
     """
     wanted = specification("one-pass-dp-sgd")
-
     async with coordinator(tmp_path) as running, crowd(running.listen, USERS):
         pass
     async with coordinator(tmp_path, gathering=3600.0) as running, contextlib.AsyncExitStack() as stack:

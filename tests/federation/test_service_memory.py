@@ -168,7 +168,6 @@ def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after
 
 async def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> None:
     """A round over forty users leaves in the order of its rows, or in that of another round, with chance 1/40!."""
-
     sessions, orders, users = Sessions(), [[], []], 40
     session = sessions.open("trial", "{}", np.arange(users))
     for user in range(users):
@@ -283,7 +282,6 @@ async def test_ten_to_the_five_columns_give_the_bits_of_the_inline_engine(tmp_pa
     wanted = wide()
     users = wanted.problem.users
     people = Synthetic("logistic", users=users, items_per_user=4, dimension=WIDE, domain=L2Ball(2.0), seed=SEED)
-
     async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
         honest = Honest(InlineEngine(people, seed=SEED))
         working = [asyncio.create_task(peer.work(honest)) for peer in peers]
@@ -299,7 +297,6 @@ async def test_what_is_too_long_is_refused_by_name_and_never_by_the_transport(le
     """As bytes that the coordinator reads, as two bytes a letter, and as a message longer than it takes."""
     operator = tokens.add(tmp_path / "tokens.json", name="operator", role="operator")
     text = ("é" if letters < LONGEST else "x") * letters
-
     async with coordinator(tmp_path) as running:
         control = Control(Address(running.control, operator, insecure=True))
         with control, pytest.raises(ConfigError, match=r"Expected a (specification|message)"):
@@ -511,7 +508,6 @@ async def test_real_clients_in_parts_give_the_bits_of_their_tables(
         begin(arriving, head, allowed)
 
     monkeypatch.setattr(parts.Arriving, "_begin", noted)
-
     stop = asyncio.Event()
     limits = {"lifetime_epsilon": 100.0, "lifetime_delta": 0.5, "simulation_seed": wanted.simulation_seed}
     async with coordinator(tmp_path, transport=transport(issued)) as running:
@@ -608,7 +604,6 @@ async def test_what_waits_for_a_reader_is_a_part_and_not_the_whole(
 ) -> None:
     monkeypatch.setattr(parts, "MOST", 1 << 14)
     users, numbers = 6, 40_000
-
     async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
         answers, peak = await wide_round(running, peers, numbers, echoes), running.sessions.backlog.peak
     np.testing.assert_array_equal(answers.values, np.arange(float(numbers)) + np.arange(users)[:, None])
@@ -647,9 +642,7 @@ async def test_a_coordinator_ends_a_conversation_that_says_parts_wrong_and_no_ot
 @pytest.mark.usefixtures("small")
 async def test_an_answer_in_parts_that_nobody_waits_for_has_its_verdict_and_is_dropped(tmp_path: Path) -> None:
     """Twice the same, and one of another round: the conversation goes on. The one that is taken has no receipt."""
-
     verdicts: list[int] = []
-
     async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
         session = running.sessions.open("r", "{}", np.arange(1))
         await peer.send(consent=pb.Consent(run="r", takes_part=True))

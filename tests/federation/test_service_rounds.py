@@ -197,7 +197,6 @@ async def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_r
 ) -> None:
     """The whole service: the ledger holds the round long before anybody hears of it."""
     seconds = HANGS / PAUSE  # so long that no machine takes a rest for a round's own work
-
     async with coordinator(tmp_path) as running:
         opening, until_due = [], running.sessions._until_due  # rounds that know when they open
 
@@ -344,7 +343,6 @@ def test_a_client_that_declines_after_it_was_asked_is_missing_at_once(tmp_path: 
 async def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_open(tmp_path: Path) -> None:
     """Verdicts of a right answer, the same again, another user's, a wrong digest, a wrong round, a closed round."""
     wanted = specification(ALGORITHM)
-
     honest = Honest.of(USERS)
     verdicts: list[int] = []
     async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:

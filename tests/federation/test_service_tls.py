@@ -89,7 +89,6 @@ async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
 
 async def test_one_certificate_is_one_user_and_a_renewed_one_the_same(issued: Path, tmp_path: Path) -> None:
     certificates.issue(own_authority(issued, tmp_path), "again", days=1)
-
     async with coordinator(tmp_path, transport=transport(issued)) as running:
         users = []
         for name in ("again", "again", "client-0", "again"):
@@ -121,7 +120,6 @@ class TestRevocation:
         own = own_authority(issued, tmp_path)
         certificates.make_authority(own, days=1)
         trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
-
         async with (
             coordinator(tmp_path, transport=trusted) as running,
             channel(running.listen, issued, "client-0") as bad,
@@ -154,7 +152,6 @@ class TestRevocation:
         own = own_authority(issued, tmp_path)
         certificates.make_authority(own, days=1)
         trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
-
         async with (
             coordinator(tmp_path, transport=trusted) as running,
             channel(running.listen, issued, "client-0") as bad,
@@ -210,7 +207,6 @@ class TestRevocation:
         file = tmp_path / "revoked.json"
         revocation.make(file)
         trusted = replace(transport(issued), revoked=Revocations(file))
-
         async with (
             coordinator(tmp_path, transport=trusted) as running,
             channel(running.listen, issued, "client-0") as one,
@@ -242,7 +238,6 @@ class TestExpiry:
         monkeypatch.setattr(client_plane, "LOOK", 0.02 if said == "nothing" else 3600.0)
         own = own_authority(issued, tmp_path)
         certificates.issue(own, "late", days=2)
-
         async with (
             coordinator(tmp_path, transport=transport(issued)) as running,
             channel(running.listen, own, "client-0") as one,
@@ -286,7 +281,6 @@ async def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: 
     if who == "coordinator":  # a server's certificate is none for a client
         for end in ("pem", "key"):
             (own / f"{who}.{end}").write_bytes((issued / f"{who}.{end}").read_bytes())
-
     async with coordinator(tmp_path, transport=transport(issued)) as running:
         code = await refused(running.listen, own, None if who == "without a certificate" else who)
         async with channel(running.listen, issued, "client-0") as invited:
@@ -368,7 +362,6 @@ async def test_plain_text_and_a_name_do_not_get_past_tls(issued: Path, tmp_path:
 async def test_a_user_keeps_its_group(issued: Path, tmp_path: Path) -> None:
     own = own_authority(issued, tmp_path)
     certificates.issue(own, "nurse", days=1, unit="ward-3")
-
     async with coordinator(tmp_path, transport=transport(issued)) as running:
         async with channel(running.listen, own, "nurse") as first:
             user = await Peer(first).enrol()
@@ -438,12 +431,8 @@ class TestWhatTLSLetsPass:
         middle = self.signed("between", between, names[0], top, ca=True)
         self.put(own, "odd", key, self.signed("odd", key, names[1], between) + middle)
         (tmp_path / "both.pem").write_bytes(another + root)
-
         trusted = replace(transport(issued), authority=tmp_path / "both.pem")
-        async with (
-            coordinator(tmp_path, transport=trusted) as running,
-            channel(running.listen, own, "odd") as odd,
-        ):
+        async with coordinator(tmp_path, transport=trusted) as running, channel(running.listen, own, "odd") as odd:
             peer = Peer(odd)
             user = await peer.enrol()
             await peer.hello()
@@ -471,10 +460,7 @@ class TestListening:
             Coordinator(self.config(tmp_path, Transport(own / "late.pem", own / "late.key", own / "authority.pem")))
 
     async def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
-        async with (
-            coordinator(tmp_path) as running,
-            grpc.aio.insecure_channel(running.listen) as plain,
-        ):
+        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as plain:
             method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
             request = pb.EnrolRequest(protocol=3).SerializeToString()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -640,7 +626,6 @@ class TestAChangeOfAuthority:
         old.mkdir()
         for path in own.iterdir():
             (old / path.name).write_bytes(path.read_bytes())
-
         async with (
             coordinator(tmp_path, transport=transport(own)) as running,
             channel(running.listen, old, "client-0") as first,
@@ -791,7 +776,6 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
     own = certificates.load_certificate(folder / "client.pem")
     enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
-
     async with coordinator(tmp_path, transport=transport) as running:
         await running.manager.enrol("somebody", security.EVERYONE)
         books = pb.Books(**await running.manager.records.books(security.EVERYONE, 0))

@@ -382,7 +382,6 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
 
     wanted = specification("dp-sgd-poisson", silos=(7, 12, 1))
     paths = write_silos(tmp_path, wanted.silos)
-
     async with (
         coordinator(tmp_path, most_people=100) as running,
         clients_of([silo_config(path, running.listen) for path in paths], running),

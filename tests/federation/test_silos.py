@@ -173,7 +173,6 @@ async def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and
     tmp_path: Path,
 ) -> None:
     """Right, the same again, another silo's, an earlier round's, with another digest."""
-
     honest, verdicts = HonestSilos.of(SIZES), list[int]()
     async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
         await running.manager.submit(wanted("one-round-least-squares").as_text())
@@ -207,7 +206,6 @@ async def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and
 
 async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_back(tmp_path: Path) -> None:
     spec, dies, returns = wanted(seconds=SECONDS), 1, 3
-
     gone = dict.fromkeys(THEIRS, Status.MISSING)
     honest = HonestSilos.of(SIZES)
     async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
@@ -238,10 +236,7 @@ async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_bac
 
 async def test_a_client_says_how_many_it_answers_for_once_and_no_more_than_it_may(tmp_path: Path) -> None:
     said = []
-    async with (
-        coordinator(tmp_path, most_people=20) as running,
-        grpc.aio.insecure_channel(running.listen) as channel,
-    ):
+    async with coordinator(tmp_path, most_people=20) as running, grpc.aio.insecure_channel(running.listen) as channel:
         peer = Peer(channel, "a", people=12)
         assert await peer.enrol() == 0
         assert await peer.enrol() == 0
