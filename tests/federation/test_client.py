@@ -118,8 +118,6 @@ class TestRefusals:
         assert converse(data, script).status == federation.STATUS_ANSWERED
 
 
-
-
 class TestConsent:
     @pytest.mark.parametrize(
         ("changes", "options", "said"),
