@@ -207,7 +207,6 @@ def test_two_operators_carry_a_run_to_its_end_and_the_helpers_asks_it_while_it_s
 
 HOSPITALS = ROOT / "compose.hospitals.yml"
 MERGED = services(FILE, HOSPITALS)
-SCRIPT = ROOT / "examples/federation/hospitals.sh"
 
 
 def test_a_hospital_sees_its_own_visits_alone() -> None:
@@ -217,27 +216,6 @@ def test_a_hospital_sees_its_own_visits_alone() -> None:
     assert not {mount.split(":")[0] for mount in MERGED["submit"]["volumes"]} & {f"hospital-{n}" for n in (1, 2, 3)}
 
 
-@pytest.mark.programs
-def test_the_script_makes_them_once(tmp_path: Path) -> None:
-    for part in (*THREE, "operator"):
-        (tmp_path / part).mkdir()
-    for _ in range(2):
-        found = subprocess.run(
-            ["sh", str(SCRIPT)], env=engine_environment(tmp_path), capture_output=True, text=True, check=False
-        )
-        assert found.returncode == 0, found.stderr
-        made = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        assert set(made) == {f"{name}/visits.parquet" for name in THREE} | {"operator/run.toml"}
-        assert len(set(made.values())) == 4
-
-
-def engine_environment(trial: Path) -> dict[str, str]:
-    """Of the script: the program on its path."""
-    import os
-    import sys
-
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "QUORON_TRIAL": str(trial)}
 
 
 @in_containers

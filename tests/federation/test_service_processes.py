@@ -128,26 +128,6 @@ def test_an_interrupted_coordinator_leaves_in_order(tmp_path: Path) -> None:
         started[0].done()
 
 
-@pytest.mark.programs
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is /dev/full")
-def test_a_coordinator_serves_with_a_full_disk_under_its_output(tmp_path: Path) -> None:
-    places = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
-    command = [sys.executable, "-m", "quoron", "serve", "--insecure", *places]
-    with (
-        Path("/dev/full").open("w") as full,
-        subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True) as process,
-    ):
-        try:
-            line = next(line for line in process.stderr if "listening" in line)  # behind the one that it has started
-            found = re.search(r"listening: clients (\S+), control \S+ \(standard output: No space", line)
-            assert found, line + process.stderr.read()
-            assert quoron("health", found[1], "--insecure") == "SERVING\n"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=HANGS) == 0, process.stderr.read()
-        finally:
-            process.kill()
-
-
 def serve(folder: Path, *more: object, listen: str = "127.0.0.1:0", killer: Moment | None = None) -> Program:
     places = ["--listen", listen, "--control", "127.0.0.1:0", "--database", f"sqlite:///{folder}/coordinator.sqlite"]
     return Program("serve", *places, "--tokens", folder / "tokens.json", "--allow-simulation", *more, killer=killer)

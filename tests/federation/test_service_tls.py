@@ -453,12 +453,6 @@ class TestListening:
                 Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
         Coordinator(self.config(tmp_path, Transport(insecure_anywhere=True), listen="0.0.0.0:0"))
 
-    def test_an_expired_certificate_of_its_own_is_named(self, issued: Path, tmp_path: Path) -> None:
-        own = own_authority(issued, tmp_path)
-        certificates.issue(own, "late", coordinator=True, days=-1)
-        with pytest.raises(IdentityError, match="valid now"):
-            Coordinator(self.config(tmp_path, Transport(own / "late.pem", own / "late.key", own / "authority.pem")))
-
     async def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as plain:
             method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")

@@ -1,7 +1,6 @@
 """One certificate is one user; a run has one specification and one set of members, decided once."""
 
 import sqlite3
-import sys
 
 import numpy as np
 import pytest
@@ -98,19 +97,6 @@ def test_a_url_of_another_kind_is_refused_without_repeating_a_password(url):
     with pytest.raises(ConfigError, match="Expected a database") as refused:
         Database(url)
     assert "hush" not in str(refused.value)
-
-
-def test_without_the_driver_the_error_names_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[postgres\]'"):
-        Database("postgresql://user@127.0.0.1:1/nothing")
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(LedgerError, match="Cannot make a ledger"):
-        Database(f"sqlite:///{tmp_path}/nowhere/store.sqlite")
-    with pytest.raises(LedgerError, match="found none"):
-        Database(f"sqlite:///{tmp_path}/store.sqlite", create=False)
 
 
 def test_a_second_owner_is_refused_and_accepted_when_the_first_is_gone(database_url):

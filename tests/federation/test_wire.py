@@ -76,21 +76,6 @@ def same(found, wanted):
             np.testing.assert_array_equal(left, right, err_msg=name)
 
 
-def of_slot(task, slot=1):
-    """What one user is asked."""
-    from dataclasses import replace
-
-    if isinstance(task, LocalSGD):
-        return replace(task, starts=task.starts[[slot]])
-    if isinstance(task, PlacedGradient):
-        return replace(task, places=task.places[[slot]])
-    if isinstance(task, RangeReport):
-        return replace(task, coordinates=task.coordinates[[slot]])
-    if isinstance(task, AverageGradient) and isinstance(task.smoothing, Convolution):
-        return replace(task, smoothing=Convolution(task.smoothing.radius, 0))  # directions are the client's own
-    return task
-
-
 class TestTheBytes:
     @pytest.mark.parametrize("name", MESSAGES)
     def test_of_every_message_never_change(self, name):
@@ -115,12 +100,6 @@ class TestTheBytes:
 
 
 class TestQuestions:
-    @pytest.mark.parametrize("name", TASKS)
-    def test_arrive_as_they_were_asked_for_the_slot_of_one_user(self, name):
-        run, number, digest, task = question_from_wire(asked(TASKS[name]))
-        assert (run, number, digest) == ("run", 7, asked(TASKS[name]).digest)
-        same(task, of_slot(TASKS[name]))
-
     @pytest.mark.parametrize(
         ("change", "said"),
         [
