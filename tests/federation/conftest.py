@@ -1,15 +1,25 @@
-"""Fixtures of a federation's tests."""
+"""Fixtures of a federation's tests, of which some are coroutines."""
 
+import inspect
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from federation.crowd import carried_out
 from federation.tls import USERS
 from quoron_server.books.database import Database
 from quoron_server.books.registry import Registry
 from quoron_server.service import certificates
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine is carried out, and fails if it hangs."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    carried_out(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture

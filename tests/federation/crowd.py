@@ -215,6 +215,12 @@ class Peer:
     async def send(self, **kind: object) -> None:
         await self.call.write(pb.ClientMessage(**kind))
 
+    async def consents(self) -> str:
+        """To the next run that it hears of, whose name this is."""
+        announced = await self.next("run")
+        await self.send(consent=pb.Consent(run=announced.run, takes_part=True))
+        return announced.run
+
     async def answers(self, answer: pb.Answer) -> None:
         for message in parts.said(answer):
             await self.call.write(message)
@@ -348,14 +354,19 @@ async def no_deadline_is_waited_for(
 
 
 async def everybody(
-    running: Coordinator, stack: contextlib.AsyncExitStack, users: int = 20, *, runs: int = 1
+    running: Coordinator,
+    stack: contextlib.AsyncExitStack,
+    users: int = 20,
+    *,
+    runs: int = 1,
+    silent: Iterable[int] = (),
+    answering: Answering | None = None,
 ) -> Honest:
     """Clients at work until this number of runs have ended or the stack is left.
 
     Who leaves before the last run has ended makes it wait for every deadline.
     """
-    honest = Honest.of(users)
+    honest = Honest.of(users, silent)
     for peer in await stack.enter_async_context(crowd(running.listen, users)):
-        task = asyncio.create_task(peer.work(honest, runs))
-        stack.callback(task.cancel)
+        stack.callback(asyncio.create_task(peer.work(answering or honest, runs)).cancel)
     return honest

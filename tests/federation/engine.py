@@ -56,8 +56,6 @@ exec postgres -c listen_addresses='*'
 """
 Service = dict[str, Any]
 Test = TypeVar("Test", bound=Callable[..., None])
-
-
 COMMANDS = {"command", "entrypoint", "test"}
 
 

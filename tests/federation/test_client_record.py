@@ -2,12 +2,10 @@
 
 import re
 import resource
-import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
-from contextlib import closing
 
 import pytest
 
@@ -36,18 +34,6 @@ def record(tmp_path):
 
 
 class TestOneAnswer:
-    def test_is_given_again_to_the_same_question(self, record):
-        assert record.recall("r", 0, Q) is None
-        assert record.keep("r", 0, Q, b"answer") == b"answer"
-        assert record.keep("r", 0, Q, b"made anew") == b"answer"
-        assert record.recall("r", 0, Q) == b"answer"
-
-    def test_is_refused_to_another_question_of_the_round(self, record):
-        record.keep("r", 0, Q, b"answer")
-        assert record.recall("r", 0, OTHER) is None
-        assert record.keep("r", 0, OTHER, b"answer") is None
-        assert record.objection("r", 0) == "the round was already answered, to another question"
-
     def test_is_one_between_two_processes_of_one_record(self, tmp_path, record):
         with opened(tmp_path) as beside:
             assert record.recall("r", 0, Q) is None
@@ -84,11 +70,6 @@ class TestParticipations:
 
 
 class TestTerms:
-    def test_of_a_run_never_change(self, record):
-        assert record.agree(agreement(participations=3)) is None
-        other = agreement(epsilon=0.5, participations=3, terms=b"u" * 16)
-        assert record.agree(other) == "its terms are not those of its first announcement"
-
     def test_hold_after_the_run_has_ended_but_nothing_more_is_answered(self, record):
         record.keep("r", 0, Q, b"answer")
         record.end("r")
@@ -98,30 +79,6 @@ class TestTerms:
 
 
 class TestTheLimits:
-    def test_are_charged_once_a_run_when_it_is_agreed_to(self, record):
-        assert record.spent == (1.0, 1e-6)
-        for number in range(2):
-            record.keep("r", number, Q, b"answer")
-            assert record.spent == (1.0, 1e-6)
-
-    def test_are_exact_to_the_last_run_that_fits(self, tmp_path):
-        with opened(tmp_path, epsilon=1.0) as record:
-            for number in range(11):
-                run = f"run {number}"
-                objection = record.agree(agreement(run, epsilon=0.1))
-                kept = record.keep(run, 0, Q, b"answer")
-                assert (objection is None, kept is not None) == (number < 10, number < 10), number
-            assert record.spent[0] == 1.0
-
-    def test_hold_between_runs_whichever_is_asked_first(self, tmp_path):
-        """Which were asked may be secret, so it decides nothing."""
-        with opened(tmp_path, epsilon=1.5) as record:
-            assert record.agree(agreement("a")) is None
-            assert record.agree(agreement("b")) == "its ε = 1 and the 1 spent before exceed the lifetime limit 1.5"
-            assert record.keep("b", 0, Q, b"answer") is None
-            assert record.objection("b", 0) == "the run was not agreed to"
-            assert record.keep("a", 0, Q, b"answer") == b"answer"
-
     def test_are_given_back_by_a_run_that_ends_before_anybody_was_asked(self, tmp_path):
         with opened(tmp_path, epsilon=1.5) as record:
             assert record.agree(agreement("a")) is None
@@ -157,20 +114,6 @@ class TestTheFile:
         record.close()
         assert not any(secret[:26] in path.read_bytes() for path in tmp_path.iterdir())
 
-    def test_of_another_version_is_left_alone(self, tmp_path, record):
-        record.close()
-        path = tmp_path / "record.sqlite"
-        with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA user_version = 6")
-        with pytest.raises(LedgerError, match=r"version 5 in '.*record.sqlite', got 6"):
-            opened(tmp_path)
-
-    def test_of_another_program_is_left_alone(self, tmp_path):
-        with closing(sqlite3.connect(tmp_path / "record.sqlite")) as database:
-            database.execute("CREATE TABLE mine (x)")
-        with pytest.raises(LedgerError, match=r"version 5 in '.*record.sqlite', got 0"):
-            opened(tmp_path)
-
     def test_that_is_no_database_or_no_file_is_a_named_error(self, tmp_path):
         (tmp_path / "record.sqlite").write_text("something else " * 99)
         with pytest.raises(LedgerError, match=r"record.sqlite', got: file is not a database"):
@@ -194,20 +137,6 @@ class TestACopy:
             each.unlink()
         for name, content in files.items():
             (folder / name).write_bytes(content)
-
-    def test_of_the_one_file_is_whole_while_its_client_runs(self, tmp_path, record):
-        record.keep("r", 0, Q, b"answer")
-        assert {each.name for each in tmp_path.iterdir()} == {"record.sqlite", "record.sqlite-acknowledged"}
-        copy = tmp_path / "copy"
-        copy.mkdir()
-        (copy / "record.sqlite").write_bytes((tmp_path / "record.sqlite").read_bytes())
-        with pytest.raises(LedgerError, match=r"beside it, got none: the record may be an older copy\. .*--new-record"):
-            opened(copy)
-        with Record.open(copy / "record.sqlite", epsilon=10.0, delta=1e-3, anew=True) as taken:
-            assert taken.spent == (1.0, 1e-6)
-            assert taken.keep("r", 0, OTHER, b"another") is None
-        with opened(copy) as again:  # it was said once
-            assert again.spent == (1.0, 1e-6)
 
     @pytest.mark.parametrize("kept", [set(), {"record.sqlite-acknowledged"}, {"record.sqlite"}])
     def test_that_is_older_or_gone_is_refused_by_name(self, tmp_path, kept):

@@ -2,18 +2,18 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 import typer.main
 import yaml
 
-from federation.engine import FILE, ROOT, services
+from federation.engine import FILE, ROOT, Engine, in_containers, services
 from quoron.cli.app import app
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
@@ -21,7 +21,6 @@ SERVICES = services()
 CLIENT = yaml.safe_load((ROOT / "compose.client.yml").read_text(encoding="utf-8"))
 PUBLISHED = yaml.safe_load((ROOT / "compose.published.yml").read_text(encoding="utf-8"))
 EVERY = SERVICES | {f"elsewhere-{name}": service for name, service in CLIENT["services"].items()}
-EXAMPLES = "/opt/quoron/examples"
 OURS = {name: service for name, service in EVERY.items() if service["image"] == "quoron:local"}
 CLIENTS = sorted(name for name in SERVICES if name.startswith("client-"))
 NODES = sorted(name.removeprefix("flower-") for name in SERVICES if name.startswith("flower-node-"))
@@ -64,48 +63,6 @@ def test_where_ports_are_published_they_are_the_coordinators_and_operators_stay_
     assert set(PUBLISHED["services"]["setup"]["environment"]) == {"QUORON_HOST"}
     assert PUBLISHED["networks"] == {"published": {}}, "no network of the example is opened"
     assert not any("published" in service.get("networks", ()) for service in SERVICES.values())
-
-
-def test_what_is_missing_is_said_with_what_to_do() -> None:
-    for text in (ROOT / "compose.published.yml", ROOT / "compose.client.yml"):
-        needed = re.findall(r"\$\{(\w+):\?([^}]*)\}", text.read_text(encoding="utf-8"))
-        assert needed
-        assert all(said.startswith(f"Set {name} to ") for name, said in needed)
-
-
-def test_a_client_elsewhere_starts_again_and_keeps_its_identity_to_itself() -> None:
-    client, identity = CLIENT["services"]["client"], CLIENT["services"]["identity"]
-    assert client["restart"] == "unless-stopped"
-    assert client["healthcheck"]["test"][:3] == ["CMD", "quoron", "health"]
-    data, *mounts = client["volumes"]
-    assert data["read_only"] is True
-    assert data["bind"] == {"create_host_path": False}, "a missing file is an error, not a new folder"
-    assert mounts == ["identity:/identity:ro", "record:/var/lib/quoron"]
-    assert identity["volumes"] == ["identity:/identity"]
-    assert identity["network_mode"] == "none"
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_no_registry_is_asked_for_the_image_that_is_built_here(name: str) -> None:
-    assert OURS[name]["pull_policy"] == ("build" if "build" in OURS[name] else "never")
-
-
-def test_no_service_needs_a_file_of_the_checkout() -> None:
-    for name, service in SERVICES.items():
-        mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
-        assert not any(source.startswith((".", "/")) for source in mounts), f"{name}: a umask can make it unreadable"
-
-
-def test_the_example_files_that_services_name_are_in_the_image() -> None:
-    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    copied = dict(re.findall(rf"^COPY (\S+) ({EXAMPLES}/\S+)$", dockerfile, flags=re.MULTILINE))
-    assert copied
-    assert dockerfile.index("RUN chmod -R a+rX /opt/quoron") > max(dockerfile.index(f"COPY {each}") for each in copied)
-    named = set(re.findall(rf"{EXAMPLES}/[\w./-]+", FILE.read_text(encoding="utf-8")))
-    assert len(named) > 5
-    for path in named:
-        assert any(Path(path).is_relative_to(folder) for folder in copied.values()), path
-        assert (ROOT / "examples" / Path(path).relative_to(EXAMPLES)).is_file(), path
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -157,104 +114,6 @@ def test_clients_by_number_share_one_volume_and_no_other_service_has_it() -> Non
     assert re.search(r"QUORON_SCALED", str(SERVICES["setup"]["environment"]))
 
 
-class TestClientsByNumber:
-    """`client.sh`, as containers run it, with another program in the client's place."""
-
-    @staticmethod
-    def _prepared(place: Path, number: int) -> dict[str, str]:
-        for each in range(1, number + 1):
-            (place / "clients" / f"client-{each}").mkdir(parents=True)
-            (place / "clients" / f"client-{each}" / "items.csv").touch()
-        (place / "bin").mkdir()
-        (place / "bin" / "quoron").write_text('#!/bin/sh\necho "$@"\ncat > /dev/null\n')  # as long as it is wanted
-        (place / "bin" / "ln").write_text("#!/bin/sh\n")  # /tmp is everybody's here
-        for program in (place / "bin").iterdir():
-            program.chmod(0o755)
-        path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        return os.environ | {"PATH": path, "QUORON_CLIENTS_FOLDER": str(place / "clients")}
-
-    def _started(self, environment: dict[str, str], me: str) -> tuple["subprocess.Popen[str]", str]:
-        """One that runs, and the folder that it took; empty if it got none."""
-        (Path(environment["QUORON_CLIENTS_FOLDER"]).parent / "bin" / "hostname").write_text(f"#!/bin/sh\necho {me}\n")
-        (Path(environment["QUORON_CLIENTS_FOLDER"]).parent / "bin" / "hostname").chmod(0o755)
-        process = subprocess.Popen(
-            ["sh", ROOT / "examples/federation/client.sh"],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        found = re.search(r"--record \S+/(client-\d+)/record.sqlite", process.stdout.readline())
-        return process, "" if found is None else found[1]
-
-    def test_each_takes_a_folder_of_its_own_and_keeps_it_over_a_restart(self, tmp_path: Path) -> None:
-        environment = self._prepared(tmp_path, 3)
-        running = {me: self._started(environment, me) for me in ("a", "b", "c")}
-        assert [taken for _, taken in running.values()] == ["client-1", "client-2", "client-3"]
-        refused, nothing = self._started(environment, "d")
-        said = refused.communicate()[1]
-        assert (refused.returncode, nothing) == (2, "")
-        assert "Expected a client's folder" in said
-        for me in ("a", "b"):
-            running[me][0].communicate()
-        back, taken = self._started(environment, "b")
-        assert taken == "client-2", "the one that it had, though another is free"
-        other, taken = self._started(environment, "d")
-        assert taken == "client-1", "whoever ends gives it back"
-        for process in (back, other, running["c"][0]):
-            process.communicate()
-            assert process.returncode == 0
-
-    def test_keys_and_diaries_are_made_once_for_each(self, tmp_path: Path) -> None:
-        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = os.environ | {
-            "PATH": programs,
-            "QUORON_TRIAL": str(tmp_path),
-            "QUORON_CLIENTS": "1",
-            "QUORON_SCALED": "2",
-        }
-        made = []
-        for _ in range(2):
-            subprocess.run(
-                ["sh", ROOT / "examples/federation/setup.sh"], env=environment, check=True, capture_output=True
-            )
-            made.append({path: path.read_bytes() for path in (tmp_path / "clients").rglob("*") if path.is_file()})
-        assert made[0] == made[1]
-        assert {path.name for path in made[0]} == {"authority.pem", "certificate.pem", "key.pem", "items.csv"}
-        keys = [text for path, text in made[0].items() if path.name == "key.pem"]
-        diaries = [text for path, text in made[0].items() if path.name == "items.csv"]
-        assert len(set(keys)) == len(set(diaries)) == 2
-        assert all(len(text.splitlines()) == 11 for text in diaries)
-
-
-def test_a_folder_of_a_local_federation_has_what_the_containers_mount(tmp_path: Path) -> None:
-    from quoron.local.folder import Folder
-
-    Folder(tmp_path).make(1)
-    local = yaml.safe_load((ROOT / "compose.local.yml").read_text(encoding="utf-8"))["services"]
-    for name, service in local.items():
-        assert name in SERVICES
-        targets = {mount.split(":")[1] for mount in SERVICES[name]["volumes"]}
-        for mount in service["volumes"]:
-            *_, source, target = mount.removesuffix(":ro").rpartition("}")[2].split(":")
-            assert (tmp_path / source.strip("/")).is_dir(), mount
-            assert target in targets or target == "/books", mount
-    files = {path.name for path in (tmp_path / "coordinator").iterdir()}
-    named = {
-        Path(str(value)).name
-        for key, value in SERVICES["coordinator"]["environment"].items()
-        if "/identity/" in str(value)
-    }
-    assert named <= files
-
-
-def test_every_service_waits_for_something_that_happens() -> None:
-    for service in SERVICES.values():
-        for other, wanted in service.get("depends_on", {}).items():
-            if wanted["condition"] == "service_healthy":
-                assert "healthcheck" in SERVICES[other]
-            else:
-                assert wanted["condition"] == "service_completed_successfully"
-                assert "restart" not in SERVICES[other]
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_and_variable_is_one_that_the_program_knows(name: str) -> None:
     command = command_of(OURS[name])
@@ -267,47 +126,107 @@ def test_every_command_and_variable_is_one_that_the_program_knows(name: str) -> 
     assert {word for word in OURS[name]["command"] if word.startswith("--")} <= options
 
 
-def test_the_image_is_built_of_what_is_there_and_runs_as_nobody() -> None:
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    final = text[text.rindex("\nFROM ") :]
-    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, flags=re.MULTILINE)
-    assert 'ENTRYPOINT ["quoron"]' in final
-    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    for line in re.findall(r"^COPY (?!--from)(.*)$", text, flags=re.MULTILINE):
-        for source in line.split()[:-1]:
-            assert (ROOT / source).exists()
-            assert source in kept, f".dockerignore keeps {source} out"
-    for name in (*CLIENTS, *NODES):
-        assert int(name.rpartition("-")[2]) <= 20, "the image has trial folders for twenty of each"
-    for name, service in SERVICES.items():
-        if name.endswith("setup"):
-            for mount in service["volumes"]:
-                target = mount.split(":")[1]
-                part = re.sub(r"-\d+$", "-%g", target)
-                assert not target.startswith("/trial/") or part in final, f"the image does not make {target}"
+HELPER = ROOT / "compose.helper.yml"
+WITH_HELPER = yaml.safe_load(HELPER.read_text(encoding="utf-8"))
+OF_TWO = services(FILE, HELPER, variables={})
+HELPER_SCRIPT = ROOT / "examples/federation/helper.sh"
+THEIRS = ("helper-setup", "helper")
+THREE = ("client-1", "client-2", "client-3")
 
 
-def test_the_compose_tool_accepts_the_file() -> None:
-    tools = [
-        [found, *rest] for name, *rest in (["docker", "compose"], ["docker-compose"]) if (found := shutil.which(name))
-    ]
-    usable = [
-        tool for tool in tools if subprocess.run([*tool, "version"], capture_output=True, check=False).returncode == 0
-    ]
-    if not usable:
-        pytest.skip("neither docker compose nor docker-compose is installed")
-    profiles = [word for profile in ("tools", "flower", "simulate") for word in ("--profile", profile)]
-    published = ["--file", str(FILE), "--file", str(ROOT / "compose.published.yml")]
-    variables = {"QUORON_HOST": "a.example", "QUORON_COORDINATOR": "a.example:7443", "QUORON_DATA": "/items.csv"}
-    wanted = [["--file", str(FILE)], published]
-    if usable[0][-1] == "compose":  # the first compose tool does not know `create_host_path`
-        wanted.append(["--file", str(ROOT / "compose.client.yml")])
-    for files in wanted:
-        checked = subprocess.run(
-            [*usable[0], *files, *profiles, "config", "--quiet"],
-            env=os.environ | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert checked.returncode == 0, checked.stderr
+def sources(name: str) -> set[str]:
+    return {mount.split(":")[0] for mount in OF_TWO[name]["volumes"]}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_the_other_operators_services_are_as_contained_as_ours(name: str) -> None:
+    for key in ("image", "user", "read_only", "tmpfs", "cap_drop", "security_opt"):
+        assert OF_TWO[name][key] == OF_TWO["setup"][key]
+
+
+def test_the_helper_meets_nobody_but_the_coordinator() -> None:
+    assert OF_TWO["helper"]["networks"] == ["between"]
+    assert WITH_HELPER["networks"] == {"between": {"internal": True}}
+    on_it = {name for name, service in OF_TWO.items() if "between" in service.get("networks", ())}
+    assert on_it == {"helper", "coordinator"}
+    assert "network_mode" in OF_TWO["helper-setup"]
+
+
+def test_no_server_sees_the_others_books_or_keys_and_runs_keys_are_apart_from_what_is_backed_up() -> None:
+    ours = {name for name in OF_TWO if name not in THEIRS}
+    kept = {"helper-authority", "helper-identity", "helper-books", "helper-run-keys"}
+    assert not any(sources(name) & kept for name in ours if OF_TWO[name].get("volumes"))
+    assert sources("helper") == {"helper-identity", "helper-books", "helper-run-keys"}
+    assert sources("coordinator") & sources("helper") == set()
+    environment = OF_TWO["helper"]["environment"]
+    books, keys = environment["QUORON_HELPER_DATABASE"], environment["QUORON_HELPER_KEYS"]
+    assert "/var/lib/quoron/" in books
+    assert not keys.startswith("/var/lib/quoron")
+
+
+def test_clients_have_the_helpers_key_from_its_operator_and_accept_nothing_else() -> None:
+    for name in THREE:
+        assert "helper-public" in sources(name)
+        assert not sources(name) & sources("coordinator")
+        command = OF_TWO[name]["command"]
+        assert [command[at + 1] for at, word in enumerate(command) if word == "--accept"] == ["two-servers"]
+
+
+@pytest.mark.programs
+def test_the_helpers_script_makes_them_once(tmp_path: Path) -> None:
+    for part in ("authority", "helper", "link", "public"):
+        (tmp_path / part).mkdir()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    made = []
+    for _ in range(2):
+        environment = {**os.environ, "PATH": path, "QUORON_TRIAL": str(tmp_path)}
+        found = subprocess.run(["sh", str(HELPER_SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stderr
+        files = [each for each in tmp_path.rglob("*") if each.is_file()]
+        made.append({str(each.relative_to(tmp_path)): each.read_bytes() for each in files})
+    assert made[0] == made[1]
+    given = {name for name in made[0] if name.startswith("link/")}
+    assert given == {f"link/{each}.pem" for each in ("authority", "certificate", "key", "helper-key")}
+    assert made[0]["link/helper-key.pem"] == made[0]["public/helper-key.pem"]
+    assert made[0]["helper/signing.key"] not in [content for name, content in made[0].items() if "helper/s" not in name]
+
+
+@in_containers
+def test_two_operators_carry_a_run_to_its_end_and_the_helpers_asks_it_while_it_serves(tmp_path: Path) -> None:
+    with Engine(tmp_path / "c", OF_TWO) as composed:
+        composed.up(*THREE)
+        composed.up("submit", "watch")
+        assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
+        assert "complete" in composed.running["watch"].log()
+        told = composed.running["helper"].exec("quoron", "helper", "runs")
+        assert (told.returncode, told.stdout[:15]) == (0, "example  closed"), told.stderr
+        for other in ("client-1", "submit"):
+            assert "helper" not in composed._hosts(other), "nobody but the coordinator reaches it"
+        composed.running["helper"].stop()
+
+
+HOSPITALS = ROOT / "compose.hospitals.yml"
+MERGED = services(FILE, HOSPITALS)
+
+
+def test_a_hospital_sees_its_own_visits_alone() -> None:
+    sources = {name: {mount.split(":")[0] for mount in MERGED[name]["volumes"]} for name in THREE}
+    assert sources == {name: {f"{name}-identity", f"{name}-record", f"hospital-{name[-1]}"} for name in THREE}
+    assert all(f"hospital-{name[-1]}:/visits:ro" in MERGED[name]["volumes"] for name in THREE)
+    assert not {mount.split(":")[0] for mount in MERGED["submit"]["volumes"]} & {f"hospital-{n}" for n in (1, 2, 3)}
+
+
+
+
+@in_containers
+def test_three_hospitals_of_300_patients_run_to_the_end(tmp_path: Path) -> None:
+    with Engine(tmp_path / "c", MERGED) as composed:
+        composed.up(*THREE)
+        composed.up("submit", "watch")
+        assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
+        assert "complete" in composed.running["watch"].log()
+        assert "one person of one silo" in composed.running["submit"].log()
+        composed.finish("operator", "fetch", "hospitals", "--out", "hospitals")
+        with np.load(composed.volume("results") / "hospitals" / "model.npz") as stored:
+            assert stored["model"].shape == (12,)
+            assert np.abs(stored["model"]).max() > 0.1

@@ -1,17 +1,26 @@
 """Files of tokens, certificates and revocations: nobody's change is lost, and nobody else may make one."""
 
+import io
+import json
 import os
+import re
+import resource
 import stat
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
+from federation.crowd import write_items
 from quoron.cli.app import invoke
 from quoron_client.federation import Record
+from quoron_client.federation.core_dumps import LEAST
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.durable import PRIVATE, make_folder, replace_whole
@@ -138,3 +147,134 @@ def test_a_file_is_replaced_as_a_whole_with_a_mode_of_its_own(tmp_path: Path) ->
     file.chmod(0o666)
     replace_whole(file, b"after", mode=PRIVATE)
     assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"after", PRIVATE)
+
+
+HARD = resource.getrlimit(resource.RLIMIT_CORE)[1]
+CRASH = """
+import os, resource
+from quoron_client.federation import core_dumps
+hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+if SAFE:
+    core_dumps.switch_off()
+os.abort()
+"""
+
+
+def crash(folder: Path, safe: bool) -> list[str]:
+    """The files that a process leaves that crashes in a folder."""
+    folder.mkdir()
+    ended = subprocess.run([sys.executable, "-c", CRASH.replace("SAFE", str(safe))], cwd=folder, check=False)
+    assert ended.returncode == -6
+    return [each.name for each in folder.iterdir()]
+
+
+def test_a_process_that_crashes_leaves_none(tmp_path: Path) -> None:
+    assert crash(tmp_path / "safe", True) == []
+    if not crash(tmp_path / "careless", False):
+        pytest.skip("this system keeps no core dump where a process crashes, so that the test shows little")
+
+
+@contextmanager
+def program(*arguments: object, until: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`quoron ...` once it has said something that matches `until`, and that line."""
+    command = [sys.executable, "-m", "quoron", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process, next(line for line in process.stdout if re.search(until, line))
+        finally:
+            process.kill()
+
+
+def limits(process: "subprocess.Popen[str]") -> list[str]:
+    """Soft and hard limit of its core dumps, in bytes."""
+    text = Path(f"/proc/{process.pid}/limits").read_text()
+    return re.search(r"Max core file size +(\S+) +(\S+)", text).groups()
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="no /proc/PID/limits")
+@pytest.mark.programs
+def test_coordinator_and_client_switch_them_off_for_good(tmp_path: Path) -> None:
+    least = (str(min(LEAST, HARD) if HARD >= 0 else LEAST),) * 2
+    places = ["--database", f"sqlite:///{tmp_path}/c.sqlite", "--tokens", tmp_path / "tokens.json"]
+    serve = ["serve", "--insecure", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", *places]
+    own = ["--data", write_items(tmp_path, 1)[0], "--record", tmp_path / "record.sqlite", "--name", "ada"]
+    with program(*serve, until="^listening: ") as (coordinator, line):
+        where = re.search(r"127\.0\.0\.1:\d+", line)[0]
+        with program("client", "--insecure", "--coordinator", where, *own, until="enrolled") as (client, _):
+            assert limits(coordinator) == least
+            assert limits(client) == least
+
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "federation"
+
+
+@pytest.fixture
+def own_program(tmp_path: Path) -> Path:
+    """A folder with a `quoron` to call."""
+    script = tmp_path / "bin" / "quoron"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m quoron "$@"\n')
+    script.chmod(0o755)
+    return script.parent
+
+
+def run(script: str, *words: str, trial: Path, program: Path, **more: str) -> subprocess.CompletedProcess[bytes]:
+    """A script of the example, its output and exit code."""
+    environment = {**os.environ, "PATH": f"{program}:{os.environ['PATH']}", "QUORON_TRIAL": str(trial), **more}
+    command = ["sh", str(EXAMPLE / script), *words]
+    return subprocess.run(command, env=environment, capture_output=True, check=False)
+
+
+def hosts(certificate: Path) -> list[str]:
+    """The names that a certificate is for."""
+    loaded = certificates.load_certificate(certificate)
+    names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(each.value) for each in names]
+
+
+@pytest.mark.programs
+def test_certificates_are_renewed_and_clients_revoked_where_the_authority_is(tmp_path: Path, own_program: Path) -> None:
+    trial, public = tmp_path / "trial", {"QUORON_HOST": "federation.example.org"}
+    assert run("setup.sh", trial=trial, program=own_program, **public).returncode == 0
+    before = {path: path.read_bytes() for path in trial.glob("c*/*.pem")}
+    names = hosts(trial / "coordinator" / "certificate.pem")
+    renewed = run("setup.sh", "renew", trial=trial, program=own_program)
+    assert renewed.returncode == 0, renewed.stderr
+    for path, content in before.items():
+        assert (path.read_bytes() != content) == (path.name == "certificate.pem")
+    assert hosts(trial / "coordinator" / "certificate.pem") == names
+    revoked = trial / "coordinator" / "revoked.json"
+    assert json.loads(revoked.read_text()) == {}
+    assert run("setup.sh", "revoke", "client-2", trial=trial, program=own_program).returncode == 0
+    assert list(json.loads(revoked.read_text()).values()) == ["client-2"]
+    for words in (("revoke",), ("revoke", "nobody"), ("renwe",)):
+        refused = run("setup.sh", *words, trial=trial, program=own_program)
+        assert refused.returncode != 0
+        assert b"Expected" in refused.stderr
+
+
+def test_an_identity_is_given_out_once_and_without_the_authoritys_key(tmp_path: Path, own_program: Path) -> None:
+    trial, where = tmp_path / "trial", tmp_path / "trial" / "authority"
+    none = run("identity.sh", "client-4", trial=trial, program=own_program)
+    assert b"Expected an authority" in none.stderr
+    certificates.make_authority(where, days=30)
+    given = run("identity.sh", "client-4", trial=trial, program=own_program)
+    assert given.returncode == 0, given.stderr
+    with tarfile.open(fileobj=io.BytesIO(given.stdout)) as archive:
+        assert {each.name: each.mode & 0o077 for each in archive} == {
+            "certificate.pem": 0,
+            "key.pem": 0,
+            "authority.pem": 0,
+        }
+        held = {each.name: (archive.extractfile(each) or io.BytesIO()).read() for each in archive}
+    assert held["certificate.pem"] == (where / "client-4.pem").read_bytes()
+    assert held["key.pem"] == (where / "client-4.key").read_bytes()
+    assert held["authority.pem"] == (where / "authority.pem").read_bytes()
+    assert (where / "authority.key").read_bytes() not in given.stdout
+    again = run("identity.sh", "client-4", trial=trial, program=own_program)
+    assert (again.returncode, again.stdout) == (2, b"")
+    assert b"Expected a new name, got client-4" in again.stderr
+    renewed = run("identity.sh", "client-4", "--renew", trial=trial, program=own_program)
+    assert held["key.pem"] in renewed.stdout
+    assert held["certificate.pem"] not in renewed.stdout

@@ -4,10 +4,14 @@ To each the client says no by name in its owner's log, or what was agreed is all
 honest run, whatever came before.
 """
 
+import contextlib
 import re
+import socket
+import ssl
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
@@ -18,12 +22,13 @@ import numpy as np
 import pytest
 
 from fake_coordinator import Authority, FakeCoordinator, coordinator
-from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, made, running, terms
-from federation.crowd import carried_out
-from federation.test_client_hostile import most_memory
-from quoron_client.data.encoding import Encoding, Numeric, Signs
-from quoron_client.federation import Record, session
+from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, converse, made, running, terms
+from federation.crowd import carried_out, until
+from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs
+from quoron_client.federation import Record, agreements, session, work
+from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Status
@@ -187,7 +192,7 @@ async def anew_after(fake: FakeCoordinator, message: object) -> None:
         pass
 
 
-def odd(**changes: object) -> Script:
+def odd(*, weights: tuple[float, ...] = (), **changes: object) -> Script:
     """A question whose point is not as its task says; the run is agreed to and nothing is charged."""
 
     async def script(fake: FakeCoordinator, run: str) -> None:
@@ -200,6 +205,9 @@ def odd(**changes: object) -> Script:
                 field.extend(value)
             else:
                 setattr(question.average_gradient.points, name, value)
+        if weights:
+            del question.average_gradient.weights[:]
+            question.average_gradient.weights.extend(weights)
         assert (await fake.ask(question)).status == MISSING
 
     return script
@@ -247,6 +255,14 @@ ATTACKS: dict[str, Attack] = {
     "enormous": Attack(odd(shape=[2**63, 2**63]), says="another shape"),
     "empty": Attack(odd(shape=[0, D], data=b""), says="numbers along 2 axes"),
     "objects": Attack(odd(dtype="object"), says="array of float64"),
+    "a weight that is none": Attack(odd(weights=(nan,)), says="No answer in round"),
+    "a weight too many": Attack(odd(weights=(1.0, 1.0)), says="No answer in round"),
+    "a long start": Attack(asks((LocalSGD(np.zeros((1, 5 * D)), 0.1, L2Ball(3.0)), 0, MISSING)), says="No answer in"),
+    "another domain": Attack(asks((LocalSGD(np.zeros((1, D)), 0.1, L2Ball(4.0)), 0, MISSING)), says="No answer in"),
+    "a short report": Attack(
+        asks((replace(VECTOR, gradient=AverageGradient(np.zeros((1, 1)), (1.0,)), centre=np.zeros(1)), 0, MISSING)),
+        says="No answer in round",
+    ),
     **{
         f"then another {name}": Attack(changed(**{name: value}), 1.0, f"{NOT_THOSE}|{NO_USE}|Expected a run ")
         for name, value in {
@@ -344,7 +360,7 @@ def charged(folder: Path) -> float:
         return kept.spent[0]
 
 
-def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_works_for_the_next(
+async def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_works_for_the_next(
     data: Path, our_logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_LONGEST_WAIT", 0.05)  # between conversations that end at once
@@ -353,16 +369,12 @@ def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_works_fo
     certificate, key = authority.issue("client")
     identity = {"certificate": certificate, "key": key, "authority": authority.path, "insecure": False}
     limits = {"lifetime_epsilon": SPENT + LEFT, "lifetime_delta": 1e-3}
-
-    async def scene() -> None:
-        async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
-            config = made(data, fake.port, **{"client_name": None, **identity, **limits})
-            async with running(config) as client:
-                await fake.hears("hello")
-                await besieged(fake, ATTACKS, lambda: our_logs.text)
-                assert not client.done()
-
-    carried_out(scene())
+    async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
+        config = made(data, fake.port, **{"client_name": None, **identity, **limits})
+        async with running(config) as client:
+            await fake.hears("hello")
+            await besieged(fake, ATTACKS, lambda: our_logs.text)
+            assert not client.done()
     assert charged(data.parent) == pytest.approx(SPENT + 0.7 + 0.2)
     assert "Traceback" not in our_logs.text
 
@@ -405,3 +417,156 @@ def test_a_client_s_program_lives_through_a_siege_in_bounded_memory(data: Path, 
     assert (tmp_path / "log").stat().st_size < 200_000
     assert "Traceback" not in (tmp_path / "log").read_text()
     assert charged(tmp_path) == pytest.approx(SPENT + 0.7 + 2 * 0.2)
+
+
+def spent(data: Path) -> float:
+    with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as kept:
+        return kept.spent[0]
+
+
+class TestFloods:
+    def test_of_announcements_are_remembered_no_longer_than_memory_and_disk_allow(
+        self, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        workers: list[work.Worker] = []
+        original = work.Worker.consider
+
+        def seen(worker: work.Worker, message: pb.Announcement, user: int) -> pb.Consent:
+            workers[:] = [worker]
+            return original(worker, message, user)
+
+        monkeypatch.setattr(work, "MOST_RUNS", 8)
+        monkeypatch.setattr(agreements, "_MOST_OPEN", 30)
+        monkeypatch.setattr(work.Worker, "consider", seen)
+
+        async def script(fake: FakeCoordinator) -> list[int]:
+            assert await fake.announce("answered", terms(run="answered"))
+            assert (await fake.ask(asked(run="answered"))).status == ANSWERED
+            for number in range(100):
+                agreed = await fake.announce(f"run-{number}", terms(run=f"run-{number}", epsilon=1e-3, delta=1e-9))
+                assert agreed == (number < 29)
+            forgotten = (await fake.ask(asked(run="run-0"))).status, (await fake.ask(asked(run="answered"))).status
+            (worker,) = workers
+            assert len(worker.parts) == len(worker.announced) == 8
+            (rows,) = worker.record._database.execute("SELECT count(*) FROM runs ").fetchone()
+            assert rows == 30
+            await fake.to_say.put(pb.ServerMessage(ended=pb.Ended(run="run-1", how="unasked")))
+            await fake.ask(asked(run="run-1"))
+            return forgotten
+
+        assert converse(data, script) == (MISSING, ANSWERED)
+        assert spent(data) == pytest.approx(1.0 + 28e-3)
+
+
+VOCABULARY = Encoding((Categorical("age", tuple(range(100_000))),), Signs("sick")).as_json()
+HUGE = {
+    "a name": pb.ServerMessage(run=pb.Announcement(run="r" * (30 << 20), description=terms())),
+    "a description": pb.ServerMessage(run=pb.Announcement(run="r", description="1" * (30 << 20))),
+    "a vocabulary": pb.ServerMessage(
+        run=pb.Announcement(
+            run="r",
+            description=terms(dimension=100_002, columns=VOCABULARY),
+        )
+    ),
+    "a question": pb.ServerMessage(question=pb.Question(run="r" * (30 << 20), digest=bytes(16))),
+    "an end": pb.ServerMessage(ended=pb.Ended(run="r" * (1 << 20), how="\n" * (1 << 20))),
+}
+
+
+class TestWhatIsNoMessage:
+    @pytest.mark.parametrize("kind", HUGE)
+    def test_huge_ones_are_refused_in_few_bytes(self, data: Path, kind: str) -> None:
+        async def script(fake: FakeCoordinator) -> int:
+            await fake.to_say.put(HUGE[kind])
+            await fake.to_say.put(pb.ServerMessage(question=asked(run="unknown")))
+            heard = 0
+            while (message := await fake.heard.get()).WhichOneof("kind") != "answer":
+                heard += message.ByteSize()
+            return heard
+
+        assert converse(data, script) < 1000
+        assert spent(data) == 0.0
+
+
+def silence(link: ssl.SSLSocket) -> None:
+    while link.recv(1 << 16):
+        pass
+
+
+def half_a_frame(link: ssl.SSLSocket) -> None:
+    link.sendall(b"\x00\x00\x12\x04\x00\x00")
+
+
+def nonsense(link: ssl.SSLSocket) -> None:
+    link.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"<html>" * 9999)
+
+
+def frames_without_end(link: ssl.SSLSocket) -> None:
+    """Settings, then headers that never end, for as long as somebody listens."""
+    link.sendall(b"\x00\x00\x00\x04" + bytes(5) + b"\x00\x40\x00\x01" + bytes(4) + b"\x01" + bytes(1 << 14))
+    while True:
+        link.sendall(b"\x00\x40\x00\x09" + bytes(4) + b"\x01" + bytes(1 << 14))
+
+
+Speaker = Callable[[ssl.SSLSocket], None]
+
+
+@contextlib.contextmanager
+def speaking(speaker: Speaker, certificate: Path, key: Path) -> Iterator[tuple[int, list[object]]]:
+    """Its port, and who has come so far: one after the other, each hung up on once it has been spoken to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["h2"])
+    came: list[object] = []
+
+    def speak() -> None:
+        with contextlib.suppress(OSError):  # the listening socket is closed
+            while True:
+                plain, where = listening.accept()
+                came.append(where)
+                with contextlib.suppress(OSError), context.wrap_socket(plain, server_side=True) as link:
+                    speaker(link)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=speak)
+        thread.start()
+        try:
+            yield listening.getsockname()[1], came
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+class TestALinkThatSpeaksNoProtocol:
+    @pytest.mark.parametrize(
+        "speaker",
+        [
+            half_a_frame,
+            nonsense,
+            *(pytest.param(each, marks=pytest.mark.slow) for each in (silence, frames_without_end)),
+        ],
+    )
+    async def test_is_left_after_a_while_and_tried_again(
+        self, data: Path, speaker: Speaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(session, "_ENROL_SECONDS", 0.3)
+        authority = Authority(tmp_path)
+        identity = dict(zip(("certificate", "key"), authority.issue("client"), strict=True))
+        identity |= {"authority": authority.path, "insecure": False, "client_name": None}
+        async with contextlib.AsyncExitStack() as stack:
+            with speaking(speaker, *authority.issue("hostile")) as (port, came):
+                client = await stack.enter_async_context(running(made(data, port, **identity)))
+                await until(lambda: len(came) >= 3)
+            honest = FakeCoordinator()
+            await honest.start(authority.server_credentials("honest"), port=port)
+            stack.push_async_callback(honest.server.stop, None)
+            await honest.hears("hello")
+            assert await honest.announce("r", terms())
+            assert (await honest.ask(asked())).status == ANSWERED
+            assert not client.done()
+
+
+def most_memory(process: subprocess.Popen[bytes]) -> int:
+    """Bytes that a process has had at once."""
+    (line,) = [each for each in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "VmHWM" in each]
+    return 1024 * int(line.split()[1])

@@ -1,6 +1,5 @@
 """A person leaves: what is erased on both sides, what stays, and that nobody asks or lets in again."""
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -15,7 +14,7 @@ import pytest
 
 import dying
 from dying import Moment
-from federation.crowd import Peer, carried_out, coordinator, crowd, write_items
+from federation.crowd import Peer, coordinator, write_items
 from federation.tls import channel, client_config, transport
 from quoron.cli.app import invoke
 from quoron.operate import forgetting
@@ -30,9 +29,8 @@ from quoron_server.books.lifetime_ledger import verify_rows
 from quoron_server.books.roster_tables import ForgottenKey
 from quoron_server.books.seats import Seats
 from quoron_server.runs import Books
-from quoron_server.service import Coordinator, certificates, revocation, tokens, users
+from quoron_server.service import certificates, revocation, users
 
-Captured = pytest.CaptureFixture[str]
 SECRET = b"a function of somebody's data" * 40
 
 
@@ -120,16 +118,6 @@ class TestAClientThatLeaves:
         assert receipt.files == (str(home / "mine.key"), str(home / "mine.pem"))
         assert first == (receipt.farewell.time,)
 
-    def test_has_left_or_not_where_its_transaction_is_interrupted(
-        self, home: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with monkeypatch.context() as dying:
-            dying.setattr("quoron_client.federation.farewell.LEFT", "CREATE TABLE nonsense (")
-            with pytest.raises(LedgerError):
-                leaving.leave(home / "record.sqlite")
-        with open_(home / "record.sqlite") as record:
-            assert record.recall("summer", 1, b"question") == SECRET
-
     @pytest.mark.parametrize("wrong", ["no record", "another's key", "a key alone", "another's certificate afterwards"])
     def test_by_the_wrong_files_changes_nothing(self, home: Path, wrong: str) -> None:
         record, mine = home / "record.sqlite", {"certificate": home / "mine.pem", "key": home / "mine.key"}
@@ -147,19 +135,6 @@ class TestAClientThatLeaves:
         with pytest.raises((ConfigError, IdentityError)):
             leaving.leave(home / "none.sqlite" if wrong == "no record" else record, **files)
         assert before == {path.name: path.read_bytes() for path in home.iterdir()}
-
-    def test_is_asked_first_and_given_a_receipt(self, home: Path, tmp_path: Path, capsys: Captured) -> None:
-        words = ["leave", "--record", str(home / "record.sqlite"), "--certificate", str(home / "mine.pem")]
-        before = {path.name: path.read_bytes() for path in home.iterdir()}
-        assert invoke(words) == 0
-        assert "This would erase" in capsys.readouterr().out
-        assert before == {path.name: path.read_bytes() for path in home.iterdir()}
-        assert invoke([*words, "--receipt", str(tmp_path / "no" / "where"), "--for-good"]) == 1
-        assert "All is done" in capsys.readouterr().err
-        assert invoke([*words, "--receipt", str(tmp_path / "receipt.json"), "--for-good"]) == 0
-        told = json.loads((tmp_path / "receipt.json").read_text())
-        assert told["epsilon"] == 1.75
-        assert told["key"] in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -207,37 +182,6 @@ class TestAUserWhoIsForgotten:
         rows = [row for row in json.loads(books.population.export())["rows"] if row["kind"] == "seat"]
         assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
 
-    def test_loses_the_keys_that_it_had_before_too(self, books: Books) -> None:
-        old, new = "a" * 64, "b" * 64
-        books.registry.enrol(old, name="Ada")
-        books.registry.roster.rotate(old, new, "signed by both")
-        assert self.seats(books).forget(new, sure=True)["keys"] == 2
-        assert books.registry.roster.rotations() == []
-        for key in (old, new):
-            with pytest.raises(ForgottenKey):
-                books.registry.enrol(key)
-        books.registry.enrol("c" * 64)
-        with pytest.raises(ForgottenKey):
-            books.registry.roster.rotate("c" * 64, old, "signed by both")
-
-    def test_leaves_no_name_where_its_new_key_was_enrolled_first(self, books: Books, tmp_path: Path) -> None:
-        old, new, registry = "a" * 64, "b" * 64, books.registry
-        registry.enrol(old, name="Ada Lovelace")
-        registry.enrol(new, name="Ada Lovelace", software="quoron 0.3.14159")
-        registry.roster.rotate(old, new, "signed by both")
-        self.seats(books).forget("0", sure=True)
-        stays = b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
-        for erased in (old.encode(), new.encode(), b"Ada Lovelace", b"3.14159"):
-            assert erased not in stays
-        assert [registry.roster.find(str(each)).why for each in (0, 1)] == ["forgotten", "forgotten"]
-
-    def test_stays_so_whatever_is_said_of_it(self, books: Books) -> None:
-        books.registry.enrol("a" * 64)
-        self.seats(books).forget("0", sure=True)
-        books.registry.roster.retire([0])
-        with pytest.raises(ConfigError, match="seat is its own"):
-            books.registry.roster.back(0)
-
     def test_loses_the_certificates_of_keys_that_it_had_before_too(self, books: Books, tmp_path: Path) -> None:
         folder = tmp_path / "trial"
         certificates.make_authority(folder, days=30)
@@ -250,89 +194,6 @@ class TestAUserWhoIsForgotten:
         )
         assert sorted(receipt.files) == ["ada-2.key", "ada-2.pem", "ada.key", "ada.pem"]
         assert set(revocation.read(folder / "revoked.json")) == {old, new}
-
-    def test_is_forgotten_in_one_transaction_or_not_at_all(
-        self, database_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with Database(database_url) as database:
-            books = Books(database)
-            books.registry.enrol("a" * 64, name="Ada")
-            with monkeypatch.context() as dying:
-                dying.setattr(books.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-                with pytest.raises(KeyboardInterrupt):
-                    self.seats(books).forget("Ada", sure=True)
-            assert books.registry.roster.find("Ada").state == "active"
-            for word in ("Ada", "0"):
-                assert self.seats(books).forget(word, sure=True)["keys"] == 1
-            with pytest.raises(ForgottenKey):
-                books.registry.enrol("a" * 64)
-
-    @pytest.mark.parametrize("step", ["books", "erased"])
-    def test_by_an_operator_who_is_interrupted_ends_the_same(
-        self, books: Books, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = tmp_path / "trial"
-        certificates.make_authority(folder, days=30)
-        for name in ("ada", "ben"):
-            loaded = certificates.load_certificate(certificates.issue(folder, name, days=30))
-            books.registry.enrol(certificates.fingerprint(loaded), name=name)
-        seats = self.seats(books)
-
-        def ask(word: str, sure: bool) -> dict[str, object]:
-            return seats.forget(word, sure=sure)
-
-        def dies(*_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as dying:
-            if step == "books":
-                dying.setattr(books.registry.roster.__class__, "forget", dies)
-            else:
-                dying.setattr(certificates, "erase_forgotten", dies)
-            with pytest.raises(KeyboardInterrupt):
-                forgetting.forget(ask, "ada", certificates=folder)
-        receipt = forgetting.forget(ask, "ada" if step == "books" else "0", certificates=folder)
-        assert receipt.files == ("ada.key", "ada.pem")
-        assert sorted(path.name for path in folder.iterdir()) == [
-            "authority.key",
-            "authority.pem",
-            "ben.key",
-            "ben.pem",
-            "revoked.json",
-        ]
-        assert list(revocation.read(folder / "revoked.json").values()) == ["forgotten"]
-        again = forgetting.forget(ask, "0", certificates=folder)
-        assert (again.time, again.keys, again.files) == (receipt.time, receipt.keys, ())
-        assert "ada" not in json.dumps(again.as_json())
-        assert "User 0 of group everyone was forgotten" in receipt.words()
-
-    def test_is_shown_first_and_then_forgotten_by_the_command(self, tmp_path: Path, capsys: Captured) -> None:
-        token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
-        (tmp_path / "token").write_text(token)
-
-        def said(running: Coordinator, *words: str) -> tuple[int, str]:
-            where = ["--coordinator", running.control, "--insecure", "--token-file", str(tmp_path / "token")]
-            code = invoke(["users", "forget", *words, *where])
-            return code, "".join(capsys.readouterr())
-
-        async def scene() -> list[tuple[int, str]]:
-            async with coordinator(tmp_path) as running, crowd(running.listen, 2):
-                out = ["--receipt", str(tmp_path / "receipt.json"), "--for-good"]
-                return [
-                    await asyncio.to_thread(said, running, *words)
-                    for words in (["client-1"], ["client-1", *out], ["client-1"], ["1"], ["client-0"])
-                ]
-
-        shown, done, gone, number, other = carried_out(scene())
-        assert (shown[0], done[0], gone[0], number[0], other[0]) == (0, 0, 2, 0, 0)
-        assert "who this was:\n  1\tclient-1\teveryone\tactive" in shown[1]
-        assert "User 1 of group everyone was forgotten" in done[1]
-        assert "client-1" not in done[1] + number[1] + (tmp_path / "receipt.json").read_text()
-        assert "retired: forgotten" in number[1]
-        url = f"sqlite:///{tmp_path}/coordinator.sqlite"
-        for _ in range(2):
-            assert invoke(["users", "forget", "0", "--database", url, "--for-good"]) == 0
-            assert "User 0 of group everyone was forgotten" in capsys.readouterr().out
 
     def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
         self, books: Books, tmp_path: Path
@@ -355,12 +216,11 @@ class TestAUserWhoIsForgotten:
                         restored.registry.enrol("a" * 64)
                 assert self.seats(restored).forget("0", sure=True)["keys"] == 1
 
-    def test_is_hung_up_on_never_let_in_again_while_the_run_goes_on_and_not_named_in_the_log(
+    async def test_is_hung_up_on_never_let_in_again_while_the_run_goes_on_and_not_named_in_the_log(
         self, issued: Path, tmp_path: Path, our_logs: pytest.LogCaptureFixture
     ) -> None:
         key = certificates.fingerprint(certificates.load_certificate(issued / "client-0.pem"))
-
-        async def scene() -> tuple[str, grpc.StatusCode, str]:
+        with our_logs.at_level(logging.INFO):
             async with (
                 coordinator(tmp_path, transport=transport(issued)) as running,
                 channel(running.listen, issued, "client-0") as one,
@@ -387,10 +247,8 @@ class TestAUserWhoIsForgotten:
                 )
                 with pytest.raises(IdentityError, match="was forgotten"):  # which ends a real client
                     await run_client(config)
-                return said, caught.value.code(), caught.value.details()
-
-        with our_logs.at_level(logging.INFO):
-            assert carried_out(scene()) == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
+                found = said, caught.value.code(), caught.value.details()
+            assert found == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
         assert f"refused {key[:16]}: UNAUTHENTICATED, {users.GONE}" in our_logs.text
         assert "client-0" not in " ".join(each.getMessage() for each in our_logs.records if each.name == "quoron")
 

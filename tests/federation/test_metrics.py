@@ -19,13 +19,11 @@ from hypothesis import strategies as st
 from federation import crowd
 from federation.crowd import Answering, Honest, carried_out, coordinator, put_clock_forward, until
 from federation.rehearsal import USERS, Scene
-from quoron.cli.app import invoke
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server import service
-from quoron_server.service import ServeConfig, metrics_port
+from quoron_server.service import metrics_port
 from quoron_server.service.metrics import Family, Metrics, text
 from quoron_server.service.sessions import Sessions
 
@@ -245,7 +243,7 @@ def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> N
     assert found["head"].endswith("\r\n\r\n")
 
 
-def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[asyncio.StreamWriter] = []
     drain = asyncio.StreamWriter.drain
 
@@ -256,46 +254,27 @@ def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monkeypatc
         asked.append(self)
         await drain(self)
 
-    async def scene() -> None:
-        async with coordinator(tmp_path, metrics="0") as running:
-            with socket.create_connection(("127.0.0.1", int(str(running.metrics_address).rpartition(":")[2]))) as idle:
-                idle.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-                await until(lambda: asked and asked[0].transport.get_write_buffer_size() == 0)
-
     monkeypatch.setattr(metrics_port, "PATIENCE", 0.1)
     monkeypatch.setattr(Metrics, "text", long)
     monkeypatch.setattr(asyncio.StreamWriter, "drain", draining)
-    carried_out(scene())
+    async with coordinator(tmp_path, metrics="0") as running:
+        with socket.create_connection(("127.0.0.1", int(str(running.metrics_address).rpartition(":")[2]))) as idle:
+            idle.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            await until(lambda: asked and asked[0].transport.get_write_buffer_size() == 0)
 
 
-def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen: list[str | None] = []
-
-    async def serve(config: ServeConfig, **_: object) -> None:
-        seen.append(config.metrics)
-
-    monkeypatch.setattr(service, "serve", serve)
-    assert invoke(["serve", "--insecure"]) == 0
-    monkeypatch.setenv("QUORON_METRICS", "9464")
-    assert invoke(["serve", "--insecure"]) == 0
-    assert seen == [None, "9464"]
+async def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is_given(tmp_path: Path) -> None:
     assert metrics_port.place("9464") == ("127.0.0.1", 9464)
     assert metrics_port.place("0.0.0.0:9464") == ("0.0.0.0", 9464)
     assert metrics_port.place("[::1]:9464") == ("::1", 9464)
     for wrong in ("", ":9464", "hub", "hub:", "hub:99999", "hub:x", "9464 "):
         with pytest.raises(ConfigError, match="--metrics"):
             metrics_port.place(wrong)
-
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            assert running.metrics_address is None
-        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="--metrics"):
-            async with coordinator(tmp_path, metrics=f"127.0.0.1:{taken.getsockname()[1]}"):
-                pass
-
-    carried_out(scene())
+    async with coordinator(tmp_path) as running:
+        assert running.metrics_address is None
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="--metrics"):
+        async with coordinator(tmp_path, metrics=f"127.0.0.1:{taken.getsockname()[1]}"):
+            pass
 
 
 @settings(max_examples=50)
@@ -311,16 +290,12 @@ def test_any_name_and_number_is_written_in_the_format(name: str, number: float) 
 
 @pytest.mark.programs
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_all_of_it_passes_prometheus_own_linter_and_stands_on_the_page(tmp_path: Path) -> None:
-    async def scene() -> str:
-        with pytest.MonkeyPatch.context() as patch:
-            at = Scene(tmp_path, patch)
-            await at.begun()
-            found = await at.running.metrics.text()
-            await at.leave()
-            return found
-
-    found = carried_out(scene())
+async def test_all_of_it_passes_prometheus_own_linter_and_stands_on_the_page(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        at = Scene(tmp_path, patch)
+        await at.begun()
+        found = await at.running.metrics.text()
+        await at.leave()
     done = subprocess.run(["promtool", "check", "metrics"], input=found, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     page = (

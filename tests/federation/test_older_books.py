@@ -2,27 +2,21 @@
 
 import asyncio
 import logging
-import re
-import shutil
 from pathlib import Path
 
-import grpc
 import pytest
 
 from fake_coordinator import coordinator as scripted
 from federation.conversation import asked, made, running, terms
-from federation.crowd import carried_out, coordinator, until
-from federation.test_backup import backed_up, other
-from quoron_client.federation import ClientConfig, Record, run_client, session
+from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification
+from quoron_client.federation import ClientConfig, Record, run_client
 from quoron_client.federation.agreements import Agreement
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.restoring import restore
+from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 SEEN = Seen(A, B, 7, "f" * 64)
@@ -63,22 +57,6 @@ def opened(folder: Path, **how: bool) -> Record:
 def answered(record: Record, run: str) -> None:
     assert record.agree(Agreement(run, bytes(16), 1.0, 1e-6, 1)) is None
     assert record.keep(run, 0, bytes(16), b"answer") == b"answer"
-
-
-def test_restored_books_that_lack_what_was_answered_are_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
-    with opened(tmp_path) as record:
-        record.saw("here:1", claim(A, rows=0), 0)
-        answered(record, "r")
-        answered(record, "s")
-        record.saw("here:1", claim(A, rows=3, charged=("r", "s")), 0)
-        for charged in ((), ("s",), ("x",)):
-            with pytest.raises(LedgerError, match=r"without run 'r', and . such in all, .*ledger charge --spent"):
-                record.saw("here:1", claim(A + B, rows=1, then="", charged=charged), 3)
-        record.saw("here:1", claim(A + B, rows=1, then="", charged=("s", "r")), 3)
-        assert record.seen("here:1") == 1
-        with pytest.raises(LedgerError, match=r"incarnation aaaa.*, which comes from before that"):
-            record.saw("here:1", claim(A, rows=9), 1)
-        record.saw("here:1", claim(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
 
 
 def test_an_owner_who_says_so_takes_other_books_once_and_keeps_what_was_spent(tmp_path: Path) -> None:
@@ -124,10 +102,10 @@ def test_no_earlier_round_is_answered_once_a_later_one_was_unless_books_say_that
         assert record.recall("r", 2, second) == second
 
 
-def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_the_last(
+async def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_the_last(
     data: Path, our_logs: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
+    with our_logs.at_level(logging.WARNING):
         async with scripted() as fake:
             fake.books = pb.Books(incarnations=[A], rows=3, head="3" * 64, then="3" * 64, charged=[run_mark("r")])
             answers: list[list[pb.Answer]] = []
@@ -141,9 +119,6 @@ def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_the_las
             assert behind[0].status == Status.MISSING
             assert behind[1] == before[1]
             assert restored == before[:1]
-
-    with our_logs.at_level(logging.WARNING):
-        carried_out(scene())
     assert "No answer in round 0 of run 'r': a later round was answered" in our_logs.text
 
 
@@ -151,27 +126,6 @@ async def ended(config: ClientConfig) -> str:
     with pytest.raises(LedgerError) as refused:
         await run_client(config)
     return str(refused.value)
-
-
-def test_a_client_is_ended_by_name_and_goes_on_where_its_owner_says_so(data: Path) -> None:
-    async def scene() -> None:
-        async with scripted() as fake:
-            fake.books = pb.Books(incarnations=[A], rows=3, head="3" * 64, then="0" * 64)
-            async with running(made(data, fake.port)):
-                await fake.hears("hello")
-                assert await fake.announce("r", terms())
-                assert (await fake.ask(asked())).status == Status.ANSWERED
-            fake.books = pb.Books(incarnations=[A], rows=2, head="2" * 64)
-            words = await ended(made(data, fake.port))
-            assert "2 rows of the lifetime ledger, where this client saw 3" in words
-            assert "books are older than what this client saw" in words
-            async with running(made(data, fake.port, other_books=True)):
-                await fake.hears("hello")
-            fake.books.then = fake.books.head
-            async with running(made(data, fake.port)):
-                await fake.hears("hello")
-
-    carried_out(scene())
 
 
 @pytest.mark.parametrize(
@@ -186,10 +140,10 @@ def test_a_client_is_ended_by_name_and_goes_on_where_its_owner_says_so(data: Pat
         {"charged": range(MOST_TOLD + 1)},
     ],
 )
-def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
+async def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
     data: Path, wrong: dict, our_logs: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
+    with our_logs.at_level(logging.WARNING):
         async with scripted() as fake:
             right, whole = fake.books, {"incarnations": [A], "rows": 1, "head": "1" * 64, "then": ""}
             fake.books = pb.Books(**whole | wrong)
@@ -198,70 +152,52 @@ def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
                     await asyncio.sleep(0)
                 fake.books = right
                 await fake.hears("hello")
-
-    with our_logs.at_level(logging.WARNING):
-        carried_out(scene())
     assert "no message of this protocol" in our_logs.text
 
 
-def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All files of before; a new database; a copy that says that it was restored, with and without what is missing."""
-    place, address = tmp_path / "books", "coordinator.example:7443"
-    url = other(place, "coordinator")
+USERS = 20
 
-    async def meet() -> None:
-        async with coordinator(place) as up:
-            monkeypatch.setattr(session, "_channel", lambda _: grpc.aio.insecure_channel(up.listen))  # at one address
-            config, stop = made(data, 0, coordinator=address, insecure=False, insecure_anywhere=True), asyncio.Event()
-            client = asyncio.create_task(run_client(config, stop=stop))
-            await until(lambda: client.done() or up.sessions.connected)
-            stop.set()
-            await client
 
-    def begun_with(files: dict[Path, bytes]) -> None:
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        for each, content in files.items():
+def said(run: str = "before", epsilon: float = 0.75, delta: float = 1e-6) -> pb.Agreed:
+    return pb.Agreed(run=run, epsilon=epsilon, delta=delta)
+
+
+def test_a_coordinator_says_what_each_client_has_agreed_to_and_nothing_of_who_was_asked(tmp_path: Path) -> None:
+    async def enrolled(listen: str, peers: list) -> list[list[tuple[str, float, float]]]:
+        found = []
+        for peer in peers:
+            reply = await ClientPlaneStub(peer.channel).Enrol(pb.EnrolRequest(protocol=2), metadata=peer.metadata)
+            found.append([(each.run, each.epsilon, each.delta) for each in reply.agreed])
+        return found
+
+    async def scene() -> None:
+        wanted, honest = specification("one-pass-dp-sgd"), Honest.of(USERS, ())
+        async with coordinator(tmp_path) as first, crowd(first.listen, USERS) as peers:
+            await first.manager.submit(wanted.as_text())
+            work = [asyncio.create_task(peer.work(honest)) for peer in peers]
+            await complete(first)
+            await asyncio.gather(*work)
+            plan = await first.manager.records.plan("trial")
+        async with coordinator(tmp_path) as second, crowd(second.listen, USERS + 1) as peers:
+            found = await enrolled(second.listen, peers)
+        factor = 2 if plan["guarantee"]["adjacency"] == "zero-out" else 1
+        assert all(len(each) == 1 and each[0][:2] == ("trial", factor * wanted.epsilon) for each in found[:USERS])
+        assert found[USERS] == []
+
+    carried_out(scene())
+
+
+async def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> None:
+    """Every file of a client, put back together: only the coordinator can tell."""
+    async with scripted() as fake:
+        async with running(made(data, fake.port)):
+            await fake.hears("hello")
+        older = {each: each.read_bytes() for each in data.parent.glob("record.sqlite*")}
+        async with running(made(data, fake.port)):
+            await fake.hears("hello")
+            assert await fake.announce("r", terms())
+            assert (await fake.ask(asked())).status == Status.ANSWERED
+        fake.agreed.append(said("r", 1.0))
+        for each, content in older.items():
             each.write_bytes(content)
-
-    def charge(run: str) -> tuple[str, str]:
-        with Database(url) as database:
-            ledger = PopulationLedger(database)
-            ledger.charge(run, "everyone", epsilon=1.0, delta=1e-6, elsewhere=True, spent=True)
-            return database.incarnation, ledger.verify()
-
-    begun_with({})
-    word, head = charge("before")
-    carried_out(meet())
-    older = {each: each.read_bytes() for each in place.iterdir()}
-    backed_up(url, tmp_path / "older", with_secrets=False)
-    with opened(data.parent) as record:
-        record.saw(address, BooksClaim((word,), 1, head, head, frozenset()), 1)
-        answered(record, "r")
-    charge("r")
-    backed_up(url, tmp_path / "all", with_secrets=False)
-    carried_out(meet())
-    begun_with(older)
-    with pytest.raises(LedgerError, match="got 1 rows of the lifetime ledger, where this client saw 2"):
-        carried_out(meet())
-    charge("another")  # as many as before, and still not those
-    with pytest.raises(LedgerError, match="got other rows among the first 2"):
-        carried_out(meet())
-    begun_with({})
-    with pytest.raises(LedgerError, match="got others, which began as"):
-        carried_out(meet())
-    begun_with({})
-    restore(tmp_path / "older", url)
-    with pytest.raises(LedgerError, match="a lifetime ledger without run 'r'"):
-        carried_out(meet())
-    charge("r")
-    carried_out(meet())
-    begun_with({})
-    beside = restore(tmp_path / "all", url).incarnation
-    with pytest.raises(LedgerError, match=f"{beside}, which comes from before that or beside it") as refused:
-        carried_out(meet())
-    begun_with({})
-    restore(tmp_path / "all", url, lost=re.findall("[0-9a-f]{16}", str(refused.value))[:1])
-    carried_out(meet())
+        assert "to know run 'r'" in await ended(made(data, fake.port))

@@ -2,30 +2,32 @@
 
 import asyncio
 import contextlib
+import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from federation.conversation import GRADIENT, asked, converse, terms, values
 from federation.crowd import (
     Honest,
-    carried_out,
     complete,
     coordinator,
     crowd,
     everybody,
-    inline_model,
     put_clock_forward,
     specification,
 )
-from federation.test_service_cli import TABLE
-from quoron.config import parse
-from quoron.operate.submission import specify
 from quoron.operate.watching import words
-from quoron_client.flower.node import read_owner
-from quoron_privacy.errors import ConfigError
+from quoron_client.federation import Record, read_terms, session, work
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE
+from quoron_client.protocol.questions import Status
+from quoron_client.protocol.wire import answer_to_wire
+from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -35,8 +37,6 @@ from quoron_server.service.engine import RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
-    describe,
-    require_private_attendance,
 )
 
 NAME, ROUNDS = "recentred-sgd", 2
@@ -61,30 +61,24 @@ def charged(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("users", "stopped"), [(3, 2), (20, 11), (200, 101)])
-def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missing(
+async def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missing(
     users: int, stopped: int, tmp_path: Path
 ) -> None:
     """Below some 500 users a private count is refused: exact ones decide at any size, for nothing."""
     silent = range(users - stopped, users)
     shown: list[str] = []
-
-    async def scene() -> list[dict[str, Any]]:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted(users, early_ends=False, seconds=SECONDS).as_text())
-            honest = Honest.of(users, silent)
-            for peer in await stack.enter_async_context(crowd(running.listen, users)):
-                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-            while len(honest.asked) < users:
-                await asyncio.sleep(0.001)
-            while (session := running.sessions.runs.get("trial")) is not None:
-                if session.open is None or session.open.left == stopped:
-                    if session.open is not None and (awaited := await running.manager.awaited("trial")) is not None:
-                        shown.append(words(awaited))
-                    put_clock_forward(SECONDS)
-                await asyncio.sleep(0.01)
-            return await events_of(running)
-
-    events = carried_out(scene())
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await running.manager.submit(wanted(users, early_ends=False, seconds=SECONDS).as_text())
+        honest = await everybody(running, stack, users, silent=silent)
+        while len(honest.asked) < users:
+            await asyncio.sleep(0.001)
+        while (session := running.sessions.runs.get("trial")) is not None:
+            if session.open is None or session.open.left == stopped:
+                if session.open is not None and (awaited := await running.manager.awaited("trial")) is not None:
+                    shown.append(words(awaited))
+                put_clock_forward(SECONDS)
+            await asyncio.sleep(0.01)
+        events = await events_of(running)
     assert [event["kind"] for event in events] == ["round", "ended"], "in its first round"
     assert events[0]["public"]["quorum"] == "not met"
     assert events[0]["public"]["answered"] == users - stopped
@@ -98,7 +92,7 @@ def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missi
     assert charged(tmp_path) == ["trial"]
 
 
-def test_whoever_answers_is_counted_whatever_the_answer_holds(tmp_path: Path) -> None:
+async def test_whoever_answers_is_counted_whatever_the_answer_holds(tmp_path: Path) -> None:
     """Answers that cannot be used are zero rows: counted, never told from others, with the bits of one process."""
     users = 3
 
@@ -109,32 +103,20 @@ def test_whoever_answers_is_counted_whatever_the_answer_holds(tmp_path: Path) ->
                 answer.values.data = np.full(len(answer.values.data) // 8, np.nan).tobytes()
             return answer
 
-    async def scene() -> tuple[np.ndarray, list[dict[str, Any]]]:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted(users, quorum=0.99).as_text())
-            honest = Broken.of(users)
-            for peer in await stack.enter_async_context(crowd(running.listen, users)):
-                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-            return await complete(running), await events_of(running)
-
-    _, events = carried_out(scene())
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await running.manager.submit(wanted(users, quorum=0.99).as_text())
+        honest = Broken.of(users)
+        for peer in await stack.enter_async_context(crowd(running.listen, users)):
+            stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+        _, events = await complete(running), await events_of(running)
     told = {"quorum": "met", "answered": users, "absent": []}
     assert [{key: event["public"][key] for key in told} for event in events[:-1]] == [told] * ROUNDS
 
 
-@pytest.mark.parametrize("users", [3, 20])
-def test_a_run_that_is_answered_ends_complete_with_the_bits_of_one_process(users: int, tmp_path: Path) -> None:
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted(users).as_text())
-            await everybody(running, stack, users)
-            return await complete(running)
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted(users), tmp_path))
-
-
 @pytest.mark.parametrize("attendance", ["private", "public"])
-def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(attendance: str, tmp_path: Path) -> None:
+async def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(
+    attendance: str, tmp_path: Path
+) -> None:
     users, there = 20, 9
     changes: dict[str, object] = {"waiting": 60.0, "attendance": attendance}
     if attendance == "private":
@@ -145,26 +127,22 @@ def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(a
         if attendance == "public"
         else specification("one-pass-dp-sgd", quorum=0.5, quorum_epsilon=2.0, **changes)
     )
-
-    async def scene() -> list[dict[str, Any]]:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(specified.as_text())
-            honest = Honest.of(users)
-            peers = await stack.enter_async_context(crowd(running.listen, users))
-            for peer in peers[:there]:
-                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-            while (told := await running.manager.awaited("trial")) is None or told.get("willing") != there:
-                await asyncio.sleep(0.001)
-            assert (told["what"], told["needed"], told["members"]) == ("willing", users // 2, users)
-            assert f"{there} of {users} members have agreed, {users // 2} are needed" in words(told)
-            (listed,) = await running.manager.runs()
-            assert (listed["connected"], listed["members"]) == (users, users)
-            put_clock_forward(60.0)
-            events = await events_of(running)
-            assert honest.asked == []
-            return events
-
-    (event,) = carried_out(scene())
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await running.manager.submit(specified.as_text())
+        honest = Honest.of(users)
+        peers = await stack.enter_async_context(crowd(running.listen, users))
+        for peer in peers[:there]:
+            stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+        while (told := await running.manager.awaited("trial")) is None or told.get("willing") != there:
+            await asyncio.sleep(0.001)
+        assert (told["what"], told["needed"], told["members"]) == ("willing", users // 2, users)
+        assert f"{there} of {users} members have agreed, {users // 2} are needed" in words(told)
+        (listed,) = await running.manager.runs()
+        assert (listed["connected"], listed["members"]) == (users, users)
+        put_clock_forward(60.0)
+        events = await events_of(running)
+        assert honest.asked == []
+        (event,) = events
     assert event["how"] == "without-quorum"
     assert f"No quorum of willing clients: {there} of {users}" in event["error"]
     assert ("Missing: client-9, " in event["error"]) == (attendance == "public"), "names are public or nobody's"
@@ -173,83 +151,241 @@ def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(a
         assert Registry(database).run("trial").state == "without-quorum"
 
 
-def test_a_run_that_waits_for_willing_clients_can_be_cancelled_and_comes_back_after_a_restart(tmp_path: Path) -> None:
-    async def waits(running: Any) -> None:
-        while (told := await running.manager.awaited("trial")) is None or told["what"] != "willing":
-            await asyncio.sleep(0.001)
-
-    async def first() -> None:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted(3).as_text())
-            await stack.enter_async_context(crowd(running.listen, 3))
-            await waits(running)
-
-    async def second() -> str:
-        async with coordinator(tmp_path) as running:
-            await waits(running)
-            return (await running.manager.cancel("trial"))["state"]
-
-    carried_out(first())
-    assert charged(tmp_path) == []
-    assert carried_out(second()) == "cancelled"
-    assert charged(tmp_path) == []
-
-
 @pytest.mark.parametrize(("asked", "how"), [(False, "unasked"), (True, "cancelled")])
-def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: Path, asked: bool, how: str) -> None:
+async def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: Path, asked: bool, how: str) -> None:
     """By that a client's record knows whether the run is charged."""
-
-    async def scene() -> str:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 3) as peers:
-            await running.manager.submit(wanted(3, waiting=86400.0, seconds=86400.0).as_text())
-            for peer in peers:
-                await peer.next("run")
-                if asked:
-                    await peer.send(consent=federation.Consent(run="trial", takes_part=True))
+    async with coordinator(tmp_path) as running, crowd(running.listen, 3) as peers:
+        await running.manager.submit(wanted(3, waiting=86400.0, seconds=86400.0).as_text())
+        for peer in peers:
+            await peer.next("run")
             if asked:
-                await peers[0].next("question")
-            await running.manager.cancel("trial")
-            return (await peers[0].next("ended")).how
+                await peer.send(consent=federation.Consent(run="trial", takes_part=True))
+        if asked:
+            await peers[0].next("question")
+        await running.manager.cancel("trial")
+        assert (await peers[0].next("ended")).how == how
 
-    assert carried_out(scene()) == how
 
-
-def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
+async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     """How long a client with private attendance reads its file is a function of the file."""
-
-    async def scene() -> None:
-        session = Sessions().open("trial", "{}", np.arange(3))
-        gathering = Gathering(wanted(3, quorum=1.0, seconds=3600.0, early_ends=False), session)
-        waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))
-        await asyncio.sleep(0)
-        session.present |= {0, 2}
-        assert gathering.figures()["willing"] == 0
-        gathering.stop()
-        with pytest.raises(RunStopped):
-            await waiting
-
-    asyncio.run(scene())
+    session = Sessions().open("trial", "{}", np.arange(3))
+    gathering = Gathering(wanted(3, quorum=1.0, seconds=3600.0, early_ends=False), session)
+    waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))
+    await asyncio.sleep(0)
+    session.present |= {0, 2}
+    assert gathering.figures()["willing"] == 0
+    gathering.stop()
+    with pytest.raises(RunStopped):
+        await waiting
 
 
-def test_flower_is_refused_by_name_on_both_sides() -> None:
-    with pytest.raises(ConfigError, match="through Flower"):
-        require_private_attendance(wanted(3))
-    with pytest.raises(ConfigError, match="accept without public-attendance"):
-        read_owner({"data": "x.csv", "record": "r.sqlite", "accept": "broadcast,public-attendance"}, {})
-    text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')
-    with pytest.raises(ConfigError, match="through Flower"):
-        specify(parse(text), run="summer", users=20_000, seconds=60.0, whole=True)
+LASTING = 60.0
+PUBLIC = {"attendance": "public", "seconds": LASTING}
+OWNER = {"accept_exposures": ("broadcast", PUBLIC_ATTENDANCE), "one_user": True}
 
 
-def test_a_specification_has_the_attendance_of_its_configuration_and_the_time_to_agree() -> None:
-    text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')
-    made, plan = specify(parse(text), run="summer", users=20_000, seconds=60.0, waiting=5.0)
-    assert (made.attendance, made.waiting) == ("public", 5.0)
-    assert plan.guarantee.quorum is not None
-    assert plan.guarantee.quorum.public
-    told = describe(made, plan)
-    assert (told["attendance"], told["seconds"]) == ("public", 60.0)
-    assert "seconds" not in describe(*specify(parse(TABLE), run="summer", users=20_000, seconds=60.0))
-    for waiting in (0.0, -1.0, float("nan"), 1e9):
-        with pytest.raises(ConfigError, match="waiting"):
-            specify(parse(text), run="summer", users=20_000, seconds=60.0, waiting=waiting)
+def missing(data, monkeypatch):
+    """The file is gone when the client comes up."""
+    data.unlink()
+
+
+def of_another_kind(data, monkeypatch):
+    pd.DataFrame({"something": [1, 2]}).to_csv(data, index=False)
+
+
+def unusable(data, monkeypatch):
+    table = pd.read_csv(data)
+    table["age"] = np.nan
+    table.to_csv(data, index=False)
+
+
+def failing(data, monkeypatch):
+    def fails(*_args, **_settings):
+        raise FloatingPointError("of its data")
+
+    monkeypatch.setattr(work, "answer", fails)
+
+
+def infinite(data, monkeypatch):
+    real = work.answer
+
+    def far(*args, **settings):
+        found = real(*args, **settings)
+        found.values[:] = np.inf
+        return found
+
+    monkeypatch.setattr(work, "answer", far)
+
+
+def fine(data, monkeypatch):
+    pass
+
+
+FAULTS = (missing, of_another_kind, unusable, failing, infinite)
+
+
+async def sent_at_its_time(fake, question=None, ready=None):
+    """The answer, which comes when half a round is over, and not before, though it may be `ready`."""
+    await fake.to_say.put(said(asked() if question is None else question))
+    while ready is not None and not ready.is_set():
+        await asyncio.sleep(0.001)
+    for passed in (0.0, 0.4 * LASTING):
+        put_clock_forward(passed)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert fake.heard.empty(), "before its time"
+    put_clock_forward(0.2 * LASTING)
+    return await fake.hears("answer")
+
+
+def said(question):
+    return federation.ServerMessage(question=question)
+
+
+def readiness(monkeypatch):
+    """Set once an answer was computed."""
+    ready, real = threading.Event(), work.Worker.reply
+
+    def noticed(self, message, **settings):
+        found = real(self, message, **settings)
+        ready.set()
+        return found
+
+    monkeypatch.setattr(work.Worker, "reply", noticed)
+    return ready
+
+
+def answered(data, monkeypatch, fault):
+    fault(data, monkeypatch)
+
+    async def script(fake):
+        assert await fake.announce("r", terms(**PUBLIC)), "it agrees by the terms alone"
+        return await sent_at_its_time(fake, ready=readiness(monkeypatch))
+
+    return converse(data, script, **OWNER)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_is_wrong_with_its_items_it_answers_at_its_time_with_zeros_of_the_same_length(
+    data, monkeypatch, fault
+):
+    sent = answered(data, monkeypatch, fault)
+    found, status = values(sent)
+    assert status == Status.ANSWERED
+    assert not found.any()
+    assert sent.ByteSize() == asked_answer_size(data)
+
+
+def asked_answer_size(data):
+    """Of any answer to the question: name, digest, status and numbers are as long for all."""
+    question = asked()
+    return answer_to_wire("r", 0, question.digest, np.ones(GRADIENT.answer_shape(3)), Status.ANSWERED).ByteSize()
+
+
+def test_one_whose_items_are_fine_answers_at_the_same_time_with_its_answer(data, monkeypatch):
+    sent = answered(data, monkeypatch, fine)
+    found, status = values(sent)
+    assert status == Status.ANSWERED
+    assert found.any()
+    assert sent.ByteSize() == asked_answer_size(data)
+
+
+def test_one_that_is_not_ready_sends_zeros_and_never_what_is_ready_later(data, monkeypatch):
+    going_on, real = threading.Event(), work.Worker._compute
+
+    def slow(self, *arguments):
+        going_on.wait()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(work.Worker, "_compute", slow)
+
+    async def script(fake):
+        assert await fake.announce("r", terms(**PUBLIC))
+        first = await sent_at_its_time(fake)
+        later = await sent_at_its_time(fake, asked(number=1))
+        going_on.set()
+        again = await sent_at_its_time(fake)  # the same question, as a coordinator that was started again asks it
+        return first, later, again
+
+    first, later, again = converse(data, script, **OWNER)
+    for sent in (first, later):
+        found, status = values(sent)
+        assert status == Status.ANSWERED
+        assert not found.any()
+    assert again.status != 0 or again == first, "nothing but the zeros that were kept"
+
+
+def test_a_question_that_is_said_before_the_consent_has_no_answer_that_leaves_when_it_is_ready(data, monkeypatch):
+    """Announced in another spelling, and asked in the same breath: it would have been answered once it was computed."""
+    ready, told, real = readiness(monkeypatch), threading.Event(), work.Worker.consider
+    announced = json.dumps(json.loads(terms(**PUBLIC)), separators=(",", ":"))
+
+    def slow(self, *given):
+        told.wait(5)  # seconds, where the answer would come only after the consent
+        return real(self, *given)
+
+    monkeypatch.setattr(work.Worker, "consider", slow)
+
+    async def script(fake):
+        announcement = federation.Announcement(run="r", description=announced)
+        await fake.to_say.put(federation.ServerMessage(run=announcement))
+        await fake.to_say.put(said(asked()))
+        first = await fake.hears("answer"), ready.is_set()
+        told.set()
+        assert (await fake.hears("consent")).takes_part
+        return first, await sent_at_its_time(fake, ready=ready)
+
+    (answer, computed), later = converse(data, script, **OWNER)
+    assert (answer.status, computed) == (federation.STATUS_MISSING, False), "of no items: nothing was computed"
+    assert values(later)[1] == Status.ANSWERED, "asked again, after the consent"
+
+
+def test_of_a_run_that_was_forgotten_nothing_tells_whether_an_answer_was_kept(data, monkeypatch):
+    """Parts are evicted by other runs, and gone after a restart; its record knows what kind of run it was."""
+    ready = readiness(monkeypatch)
+
+    async def script(fake):
+        assert await fake.announce("r", terms(**PUBLIC))
+        kept = await sent_at_its_time(fake, ready=ready)
+        workers[0].parts.clear()
+        return kept, await fake.ask(asked())
+
+    workers, real = [], work.Worker.consider
+    monkeypatch.setattr(work.Worker, "consider", lambda self, *given: workers.append(self) or real(self, *given))
+    kept, again = converse(data, script, **OWNER)
+    assert values(kept)[1] == Status.ANSWERED
+    assert again.status == federation.STATUS_MISSING
+
+
+def test_no_client_takes_part_unless_its_owner_says_so(data):
+    async def script(fake):
+        return await fake.announce("r", terms(**PUBLIC))
+
+    assert not converse(data, script)
+    with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+        assert record.spent == (0.0, 0.0)
+
+
+def test_one_that_would_look_at_its_file_before_it_comes_up_is_refused(data):
+    async def script(fake):
+        raise AssertionError("it came up")
+
+    with pytest.raises(ConfigError, match="--one-user"):
+        converse(data, script, **(OWNER | {"one_user": False}))
+
+
+@pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}, {"exposure": "local"}])
+def test_terms_that_cannot_be_kept_are_no_terms(changes):
+    with pytest.raises(WireError, match="public attendance"):
+        read_terms("r", terms(**(PUBLIC | changes)))
+
+
+def test_the_audit_of_times_catches_a_client_that_answers_as_soon_as_it_is_done(data, monkeypatch):
+    """It is heard though its clock stands still at the time when it was asked."""
+    monkeypatch.setattr(session, "SENDS", 0.0)
+
+    async def script(fake):
+        assert await fake.announce("r", terms(**PUBLIC))
+        return await fake.ask(asked())
+
+    assert converse(data, script, **OWNER).status == federation.STATUS_ANSWERED

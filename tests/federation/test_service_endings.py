@@ -2,24 +2,50 @@
 
 import asyncio
 import contextlib
+import socket
+import sqlite3
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
-from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
-from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
+from federation.crowd import (
+    HANGS,
+    Honest,
+    Peer,
+    carried_out,
+    complete,
+    coordinator,
+    crowd,
+    everybody,
+    inline_model,
+    specification,
+    until,
+)
+from postgres_server import PostgresServer
+from quoron.cli import health as cli_health
+from quoron.cli.app import invoke
+from quoron.operate import watching
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import rounds, serial
 from quoron_server import runs as books
+from quoron_server.books import connections as _connections
 from quoron_server.books import ledger as ledgers
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.service import Coordinator, records
+from quoron_server.runs import Books
+from quoron_server.service import Coordinator, records, tokens
 from quoron_server.service import manager as managers
 from quoron_server.specification import make_plan
 from quoron_server.wording import plan_json
@@ -65,102 +91,26 @@ def has_secrets(folder: Path) -> bool:
             return False
 
 
-async def taken_to_the_end(folder: Path) -> np.ndarray:
+async def taken_to_the_end(folder: Path) -> None:
     async with coordinator(folder) as running, crowd(running.listen, USERS) as peers, asyncio.TaskGroup() as group:
         working = [group.create_task(peer.work(Honest.of(USERS))) for peer in peers]
         model = await complete(running)
         for task in working:
             task.cancel()
-        return model
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), folder))
 
 
 def failing(*arguments: object, **named: object) -> None:
     raise RunError("Expected another answer.")
 
 
-def test_a_failed_run_keeps_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> list[dict[str, object]]:
-        await begun(tmp_path)
-        assert has_secrets(tmp_path)
-        monkeypatch.setattr(rounds, "run", failing)
-        async with coordinator(tmp_path) as running:
-            return await seen(running)
-
-    assert carried_out(scene())[-1]["how"] == "failed"
+async def test_a_failed_run_keeps_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await begun(tmp_path)
+    assert has_secrets(tmp_path)
+    monkeypatch.setattr(rounds, "run", failing)
+    async with coordinator(tmp_path) as running:
+        assert (await seen(running))[-1]["how"] == "failed"
     assert not has_secrets(tmp_path)
-
-
-@pytest.mark.parametrize("how", ["another plan", "no plan", "no specification", "no simulation"])
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(
-    how: str, cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*arguments: object) -> None:
-        raise ConfigError("Expected another version.")
-
-    async def scene() -> np.ndarray | None:
-        await begun(tmp_path)
-        with monkeypatch.context() as patch:
-            if how == "another plan":
-                patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
-            elif how == "no plan":
-                patch.setattr(records, "make_plan", refused)
-            elif how == "no specification":
-                patch.setattr(managers.RunSpecification, "parse", refused)
-            async with coordinator(tmp_path, allow_simulation=how != "no simulation") as running:
-                events = await seen(running)
-                assert [event["kind"] for event in events] == ["paused"]
-                assert events[0]["error"]
-                assert await state_and_reason(running) == ("paused", events[0]["error"])
-                if cancelled:
-                    assert (await running.manager.cancel("trial"))["state"] == "cancelled"
-                    assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
-                    assert await state_and_reason(running) == ("cancelled", None)
-        assert has_secrets(tmp_path) != cancelled
-        return None if cancelled else await taken_to_the_end(tmp_path)
-
-    model = carried_out(scene())
-    if not cancelled:
-        np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
-
-
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_an_open_run_of_flower_is_left_to_flower_with_its_secrets_until_it_is_cancelled(
-    cancelled: bool, tmp_path: Path
-) -> None:
-    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
-        kept, wanted = books.Books(database), specification(NAME)
-        for user in range(USERS):
-            kept.registry.enrol(f"supernode:{user}")
-        kept.registry.add_run("trial", TEXT, "flower")
-        kept.begin(wanted, make_plan(wanted))
-
-    async def scene() -> str:
-        async with coordinator(tmp_path) as running:
-            assert [event["kind"] for event in await seen(running)] == ["paused"]
-            how, why = await state_and_reason(running)
-            assert how == "paused"
-            assert "--engine flower" in why
-            with pytest.raises(OtherVersion, match="--engine flower"):
-                await running.manager.submit(TEXT)
-            if cancelled:
-                await running.manager.cancel("trial")
-            return await state(running)
-
-    assert carried_out(scene()) == ("cancelled" if cancelled else "paused")
-    assert has_secrets(tmp_path) != cancelled
-
-
-def another_question(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledgers, "digest", lambda question: "another")
-
-
-def another_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SeededNoise, "export_key", lambda noise: b"another")
-
-
-def another_kind_of_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "noise_key", b"k" * 32)  # of a run that is no simulation
 
 
 def another_state(patch: pytest.MonkeyPatch) -> None:
@@ -178,24 +128,43 @@ def another_charge(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(books, "charge_of", lambda *given: original(*given) | {"epsilon": 14.0})
 
 
-@pytest.mark.parametrize(
-    "another", [another_question, another_noise, another_kind_of_noise, another_state, another_charge]
-)
-def test_whatever_shows_another_version_pauses_the_run_with_its_secrets_and_the_right_one_goes_on(
-    another: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene() -> np.ndarray:
-        await begun(tmp_path)
-        with monkeypatch.context() as patch:
-            another(patch)
-            async with coordinator(tmp_path) as running:
-                events = await seen(running)
-                assert [event["kind"] for event in events] == ["paused"]
-                assert await state_and_reason(running) == ("paused", events[0]["error"])
-        assert has_secrets(tmp_path)
-        return await taken_to_the_end(tmp_path)
+def refused(*arguments: object) -> None:
+    raise ConfigError("Expected another version.")
 
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))
+
+OTHERS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "another plan": lambda patch: patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1}),
+    "no plan": lambda patch: patch.setattr(records, "make_plan", refused),
+    "no specification": lambda patch: patch.setattr(managers.RunSpecification, "parse", refused),
+    "no simulation": lambda _: None,
+    "another question": lambda patch: patch.setattr(ledgers, "digest", lambda question: "another"),
+    "another noise": lambda patch: patch.setattr(SeededNoise, "export_key", lambda noise: b"another"),
+    "noise of no simulation": lambda patch: patch.setattr(Ledger, "noise_key", b"k" * 32),
+    "another state": another_state,
+    "another charge": another_charge,
+}
+
+
+@pytest.mark.parametrize("how", OTHERS)
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(
+    how: str, cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun(tmp_path)
+    with monkeypatch.context() as patch:
+        OTHERS[how](patch)
+        async with coordinator(tmp_path, allow_simulation=how != "no simulation") as running:
+            events = await seen(running)
+            assert [event["kind"] for event in events] == ["paused"]
+            assert events[0]["error"]
+            assert await state_and_reason(running) == ("paused", events[0]["error"])
+            if cancelled:
+                assert (await running.manager.cancel("trial"))["state"] == "cancelled"
+                assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
+                assert await state_and_reason(running) == ("cancelled", None)
+    assert has_secrets(tmp_path) != cancelled
+    if not cancelled:
+        await taken_to_the_end(tmp_path)
 
 
 @pytest.mark.parametrize("then", ["submit", "cancel"])
@@ -209,40 +178,36 @@ def test_a_run_whose_entry_was_never_acknowledged_can_be_submitted_again_or_canc
             if then == "cancel":
                 assert (await running.manager.cancel("trial"))["state"] == "cancelled"
                 return
-            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
-                stack.callback(asyncio.create_task(peer.work(Honest.of(USERS))).cancel)
+            await everybody(running, stack, USERS)
             await running.manager.submit(TEXT)
             await complete(running)
 
     carried_out(scene())
 
 
-def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled_then(
+async def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> tuple[str, list[dict[str, object]]]:
-        await begun(tmp_path)
-        with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
-            Ledger.within(database, "trial").finish(np.zeros(3))
-        original = managers.Manager._begin
+    await begun(tmp_path)
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        Ledger.within(database, "trial").finish(np.zeros(3))
+    original = managers.Manager._begin
 
-        def cancelled_meanwhile(manager: managers.Manager, run: managers.Running) -> object:
-            run.cancelled = True
-            return original(manager, run)
+    def cancelled_meanwhile(manager: managers.Manager, run: managers.Running) -> object:
+        run.cancelled = True
+        return original(manager, run)
 
-        monkeypatch.setattr(managers.Manager, "_begin", cancelled_meanwhile)
-        async with coordinator(tmp_path) as running:
-            events = await seen(running)
-            np.testing.assert_array_equal(await running.manager.records.model("trial"), np.zeros(3))
-            return await state(running), events
-
-    how, events = carried_out(scene())
+    monkeypatch.setattr(managers.Manager, "_begin", cancelled_meanwhile)
+    async with coordinator(tmp_path) as running:
+        events = await seen(running)
+        np.testing.assert_array_equal(await running.manager.records.model("trial"), np.zeros(3))
+        how = await state(running)
     assert how == "complete"
     assert events[-1] == {"kind": "ended", "how": "complete", "error": None}
 
 
 @pytest.mark.parametrize("most", [1000, 3])
-def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
+async def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(managers, "MOST_TOLD", most)
@@ -260,34 +225,203 @@ def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_t
         registry.fix_members("open", 1)
         registry.roster.back(1)
 
-    async def scene() -> dict[str, str]:
-        async with coordinator(tmp_path) as running, crowd(running.listen, 2) as (peer, other):
-            await asyncio.to_thread(history, Registry(running._database))
-            await other.hello()
-            await peer.hello()
-            heard = [await peer.next("ended") for _ in range(min(most, len(ended)))]
-            running.sessions.open("last", "{}", np.arange(2))
-            running.sessions.close("last", "complete")
-            assert (await peer.next("ended")).run == "last"
-            assert (await other.next("ended")).run == "last"
-            return {each.run: each.how for each in heard}
-
-    assert carried_out(scene()) == dict(list(ended.items())[-most:])
+    async with coordinator(tmp_path) as running, crowd(running.listen, 2) as (peer, other):
+        await asyncio.to_thread(history, Registry(running._database))
+        await other.hello()
+        await peer.hello()
+        heard = [await peer.next("ended") for _ in range(min(most, len(ended)))]
+        running.sessions.open("last", "{}", np.arange(2))
+        running.sessions.close("last", "complete")
+        assert (await peer.next("ended")).run == "last"
+        assert (await other.next("ended")).run == "last"
+        found = {each.run: each.how for each in heard}
+    assert found == dict(list(ended.items())[-most:])
 
 
-def test_the_members_of_a_run_that_paused_in_the_middle_hear_of_its_cancellation(
+class Away:
+    """A database that is away at its n-th write of a kind, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, *, after: bool) -> None:
+        original, calls = getattr(owner, name), []
+
+        def failing(*arguments: object, **named: object) -> object:
+            calls.append(name)
+            if len(calls) == at and not after:
+                raise LedgerUnavailable("Cannot use the ledger: connection lost. Try again.")
+            result = original(*arguments, **named)
+            if len(calls) == at:
+                raise LedgerUnavailable("Cannot use the ledger: connection lost. Try again.")
+            return result
+
+        monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("name", "at"), [("spend", 3), ("commit", 4), ("finish", 1), ("begin", 1)])
+async def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
+    name: str, at: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Away(monkeypatch, Ledger, name, at, after=after)
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        honest = await everybody(running, stack)
+        await running.manager.submit(specification(NAME).as_text())
+        model = await complete(running)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+    assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort
+
+
+async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def another_version(ledger: Ledger, question: object, **cost: int) -> None:
-        raise OtherVersion("Expected another question.")
+    taken = "Another process has owned the database."
 
-    monkeypatch.setattr(Ledger, "spend", another_version)
+    def refused(*arguments: object, **named: object) -> None:
+        raise LedgerError(taken)
 
-    async def scene() -> str:
-        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            await running.manager.submit(TEXT)
-            assert (await seen(running))[-1]["kind"] == "paused"
-            await running.manager.cancel("trial")
-            return (await peers[0].next("ended")).how
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await everybody(running, stack)
+        for owner, name in ((Ledger, "commit"), (Books, "end")):
+            monkeypatch.setattr(owner, name, refused)
+        await running.manager.submit(specification(NAME).as_text())
+        with pytest.raises(LedgerError, match=taken):
+            await running.manager.lost
+    monkeypatch.undo()
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await everybody(running, stack)
+        np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
 
-    assert carried_out(scene()) == "cancelled"
+
+async def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
+    postgres_server: PostgresServer, postgres: str, tmp_path: Path
+) -> None:
+    """Every connection is killed after every round; the run gives the bits of one without."""
+    name = sa.make_url(postgres).database
+    kill = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
+    async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
+        await everybody(running, stack)
+        await running.manager.submit(specification(NAME).as_text())
+        async for event in (await running.manager.feed("trial")).watch():
+            if event["kind"] == "round":
+                await asyncio.to_thread(postgres_server.sql, kill)
+        model = await complete(running)
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+
+
+def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or_what_it_holds(
+    tmp_path: Path, our_logs: pytest.LogCaptureFixture
+) -> None:
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+
+    async def scene() -> list[tuple[grpc.StatusCode, str]]:
+        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
+            with running.manager._books.database.writing() as connection:
+                connection.execute(sa.text("ALTER TABLE runs RENAME TO elsewhere"))
+                connection.execute(sa.text("ALTER TABLE users RENAME TO people"))
+            stub, metadata = federation_pb2_grpc.ControlPlaneStub(channel), (("authorization", f"Bearer {token}"),)
+            found = []
+            for call in (stub.List(pb.ListRequest(), metadata=metadata), enrolled(running.listen)):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                found.append((caught.value.code(), caught.value.details()))
+            return found
+
+    async def enrolled(where: str) -> None:
+        async with grpc.aio.insecure_channel(where) as channel:
+            await Peer(channel, "ada").enrol()
+
+    (operator, result), (client, said) = carried_out(scene())
+    assert (operator, client) == (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE)
+    for words in (result, said):
+        assert not any(inside in words for inside in ("sqlite", "runs", "users", str(tmp_path)))
+    assert "coordinator.sqlite" in our_logs.text
+    assert "no such table: runs" in our_logs.text
+
+
+def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_books_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `runs`, `watch`, /healthz, health and metrics; the run then goes on by itself, to the same bits."""
+    monkeypatch.setattr(sys.modules[Coordinator.__module__], "LOOK", 0.01)
+    full = "The disk of the coordinator's ledger is full. Nothing is lost, and it goes on by itself once it can be"
+
+    def no_room(*_: object) -> None:
+        raise sa.exc.OperationalError("", None, sqlite3.OperationalError("database or disk is full"))
+
+    async def told(running: Coordinator) -> tuple[bytes, str]:
+        where = running.metrics_address
+        return await asyncio.to_thread(http, where, "/healthz"), (await running.metrics.text())
+
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path, metrics="0") as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(specification(NAME).as_text())
+            with monkeypatch.context() as disk:
+                disk.setattr(Database, "_counted", no_room)
+                joining = asyncio.create_task(everybody(running, stack))  # an enrolment is the write that fails
+                await until(lambda: running.manager.records.away)
+                assert [(each["state"], each["error"]) for each in await running.manager.runs()] == [
+                    ("paused", f"{full} written.")
+                ]
+                awaited = await running.manager.awaited("trial")
+                assert watching.words(awaited) == f"paused: {full} written."
+                health, metrics = await told(running)
+                assert health.startswith(b"HTTP/1.1 503")
+                assert "\nquoron_database_up 0\n" in metrics
+                assert '\nquoron_runs{state="paused"} 1\n' in metrics
+                for where in (running.listen, running.control):
+                    await becomes("NOT_SERVING", where)
+            for where in (running.listen, running.control):
+                await becomes("SERVING", where)
+            health, metrics = await told(running)
+            assert health.startswith(b"HTTP/1.1 200")
+            assert "\nquoron_database_up 1\n" in metrics
+            await joining
+            return await complete(running)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))
+
+
+def http(where: str, path: str) -> bytes:
+    host, _, port = where.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=HANGS) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+async def becomes(status: str, where: str) -> None:
+    found = None
+    while found != status:
+        with contextlib.suppress(RunError):
+            found = await asyncio.to_thread(cli_health.check, where, None, timeout=HANGS)
+            continue
+        found = "NOT_SERVING"
+
+
+def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_process_has_them_open(
+    database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connections, "PATIENCE", "50ms")  # for a process that owns the books
+    monkeypatch.setattr(_connections, "_SQLITE", ("busy_timeout=50", *_connections._SQLITE))
+    wanted = specification("one-pass-dp-sgd")
+    with Database(database_url) as database:
+        books = Books(database)
+        for user in range(wanted.problem.users):
+            books.registry.enrol(f"supernode:{user}")
+        books.registry.add_run("trial", wanted.as_text(), "flower")
+        books.begin(wanted, make_plan(wanted))
+        assert invoke(["cancel", "trial", "--database", database_url]) == 1
+        assert "--coordinator" in capsys.readouterr().err
+        assert books.registry.run("trial").state == "running"
+    for _ in range(2):
+        assert invoke(["cancel", "trial", "--database", database_url]) == 0
+        assert capsys.readouterr().out == "trial: cancelled\n"
+    assert invoke(["cancel", "unknown", "--database", database_url]) == 2
+    assert "got 'unknown'" in capsys.readouterr().err
+    with Database(database_url) as database:
+        assert Ledger.unreleased(database) == set()
+        assert [row["kind"] for row in PopulationLedger(database).rows()] == ["charge", "cancel", "end"]
+
+
+def test_cancelling_in_books_that_are_not_there_makes_none(tmp_path: Path) -> None:
+    assert invoke(["cancel", "trial", "--database", f"sqlite:///{tmp_path}/none.sqlite"]) == 1
+    assert not list(tmp_path.iterdir())

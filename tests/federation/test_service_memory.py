@@ -2,6 +2,10 @@
 
 import asyncio
 import contextlib
+import itertools
+import os
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +14,30 @@ import grpc
 import numpy as np
 import pytest
 
+from federation.conversation import asked, converse, terms
 from federation.crowd import (
+    SEED,
+    Honest,
     Peer,
     carried_out,
+    complete,
     coordinator,
+    crowd,
+    from_items,
+    inline_model,
     no_deadline_is_waited_for,
     put_clock_forward,
     specification,
     until,
+    write_items,
 )
+from federation.test_service_same_bits import federated
+from federation.tls import client_config, transport
+from quoron.operate.control import Address, Control
+from quoron.populations import Synthetic
+from quoron.simulation.inline import InlineEngine
+from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.federation import run_client
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
@@ -26,30 +45,29 @@ from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question, Status, Task
 from quoron_client.protocol.reports import RangeReport
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, RunError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_protos.v1 import federation_pb2_grpc
-from quoron_server.service import Coordinator, conversation
+from quoron_server import spill
+from quoron_server.algorithms.whitened.method import WhitenedTracking
+from quoron_server.service import Coordinator, conversation, tokens
 from quoron_server.service.conversation import Backlog
 from quoron_server.service.sessions import Sessions
-from quoron_server.specification import make_plan, require_fitting
+from quoron_server.specification import LONGEST, RunSpecification, make_plan, require_room
 
 DIMENSION = 30_000  # 240 kB, one message, and more than the transport takes for one who does not read
 QUESTION = 8 * DIMENSION + 200
-NAME = "one-pass-dp-sgd"
 
 
 async def answering(peer: Peer) -> None:
     with contextlib.suppress(grpc.aio.AioRpcError):
         while isinstance(message := await peer.call.read(), pb.ServerMessage):
             if message.WhichOneof("kind") == "question":
-                asked = message.question
                 values = np.full(DIMENSION, float(peer.user))
-                answer = wire.answer_to_wire(asked.run, asked.round, asked.digest, values, Status.ANSWERED)
+                answer = wire.answer_to_wire(*wire.question_name(message.question), values, Status.ANSWERED)
                 await peer.send(answer=answer)
 
 
-async def asked(running: Coordinator, users: int, seconds: float) -> Answers:
+async def round_of(running: Coordinator, users: int, seconds: float) -> Answers:
     """One question to everybody who has consented."""
     session = running.sessions.runs["trial"]
     question = Question(0, np.arange(users), AverageGradient(np.ones((1, DIMENSION)), (1.0,)))
@@ -61,14 +79,6 @@ async def consented(running: Coordinator, peers: list[Peer]) -> None:
     for peer in peers:
         await peer.send(consent=pb.Consent(run="trial", takes_part=True))
     await until(lambda: len(session.present) == len(peers))
-
-
-async def left_unread(running: Coordinator, users: int) -> None:
-    """A question to everybody, given up once each of them has a part of it and reads no more."""
-    asking, here = asyncio.create_task(asked(running, users, seconds=600.0)), running.sessions._here
-    await until(lambda: [each._writing > DIMENSION for each in here.values()] == [True] * users)
-    asking.cancel()
-    await asyncio.wait({asking})
 
 
 @contextlib.asynccontextmanager
@@ -85,7 +95,7 @@ async def separate(where: str, users: int):
         yield peers
 
 
-def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_within_the_cap(
+async def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_within_the_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
@@ -96,20 +106,16 @@ def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_wit
         await until(lambda: backlog._queue and {each.user for each in backlog._since} == set(range(silent)))
         put_clock_forward(seconds / 4)
 
-    async def scene() -> tuple[Answers, Backlog]:
-        async with coordinator(tmp_path) as running, separate(running.listen, users) as peers:
-            running.sessions.backlog.most = most
-            await consented(running, peers)
-            backlog = running.sessions.backlog
-            working = [asyncio.create_task(answering(peer)) for peer in peers[silent:]]
-            working.append(asyncio.create_task(patience_is_over(backlog)))
-            working.append(asyncio.create_task(no_deadline_is_waited_for(running, range(silent), seconds)))
-            answers = await asked(running, users, seconds=seconds)
-            for task in working:
-                task.cancel()
-        return answers, backlog
-
-    answers, backlog = carried_out(scene())
+    async with coordinator(tmp_path) as running, separate(running.listen, users) as peers:
+        running.sessions.backlog.most = most
+        await consented(running, peers)
+        backlog = running.sessions.backlog
+        working = [asyncio.create_task(answering(peer)) for peer in peers[silent:]]
+        working.append(asyncio.create_task(patience_is_over(backlog)))
+        working.append(asyncio.create_task(no_deadline_is_waited_for(running, range(silent), seconds)))
+        answers = await round_of(running, users, seconds=seconds)
+        for task in working:
+            task.cancel()
     np.testing.assert_array_equal(answers.status, [Status.MISSING] * silent + [Status.ANSWERED] * (users - silent))
     assert backlog.peak <= most + QUESTION
     assert backlog.bytes == 0
@@ -160,27 +166,23 @@ def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after
         assert (sorted(order[:-1]), order[-1]) == ([0, 2, 3], 1)
 
 
-def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> None:
+async def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> None:
     """A round over forty users leaves in the order of its rows, or in that of another round, with chance 1/40!."""
-
-    async def scene() -> list[list[int]]:
-        sessions, orders, users = Sessions(), [[], []], 40
-        session = sessions.open("trial", "{}", np.arange(users))
-        for user in range(users):
-            sessions.enter(Listener(user, orders[0]))
-            await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
-        for number, order in enumerate(orders):
-            for each in sessions._here.values():
-                each.order = order
-            question = Question(number, np.arange(users), AverageGradient(np.ones((1, 2)), (1.0,)))
-            asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
-            while len(order) < users:
-                await asyncio.sleep(0)
-            asking.cancel()
-            await asyncio.wait({asking})
-        return orders
-
-    first, second = carried_out(scene())
+    sessions, orders, users = Sessions(), [[], []], 40
+    session = sessions.open("trial", "{}", np.arange(users))
+    for user in range(users):
+        sessions.enter(Listener(user, orders[0]))
+        await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
+    for number, order in enumerate(orders):
+        for each in sessions._here.values():
+            each.order = order
+        question = Question(number, np.arange(users), AverageGradient(np.ones((1, 2)), (1.0,)))
+        asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
+        while len(order) < users:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+    (first, second) = orders
     assert sorted(first) == sorted(second) == list(range(40))
     assert first != sorted(first)
     assert second not in (first, sorted(first))
@@ -266,119 +268,393 @@ def test_what_does_not_fit_into_memory_is_made_in_batches_of_one_size_in_the_sec
         assert all(len(made) % 4 == 0 for made in kinds.split("s"))
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_a_question_is_the_bytes_that_protobuf_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = TASKS[name]
-    for _, user, data in [
-        each for each in asked_while_made(task, monkeypatch, range(12), 1 << 20) if each[0] == "sent"
-    ]:
-        question = Question(0, np.arange(12), task)
-        wanted = wire.question_to_wire(question, 11 - user, run="trial", user=user, seconds=600)
-        assert data == pb.ServerMessage(question=wanted).SerializeToString(deterministic=True)
+PLAIN, WIDE = "one-pass-dp-sgd", 100_000
 
 
-def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(
+def wide() -> RunSpecification:
+    """A small run, but for its columns."""
+    small = specification(PLAIN)
+    columns = Encoding((Numeric(f"x[0:{WIDE}]", -1.0, 1.0),), Signs("sick"), intercept=False)
+    return small.model_copy(update={"columns": columns, "problem": replace(small.problem, dimension=WIDE)})
+
+
+async def test_ten_to_the_five_columns_give_the_bits_of_the_inline_engine(tmp_path: Path) -> None:
+    wanted = wide()
+    users = wanted.problem.users
+    people = Synthetic("logistic", users=users, items_per_user=4, dimension=WIDE, domain=L2Ball(2.0), seed=SEED)
+    async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
+        honest = Honest(InlineEngine(people, seed=SEED))
+        working = [asyncio.create_task(peer.work(honest)) for peer in peers]
+        await running.manager.submit(wanted.as_text())
+        model = await complete(running)
+        await asyncio.gather(*working)
+        found = model
+    np.testing.assert_array_equal(found, inline_model(wanted, tmp_path, people))
+
+
+@pytest.mark.parametrize("letters", [LONGEST + 1, LONGEST // 2 + 1, 4 * LONGEST])
+async def test_what_is_too_long_is_refused_by_name_and_never_by_the_transport(letters: int, tmp_path: Path) -> None:
+    """As bytes that the coordinator reads, as two bytes a letter, and as a message longer than it takes."""
+    operator = tokens.add(tmp_path / "tokens.json", name="operator", role="operator")
+    text = ("é" if letters < LONGEST else "x") * letters
+    async with coordinator(tmp_path) as running:
+        control = Control(Address(running.control, operator, insecure=True))
+        with control, pytest.raises(ConfigError, match=r"Expected a (specification|message)"):
+            await asyncio.to_thread(control.submit, text)
+
+
+WHITENED = "whitened-tracking"
+voted = WhitenedTracking._vote
+
+
+def test_second_moments_in_parts_and_on_disk_give_the_bits_of_the_inline_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
-
-    async def patience_is_over(backlog: Backlog, seconds: float) -> None:
-        """The conversation that was taken over has all the space, and others wait for it."""
-        await until(lambda: backlog._queue and backlog._since and all(each.ending for each in backlog._since))
-        put_clock_forward(seconds / 4)
-
-    async def scene() -> Answers:
-        async with coordinator(tmp_path) as running, separate(running.listen, 2) as peers:
-            await consented(running, peers)
-            await left_unread(running, 2)
-            running.sessions.backlog.most = 1
-            assert running.sessions.backlog.bytes > DIMENSION
-            await peers[0].hello()
-            await peers[0].send(consent=pb.Consent(run="trial", takes_part=True))
-            working = [asyncio.create_task(answering(peer)) for peer in peers]
-            working.append(asyncio.create_task(patience_is_over(running.sessions.backlog, 40.0)))
-            answers = await asked(running, 2, seconds=40.0)
-            for task in working:
-                task.cancel()
-            return answers
-
-    assert np.all(carried_out(scene()).status == Status.ANSWERED)
+    """A vector that travelled in parts, and was held on disk, is still clipped as one."""
+    made: list[int] = []
+    monkeypatch.setattr(WhitenedTracking, "_vote", without_consequence)
+    expected = inline_model(specification(WHITENED), tmp_path)
+    monkeypatch.setattr(spill, "HELD", 0)
+    monkeypatch.setattr(parts, "MOST", 48)
+    honest = np.memmap.__new__
+    monkeypatch.setattr(np.memmap, "__new__", lambda *given, **more: made.append(1) or honest(*given, **more))
+    model = carried_out(federated(WHITENED, tmp_path))
+    np.testing.assert_array_equal(model, expected)
+    assert len(made) >= make_plan(specification(WHITENED)).cost.rounds
+    assert np.linalg.norm(model) > 0
 
 
-def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def without_consequence(self: WhitenedTracking, state: Any, answers: Answers, noise: Any) -> Any:
+    """Of a vote, so that a model of few users is seen."""
+    update = voted(self, state, answers, noise)
+    return replace(update, state=replace(update.state, point=state.point))
+
+
+def test_what_is_held_in_memory_is_bounded_whatever_is_asked_for(tmp_path: Path) -> None:
+    few, many = spill.HELD // 80, 10**6
+    assert not isinstance(spill.room_for(few, (10,), tmp_path), np.memmap)
+    before = set(os.listdir("/proc/self/fd"))
+    whole = spill.room_for(many, (34,), tmp_path)
+    assert isinstance(whole, np.memmap)
+    assert list(tmp_path.iterdir()) == []
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
+    whole[7] = 1.0
+    assert (whole[6:9].sum(), whole[-1, -1]) == (34.0, 0.0)
+    del whole
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_no_room_on_disk_is_said_before_anybody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunError, match=r"room for the answers of a round .* No space left on device.*QUORON_SCRATCH"):
+        spill.room_for(10**6, (100,), tmp_path)
+
+
+def test_a_run_with_long_first_answers_needs_disk_for_them_and_memory_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
-
-    async def scene() -> tuple[grpc.StatusCode, int]:
-        async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
-            await consented(running, [peer])
-            await left_unread(running, 1)
-            running.sessions._here[0].hang_up()
-            await until(lambda: not running.sessions.backlog.bytes)
-            old, again = peer.call, federation_pb2_grpc.ClientPlaneStub(peer.channel).Work(metadata=peer.metadata)
-            await again.write(pb.ClientMessage(hello=pb.Hello(protocol=2)))
-            code = await again.code()
-            old.cancel()
-            await until(lambda: not running.sessions.backlog.unread(0))
-            await peer.hello()
-            assert set(running.sessions.backlog.slow) == {0}
-            return code, running.sessions.connected
-
-    assert carried_out(scene()) == (grpc.StatusCode.UNAVAILABLE, 1)
+    plan = make_plan(specification(WHITENED))
+    users, numbers = plan.problem.users, plan.parameters.answer_length(plan.problem)
+    monkeypatch.setattr("quoron_server.specification.HELD", 8 * plan.problem.dimension * users)
+    require_room(plan, 16 * users * plan.problem.dimension, 8 * users * numbers)
+    with pytest.raises(ConfigError, match=rf"on this coordinator's disk, got {8 * users * numbers:,}"):
+        require_room(plan, 1 << 40, 8 * users * numbers - 1)
+    with pytest.raises(ConfigError, match="on this coordinator, twice"):
+        require_room(plan, 16 * users * plan.problem.dimension - 1, 1 << 40)
 
 
-def test_a_run_whose_answers_are_too_long_is_refused_and_says_which_option_to_raise(tmp_path: Path) -> None:
-    plan = make_plan(specification(NAME))
-    long = replace(plan, problem=replace(plan.problem, dimension=600_000))
-    require_fitting(plan, 64 << 10)
-    with pytest.raises(ConfigError, match=r"got 4,804,096 .* --largest-message 5MiB"):
-        require_fitting(long, 4 << 20)
-    require_fitting(long, 5 << 20)
-    with pytest.raises(ConfigError, match="fewer features"):
-        require_fitting(replace(plan, problem=replace(plan.problem, dimension=30_000_000)), wire.MAX_MESSAGE)
-
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running:
-            running.manager._largest = 100
-            with pytest.raises(ConfigError, match="--largest-message 1MiB"):
-                await running.manager.submit(specification(NAME).as_text())
-            assert await running.manager.records.runs() == []
-
-    carried_out(scene())
+LONG = 100  # numbers of an answer that takes 17 parts
 
 
-@pytest.mark.parametrize("largest", [1000, wire.MAX_MESSAGE + 1])
-def test_the_largest_message_is_within_what_the_protocol_knows(largest: int, tmp_path: Path) -> None:
-    async def scene() -> None:
-        with pytest.raises(ConfigError, match=f"got {largest:,}"):
-            async with coordinator(tmp_path, largest_message=largest):
-                pass
-
-    carried_out(scene())
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message has 48 bytes, and so has a part."""
+    monkeypatch.setattr(parts, "MOST", 48)
 
 
-def test_who_still_reads_when_the_round_is_over_makes_nobody_hold_the_question_any_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def answer(numbers: int = LONG, digest: bytes = bytes(16)) -> pb.Answer:
+    return wire.answer_to_wire("r", 3, digest, np.arange(float(numbers)), Status.ANSWERED)
+
+
+def heard(messages: Iterator[pb.ClientMessage], allowed: int | None = 10**6) -> list[object]:
+    arriving = parts.Arriving[pb.ClientMessage]()
+    return [arriving.take(each, lambda _: allowed) for each in messages]
+
+
+def pieces(numbers: int = LONG) -> list[pb.ClientMessage]:
+    return list(parts.said(answer(numbers)))
+
+
+def cut(message: pb.ClientMessage, **changes: object) -> pb.ClientMessage:
+    return pb.ClientMessage(part=pb.Part(**({"offset": message.part.offset, "data": message.part.data} | changes)))
+
+
+@pytest.mark.usefixtures("small")
+class TestParts:
+    def test_put_together_are_what_was_said(self) -> None:
+        *before, last = heard(iter(pieces()))
+        assert set(before) == {None}
+        assert last == answer()
+        found = wire.answer_from_wire(answer(), (LONG,))[0]
+        np.testing.assert_array_equal(found, np.arange(float(LONG)))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda all_: [all_[0], *all_[2:]], "Expected the part at byte 0 of 818, got the one at 48"),
+            (lambda all_: [*all_[:3], *all_[2:]], "Expected the part at byte 96 of 818, got the one at 48"),
+            (lambda all_: [all_[0], all_[2], all_[1], *all_[3:]], "at byte 0 of 818, got the one at 48"),
+            (
+                lambda all_: [*all_[:2], cut(all_[2], data=bytes(47))],
+                "48 bytes in the part at byte 48, got 47",
+            ),
+            (
+                lambda all_: [*all_[:2], cut(all_[2], data=bytes(49))],
+                "48 bytes in the part at byte 48, got 49",
+            ),
+            (lambda all_: [*all_[:2], cut(all_[2], data=b"")], "got 0"),
+            (
+                lambda all_: [*all_[:-1], cut(all_[-1], data=bytes(48))],
+                "2 bytes in the part at byte 816, got 48",
+            ),
+            (lambda all_: [*all_[:2], all_[0]], "Expected the part at byte 48 of 818, got another message"),
+            (lambda all_: [*all_[:2], pb.ClientMessage(consent=pb.Consent(run="r"))], "got another message"),
+            (lambda all_: all_[1:], "Expected a message that parts follow, got a part"),
+            (lambda all_: [*all_, all_[-1]], "Expected a message that parts follow, got a part"),
+        ],
+    )
+    def test_out_of_order_missing_repeated_or_of_another_size_are_refused(
+        self, change: Callable[[list[pb.ClientMessage]], list[pb.ClientMessage]], message: str
+    ) -> None:
+        with pytest.raises(WireError, match=message):
+            heard(iter(change(pieces())))
+
+    @pytest.mark.parametrize(
+        ("head", "message"),
+        [
+            (
+                pb.Answer(run="r", follows=pb.Follows(length=2**62)),
+                "at most 1,000,000 bytes",
+            ),
+            (
+                pb.Answer(run="r", follows=pb.Follows(length=0)),
+                "for one message, got 0",
+            ),
+            (pb.Answer(run="r", follows=pb.Follows(length=900, digest=bytes(32))), "too long for one message"),
+            (pb.Answer(values=answer().values, follows=pb.Follows(length=900)), "got both"),
+        ],
+    )
+    def test_that_are_announced_as_they_cannot_be_are_refused_at_once(self, head: pb.Answer, message: str) -> None:
+        with pytest.raises(WireError, match=message):
+            heard(iter([pb.ClientMessage(answer=head)]))
+
+    @pytest.mark.parametrize(
+        ("end", "message"),
+        [
+            (pb.Answer(run="another", values=answer().values), "got another beginning"),
+            (pb.Answer(digest=bytes(16), values=answer().values), "got another beginning"),
+            (pb.Answer(values=answer().values, follows=pb.Follows(length=1)), "got another beginning"),
+        ],
+    )
+    def test_that_end_what_they_do_not_follow_are_refused(self, end: pb.Answer, message: str) -> None:
+        data = end.SerializeToString()
+        head = pb.Answer(run="r", round=3, follows=pb.Follows(length=len(data)))
+        rest = (pb.ClientMessage(part=each) for each in parts.parts(data))
+        with pytest.raises(WireError, match=message):
+            heard(itertools.chain([pb.ClientMessage(answer=head)], rest))
+
+    def test_that_are_no_message_are_refused(self) -> None:
+        data = bytes(range(100))
+        head = pb.ClientMessage(answer=pb.Answer(run="r", follows=pb.Follows(length=len(data))))
+        with pytest.raises(WireError, match="got bytes that are none"):
+            heard(itertools.chain([head], (pb.ClientMessage(part=each) for each in parts.parts(data))))
+
+
+@pytest.mark.parametrize(("allowed", "most"), [(64 << 20, 3 << 20), (None, 1 << 20)])
+def test_whoever_announces_much_and_sends_little_makes_the_other_hold_what_it_sent(
+    allowed: int | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow readers of many rounds would hold a question of each; who has not begun reads what comes next."""
+    """64 MiB announced and 2 of them sent: nothing is held before it comes, and nothing of what nobody wants."""
     monkeypatch.setattr(parts, "MOST", 1 << 16)
-    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
+    head = pb.ClientMessage(answer=pb.Answer(run="r", follows=pb.Follows(length=64 << 20)))
+    arriving = parts.Arriving[pb.ClientMessage]()
+    tracemalloc.start()
+    arriving.take(head, lambda _: allowed)
+    for offset in range(0, 2 << 20, 1 << 16):
+        message = pb.ClientMessage.FromString(
+            pb.ClientMessage(part=pb.Part(offset=offset, data=bytes(1 << 16))).SerializeToString()
+        )
+        assert arriving.take(message, lambda _: allowed) is None
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < most
 
-    async def scene() -> tuple[int, set[int], list[object]]:
-        async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
-            await consented(running, [peer])
-            here = running.sessions._here[0]
-            asking = asyncio.create_task(asked(running, 1, seconds=600.0))
-            await until(lambda: here._saying == "trial" and here._writing)
-            body = wire.Body.of(AverageGradient(np.ones((1, DIMENSION)), (1.0,)))
-            here._unsent.append((pb.ServerMessage(question=pb.Question(run="other")), body, 0))
-            here.over("other")
-            assert not here._unsent
-            assert here.ending is None
-            asking.cancel()
-            await asyncio.wait({asking})
-            await until(lambda: not running.sessions.backlog.bytes)
-            return running.sessions.backlog.bytes, set(running.sessions.backlog.slow), [here.ending]
 
-    assert carried_out(scene()) == (0, {0}, ["The client does not read."])
+@pytest.mark.usefixtures("small")
+async def test_real_clients_in_parts_give_the_bits_of_their_tables(
+    issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions and answers, over mutual TLS."""
+    wanted = specification("one-pass-dp-sgd", trust_clients=True)
+    users = wanted.problem.users
+    paths, parted = write_items(tmp_path, users), {"question": 0, "answer": 0}
+    begin = parts.Arriving._begin
+
+    def noted(arriving: parts.Arriving, head: parts.Long, allowed: int | None) -> None:
+        parted["question" if isinstance(head, pb.Question) else "answer"] += 1
+        begin(arriving, head, allowed)
+
+    monkeypatch.setattr(parts.Arriving, "_begin", noted)
+    stop = asyncio.Event()
+    limits = {"lifetime_epsilon": 100.0, "lifetime_delta": 0.5, "simulation_seed": wanted.simulation_seed}
+    async with coordinator(tmp_path, transport=transport(issued)) as running:
+        working = []
+        for user, path in enumerate(paths):
+            record = tmp_path / f"record-{user}.sqlite"
+            config = client_config(running.listen, issued, f"client-{user}", path, record, **limits)
+            working.append(asyncio.create_task(run_client(config, stop=stop)))
+            await until(lambda user=user: running.sessions.connected == user + 1)
+        await running.manager.submit(wanted.as_text())
+        model = await complete(running)
+        stop.set()
+        await asyncio.gather(*working)
+    np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(users)))
+    assert parted["question"] == parted["answer"] > 0
+
+
+def question_in_parts(message: pb.Question) -> list[pb.ServerMessage]:
+    """As a coordinator says it."""
+    head = pb.Question(run=message.run, round=message.round, digest=message.digest, seconds=message.seconds)
+    tail = pb.Question.FromString(message.SerializeToString())
+    for name in ("run", "round", "digest", "seconds"):
+        tail.ClearField(name)
+    data = tail.SerializeToString()
+    head.follows.CopyFrom(parts.follows(data))
+    return [pb.ServerMessage(question=head), *(pb.ServerMessage(part=each) for each in parts.parts(data))]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_question_of_another_digest_than_its_name_says_is_refused() -> None:
+    """An answer has none: that it arrives as it left is the transport's part."""
+    head, first, *rest = question_in_parts(asked())
+    first.part.data = bytes(len(first.part.data))
+    arriving = parts.Arriving[pb.ServerMessage]()
+    for each in (head, first, *rest[:-1]):
+        arriving.take(each, lambda _: 10**6)
+    with pytest.raises(WireError, match="bytes of the announced digest"):
+        arriving.take(rest[-1], lambda _: 10**6)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("much", [10**5, 2**62])
+def test_a_client_hears_no_more_than_was_announced_and_goes_on(
+    much: int, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(fake):
+        announced = pb.ServerMessage(run=pb.Announcement(run="r", description=terms()))
+        await fake.to_say.put(announced)
+        assert (await fake.hears("consent")).takes_part
+        head = pb.Question(run="r", digest=bytes(16), follows=pb.Follows(length=much, digest=bytes(32)))
+        await fake.to_say.put(pb.ServerMessage(question=head))
+        await fake.hears("hello")  # again
+        for message in (announced, *question_in_parts(asked())):
+            await fake.to_say.put(message)
+        return await fake.hears("consent")
+
+    assert converse(data, script).takes_part
+    assert f"Expected at most 4,192 bytes to follow, got {much:,} announced" in caplog.text
+
+
+async def wide_round(
+    running: Coordinator, peers: list[Peer], numbers: int, answering: Callable[[Peer, pb.Question], object]
+) -> np.ndarray:
+    """One round of a question of so many numbers, to be answered by as many."""
+    session = running.sessions.open("r", "{}", np.arange(len(peers)))
+
+    async def works(peer: Peer) -> None:
+        arriving = parts.Arriving[pb.ServerMessage]()
+        await peer.send(consent=pb.Consent(run="r", takes_part=True))
+        while (message := await peer.call.read()) is not grpc.aio.EOF:
+            found = arriving.take(message, lambda _: wire.MAX_MESSAGE)
+            if isinstance(found, pb.Question):
+                await answering(peer, found)
+
+    working = [asyncio.create_task(works(peer)) for peer in peers]
+    await until(lambda: len(session.present) == len(peers))
+    task = AverageGradient(np.arange(float(numbers))[None], (1.0,))
+    question = Question(0, np.arange(len(peers)), task)
+    answers = await running.sessions.ask(session, question, shape=(numbers,), seconds=600.0, early_ends=True)
+    for each in working:
+        each.cancel()
+    await asyncio.gather(*working, return_exceptions=True)
+    return answers
+
+
+async def echoes(peer: Peer, question: pb.Question) -> None:
+    task = wire.question_from_wire(question)[3]
+    message = wire.answer_to_wire(question.run, question.round, question.digest, task.points[0] + peer.user, Status(0))
+    await peer.answers(message)
+
+
+async def test_what_waits_for_a_reader_is_a_part_and_not_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "MOST", 1 << 14)
+    users, numbers = 6, 40_000
+    async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
+        answers, peak = await wide_round(running, peers, numbers, echoes), running.sessions.backlog.peak
+    np.testing.assert_array_equal(answers.values, np.arange(float(numbers)) + np.arange(users)[:, None])
+    assert peak <= users * (parts.MOST + parts.BESIDE) + 1000 < 8 * numbers
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("what", ["out of order", "too long", "another message"])
+async def test_a_coordinator_ends_a_conversation_that_says_parts_wrong_and_no_other(what: str, tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as running, crowd(running.listen, 3) as peers:
+        said: list[str] = []
+
+        async def answering(peer: Peer, question: pb.Question) -> None:
+            if peer.user:
+                await echoes(peer, question)
+                return
+            head, first, second, *_ = parts.said(
+                wire.answer_to_wire(question.run, question.round, question.digest, np.zeros(LONG), Status(0))
+            )
+            if what == "too long":
+                head.answer.follows.length = 10**9
+            wrong = {"out of order": [head, second], "too long": [head], "another message": [head, first, head]}
+            for message in wrong[what]:
+                await peer.call.write(message)
+            said.append(f"{(await peer.call.code()).name}: {await peer.call.details()}")
+            current = running.sessions.runs["r"].open
+            await until(lambda: current.left == 1)
+            current.complete.set()
+
+        answers = await wide_round(running, peers, LONG, answering)
+        said = said[0]
+    assert list(answers.status) == [Status.MISSING, Status.ANSWERED, Status.ANSWERED]
+    assert said.startswith("INVALID_ARGUMENT: Expected ")
+
+
+@pytest.mark.usefixtures("small")
+async def test_an_answer_in_parts_that_nobody_waits_for_has_its_verdict_and_is_dropped(tmp_path: Path) -> None:
+    """Twice the same, and one of another round: the conversation goes on. The one that is taken has no receipt."""
+    verdicts: list[int] = []
+    async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
+        session = running.sessions.open("r", "{}", np.arange(1))
+        await peer.send(consent=pb.Consent(run="r", takes_part=True))
+        await until(lambda: session.present)
+        question = Question(0, np.arange(1), AverageGradient(np.zeros((1, LONG)), (1.0,)))
+        asking = asyncio.create_task(running.sessions.ask(session, question, shape=(LONG,), seconds=600.0))
+        await until(lambda: session.asked)
+        for digest in (bytes(16), session.asked[0].digest, session.asked[0].digest):
+            value = wire.answer_to_wire("r", 0, digest, np.ones(LONG), Status.ANSWERED)
+            await peer.answers(value)
+        for _ in range(2):
+            verdicts.append((await peer.next("receipt")).verdict)
+        asking.cancel()
+        await asyncio.wait({asking})
+    assert verdicts == [pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE]

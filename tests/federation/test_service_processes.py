@@ -21,7 +21,6 @@ import dying
 from dying import Moment
 from federation.crowd import (
     DIMENSION,
-    FEW,
     HANGS,
     SEED,
     Honest,
@@ -129,26 +128,6 @@ def test_an_interrupted_coordinator_leaves_in_order(tmp_path: Path) -> None:
         started[0].done()
 
 
-@pytest.mark.programs
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is /dev/full")
-def test_a_coordinator_serves_with_a_full_disk_under_its_output(tmp_path: Path) -> None:
-    places = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
-    command = [sys.executable, "-m", "quoron", "serve", "--insecure", *places]
-    with (
-        Path("/dev/full").open("w") as full,
-        subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True) as process,
-    ):
-        try:
-            line = next(line for line in process.stderr if "listening" in line)  # behind the one that it has started
-            found = re.search(r"listening: clients (\S+), control \S+ \(standard output: No space", line)
-            assert found, line + process.stderr.read()
-            assert quoron("health", found[1], "--insecure") == "SERVING\n"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=HANGS) == 0, process.stderr.read()
-        finally:
-            process.kill()
-
-
 def serve(folder: Path, *more: object, listen: str = "127.0.0.1:0", killer: Moment | None = None) -> Program:
     places = ["--listen", listen, "--control", "127.0.0.1:0", "--database", f"sqlite:///{folder}/coordinator.sqlite"]
     return Program("serve", *places, "--tokens", folder / "tokens.json", "--allow-simulation", *more, killer=killer)
@@ -251,56 +230,6 @@ def test_a_coordinator_killed_at_any_write_resumes_to_identical_bits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [name for name, (users, _) in FEW.items() if users <= USERS])
-def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(algorithm: str, tmp_path: Path) -> None:
-    options = FEW[algorithm][1]
-    changes = [f"algorithm.name={algorithm}", *(f"algorithm.options.{key}={value}" for key, value in options.items())]
-    if algorithm == "dp-sgd-poisson":
-        changes.append("privacy.adjacency=zero-out")
-    settings = [word for change in changes for word in ("--set", change)]
-    seeded = {"simulation_seed": SEED}
-    # With so few users, the local model is worth its noise only if more is known than a table's configuration says.
-    wanted = specification(algorithm) if algorithm == "local-model" else None
-    (tmp_path / "run.toml").write_text(CONFIG)
-    quoron("certs", tmp_path, "--clients", USERS)
-    token = tmp_path / "token"
-    quoron("tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
-    authority = ("--authority", tmp_path / "authority.pem")
-    own = [*authority, "--certificate", tmp_path / "coordinator.pem", "--key", tmp_path / "coordinator.key"]
-    paths = write_items(tmp_path, USERS)
-    with programs() as started:
-        started.append(serve(tmp_path, *own))
-        where, control = started[0].listening()
-        carried_out(enrolled_in_order(where, tmp_path))
-        for user in range(USERS):
-            files = {end: tmp_path / f"client-{user + 1}.{end}" for end in ("pem", "key")}
-            arguments = ["--coordinator", where, *authority, "--certificate", files["pem"], "--key", files["key"]]
-            limits = ["--lifetime-epsilon", "inf", "--lifetime-delta", 1.0, "--accept", "none", "--accept", "model"]
-            limits += ["--accept", "broadcast", "--accept", "local", "--simulation-seed", SEED]
-            record = ["--data", paths[user], "--record", tmp_path / f"record-{user}.sqlite"]
-            started.append(Program("client", *record, *arguments, *limits))
-        operator = ["--coordinator", control, "--token-file", token, *authority]
-        ask = ["submit", tmp_path / "run.toml", "--run", "trial", "--users", USERS, "--simulation-seed", SEED]
-        ask.append("--early-ends")
-        if wanted is None:
-            wanted, _ = specify(
-                parse(CONFIG, settings=changes), run="trial", users=USERS, seconds=60.0, early_ends=True, **seeded
-            )
-            quoron(*ask, *settings, *operator)
-            quoron(*ask, *settings, *operator)
-        else:
-            with Control(Address(control, token.read_text().strip(), tmp_path / "authority.pem")) as control_plane:
-                control_plane.submit(wanted.as_text())
-        lines = [json.loads(line) for line in quoron("watch", "trial", "--json", *operator).splitlines()]
-        quoron("fetch", "trial", "--out", tmp_path / "fetched", *operator)
-        for each in reversed(started):
-            each.stop()
-    assert lines[-1]["how"] == "complete"
-    with np.load(tmp_path / "fetched" / "model.npz") as stored:
-        np.testing.assert_array_equal(stored["model"], inline_model(wanted, tmp_path, from_items(USERS)))
-
-
-@pytest.mark.slow
 def test_authority_and_certificates_are_changed_under_three_clients_in_the_middle_of_a_run(tmp_path: Path) -> None:
     """No restart, nobody asked twice, the bits of the inline engine."""
     users, changes = 3, ["algorithm.name=phased-erm", "algorithm.options={}"]
@@ -393,3 +322,69 @@ def test_a_coordinator_whose_database_never_answers_leaves_when_it_is_told_to(tm
         with silent.accept()[0]:  # it has begun to ask, and waits
             program.process.send_signal(signal.SIGTERM)
             program.done()
+
+
+TWO_SERVERS = f"""{CONFIG.partition("[privacy]")[0]}
+[privacy]
+exposure = "two-servers"
+epsilon = 8.0
+delta = 1e-3
+
+[algorithm]
+name = "one-pass-dp-sgd"
+options = {{ rounds = 4 }}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.programs
+def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: Path) -> None:
+    """By the commands of docs/two-servers.md, each operator's in a folder of its own."""
+    ours, theirs = tmp_path / "coordinator", tmp_path / "helper"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    (ours / "run.toml").write_text(TWO_SERVERS)
+    quoron("certs", ours, "--clients", USERS)
+    quoron("tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
+    quoron("certs", theirs, "--clients", 1)  # its coordinator.pem is the helper's own, client-1 what the other shows it
+    signing = ("--signing-key", theirs / "signing.key")
+    assert len(quoron("helper", "key", theirs / "helper-key.pem", *signing).split()[-1]) == 64
+    own = ["--certificate", theirs / "coordinator.pem", "--key", theirs / "coordinator.key"]
+    books = ["--database", f"sqlite:///{theirs}/helper.sqlite"]
+    kept = [*books, "--keys", theirs / "keys", *signing]
+
+    def second(listen: str) -> Program:
+        whom = ["--authority", theirs / "authority.pem", "--coordinator", theirs / "client-1.pem"]
+        return Program("helper", "serve", *own, *whom, *kept, "--listen", listen)
+
+    with programs() as started:
+        started.append(second("127.0.0.1:0"))
+        assert started[0].process.stdout is not None
+        where = started[0].process.stdout.readline().split()[2].rstrip(",")
+        authority = ("--authority", ours / "authority.pem")
+        link = ["--helper", where, "--helper-authority", theirs / "authority.pem"]
+        link += ["--helper-certificate", theirs / "client-1.pem", "--helper-private-key", theirs / "client-1.key"]
+        link += ["--helper-key", theirs / "helper-key.pem"]
+        files = ["--certificate", ours / "coordinator.pem", "--key", ours / "coordinator.key"]
+        started.append(serve(ours, *authority, *files, *link))
+        clients, control = started[1].listening()
+        for user, path in enumerate(write_items(ours, USERS)):
+            shown = ["--certificate", ours / f"client-{user + 1}.pem", "--key", ours / f"client-{user + 1}.key"]
+            limits = ["--lifetime-epsilon", 1000, "--lifetime-delta", 1.0, "--one-user", "--accept", "two-servers"]
+            data = ["--data", path, "--record", ours / f"record-{user}.sqlite"]
+            pinned = ["--helper-key", theirs / "helper-key.pem"]
+            started.append(Program("client", "--coordinator", clients, *authority, *shown, *limits, *data, *pinned))
+        operator = ["--coordinator", control, "--token-file", ours / "token", *authority]
+        patient = ["--quorum", 0.9, "--waiting", 300]  # all are there before anybody is asked
+        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--seconds", 12.0, *patient, *operator)
+        started[0].process.send_signal(signal.SIGKILL)
+        started[0].process.wait()
+        started.append(second(where))
+        lines = [json.loads(line) for line in quoron("watch", "both", "--json", *operator).splitlines()]
+        assert lines[-1]["how"] == "complete"
+        live = quoron("helper", "runs", *books, "--keys", theirs / "keys")  # beside the one that serves
+        started[-1].stop()
+        told = quoron("helper", "runs", *books)
+        assert live == told
+        assert "both  closed" in told
+        assert "keys destroyed" in told

@@ -12,7 +12,6 @@ from federation.crowd import (
     DIMENSION,
     FEW,
     Honest,
-    carried_out,
     complete,
     coordinator,
     crowd,
@@ -24,7 +23,6 @@ from quoron_server.specification import make_plan
 
 QUICK = [name for name, (users, _) in FEW.items() if users <= 20]
 SOME = ({*QUICK} & {*EVERY_QUESTION}) | {"median-sgd", "phased-sgd", "dp-ftrl"}  # bare points, chains, several epochs
-LARGE = [name for name in FEW if name not in QUICK]
 
 
 async def federated(name: str, folder: Path) -> np.ndarray:
@@ -50,14 +48,7 @@ def test_every_algorithm_has_a_small_run() -> None:
     assert set(FEW) == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("name", by_default(QUICK, SOME))
-def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
-    model = carried_out(federated(name, tmp_path))
-    np.testing.assert_array_equal(model, inline_model(specification(name), tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
-def test_same_seed_gives_the_bits_of_the_inline_engine_with_hundreds_of_users(name: str, tmp_path: Path) -> None:
-    model = carried_out(federated(name, tmp_path))
+@pytest.mark.parametrize("name", by_default(FEW, SOME))
+async def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
+    model = await federated(name, tmp_path)
     np.testing.assert_array_equal(model, inline_model(specification(name), tmp_path))

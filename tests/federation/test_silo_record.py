@@ -95,19 +95,6 @@ class TestOneAnswer:
 
 
 class TestAPersonsLimit:
-    def test_leaves_it_out_of_the_answer_and_others_in(self, tmp_path, record):
-        assert record.agree(agreement("before")) is None
-        record.end("before")
-        assert record.register(["dora"]).tolist() == [3]
-        record.close()
-        with opened(tmp_path, epsilon=1.5) as record:
-            assert record.agree(agreement("after")) is None
-            assert record.may_answer("after", 0, seats(0, 1, 2, 3)).tolist() == [False] * 3 + [True]
-            assert record.keep("after", 0, Q, b"rows", seats(2, 3)) is None
-            assert record.objection("after", 0, seats(2)) == "the lifetime limit leaves no room for the run"
-            assert record.keep("after", 0, Q, b"rows", seats(3)) == b"rows"
-            assert record.charged(seats(2, 3)).tolist() == [[1.0, 1e-6]] * 2
-
     @pytest.mark.parametrize("asked", [(), (0,), (1, 2), (0, 1, 2)])
     def test_is_a_function_of_terms_whomever_a_secret_cohort_had(self, tmp_path, asked):
         """Who is away in a later run, and whether the silo takes part, may not show whom an earlier one had drawn."""
@@ -134,22 +121,6 @@ class TestAPersonsLimit:
                 if process:
                     record.witness([])
                 assert record.may_answer("r", 0, seats(0)).all()
-
-    def test_is_reached_by_no_number_of_announcements(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("quoron_client.federation.agreements._MOST_OPEN", 3)
-        with opened(tmp_path) as record:
-            record.register(["anna"])
-            said = [record.agree(agreement(f"run {number}", epsilon=1e-9)) for number in range(5)]
-            assert [each is None for each in said] == [True] * 3 + [False] * 2
-            record.end("run 0")
-            assert record.agree(agreement("run 4", epsilon=1e-9)) is None
-
-    def test_holds_local_reports_of_each_to_what_was_agreed(self, record):
-        record.agree(agreement(participations=3))
-        assert record.keep("r", 0, Q, b"reports", seats(0, 1), spends=(0.75, 0.0)) is not None
-        assert record.may_answer("r", 1, seats(0, 1, 2), spends=(0.5, 0.0)).tolist() == [False, False, True]
-        assert record.keep("r", 1, Q, b"reports", seats(0, 2), spends=(0.25, 1e-6)) is not None
-        assert record.may_answer("r", 2, seats(0, 1, 2), spends=(0.25, 0.0)).tolist() == [False, True, True]
 
 
 @dataclass
@@ -254,27 +225,6 @@ class TestAPersonWhoLeaves:
 
 
 class TestACopyOfASilosRecord:
-    def test_of_before_somebodys_first_answer_has_charged_everybody(self, tmp_path, record):
-        record.agree(agreement("r", participations=2))
-        record.close()
-        files = {each: each.read_bytes() for each in tmp_path.iterdir()}
-        with opened(tmp_path) as later:
-            assert later.keep("r", 0, Q, b"rows", seats(0)) == b"rows"
-        for each, content in files.items():  # the record and its count
-            each.write_bytes(content)
-        with opened(tmp_path, epsilon=1.5) as again:
-            again.witness([("r", 1.0, 1e-6)])
-            assert again.charged(seats(0, 1, 2))[:, 0].tolist() == [1.0] * 3
-
-    def test_made_anew_charges_everybody_for_what_a_coordinator_says(self, tmp_path):
-        with opened(tmp_path, epsilon=2.5, anew=True) as record:
-            record.witness([("r", 2.0, 1e-6)])
-            record.register(["anna", "ben"])
-            assert record.charged(seats(0, 1))[:, 0].tolist() == [2.0, 2.0]
-            assert record.register(["dora"]).tolist() == [2]
-            assert record.charged(seats(2))[:, 0].tolist() == [2.0]  # its first numbers may have been somebody else's
-            assert "ε = 1 and the 2 spent before exceed" in record.agree(agreement("s"))
-
     def test_with_pages_of_before_is_refused_by_name(self, tmp_path, record):
         people = 60_000
         record.register([f"p{each}" for each in range(people)])

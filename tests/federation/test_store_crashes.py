@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -134,18 +133,6 @@ def _listeners(number: int, act):
     return undo
 
 
-def test_one_object_goes_on_after_its_connection_was_ended_between_two_writes(postgres, postgres_server):
-    with Database(postgres) as database:
-        registry = Registry(database)
-        assert registry.enrol("ada") == 0
-        name = sa.make_url(postgres).database
-        postgres_server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'")
-        with pytest.raises(LedgerUnavailable, match="Try again"):
-            registry.enrol("ben")
-        assert registry.users_count() == 1
-        assert registry.enrol("ben") == 1
-
-
 def test_what_was_acknowledged_survives_a_crash_of_the_server(postgres, postgres_server):
     with Database(postgres) as database:
         registry, population = Registry(database), PopulationLedger(database)
@@ -191,22 +178,6 @@ def test_a_flipped_byte_in_the_journal_undoes_nothing_without_a_word(share: floa
         LedgerError, match=r"Expected \d+ acknowledged transactions in .*, got \d+|found something else"
     ):
         Database(f"sqlite:///{killed}")
-
-
-def test_a_count_that_cannot_be_read_or_is_missing_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    with Database(f"sqlite:///{path}") as database:
-        Registry(database).enrol("ada")
-    kept = tmp_path / "store.sqlite-acknowledged"
-    assert int(kept.read_text()) >= 2
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    kept.write_text("some")
-    with pytest.raises(LedgerError, match=r"store\.sqlite-acknowledged, got something unreadable"):
-        Database(f"sqlite:///{path}")
-    kept.unlink()
-    with pytest.raises(LedgerError, match=r"in store\.sqlite-acknowledged, found none: the file was copied"):
-        Database(f"sqlite:///{path}")
-    assert not kept.exists()  # nothing is begun by looking
 
 
 def test_a_copy_of_the_file_alone_is_refused_whatever_its_journal_held(killed: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Coordinator, helper and clients over mutual TLS: the bits of both servers in one process, and what nobody is told."""
 
+import contextlib
+import json
 import logging
 import re
 import threading
@@ -12,26 +14,40 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.crowd import carried_out, complete, coordinator, from_items, inline_model, write_items
 from federation.tls import transport
 from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, link, wanted
 from federation.wires import Wires
-from quoron_client.federation import masking
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.two_servers import ring
+from quoron_client.federation import ClientConfig, masking, work
+from quoron_client.federation.masking import Pinned
+from quoron_client.federation.record import Record
+from quoron_client.federation.record_file import RecordFile
+from quoron_client.federation.terms import read_terms
+from quoron_client.federation.work import Worker
+from quoron_client.protocol import masked, wire
+from quoron_client.protocol.questions import Question
+from quoron_privacy.errors import ConfigError, IdentityError
+from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.two_servers.rows import ClippedRows
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
+from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.helper import service
+from quoron_server.helper.keys import public_pem
 from quoron_server.helper.runs import Helped
+from quoron_server.plan import Plan
 from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, helping
 from quoron_server.service.helping import Helping
 from quoron_server.service.masked_sums import HelperAway
 from quoron_server.service.sessions import Sessions
-from quoron_server.specification import RunSpecification, make_plan, require_deployable
+from quoron_server.specification import RunSpecification, describe, make_plan, require_deployable
 from quoron_server.wording import digest
+from server.helper_scene import SIGNING, Leader, key_of, opened, plan_of, real
 
 
 @pytest.mark.parametrize(
@@ -179,13 +195,10 @@ def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
 class TestRefusals:
     """By name, before anybody is asked."""
 
-    def test_a_run_of_two_servers_needs_a_coordinator_with_a_helper(self, issued: Path, tmp_path: Path) -> None:
-        async def scene() -> None:
-            async with coordinator(tmp_path, transport=transport(issued)) as running:
-                with pytest.raises(ConfigError, match="--helper"):
-                    await running.manager.submit(wanted().as_text())
-
-        carried_out(scene())
+    async def test_a_run_of_two_servers_needs_a_coordinator_with_a_helper(self, issued: Path, tmp_path: Path) -> None:
+        async with coordinator(tmp_path, transport=transport(issued)) as running:
+            with pytest.raises(ConfigError, match="--helper"):
+                await running.manager.submit(wanted().as_text())
 
     def test_a_helper_needs_clients_whom_nobody_overhears(self, tmp_path: Path) -> None:
         with helper(tmp_path) as second:
@@ -241,3 +254,306 @@ class TestRefusals:
                         HelperStub(channel).Close(helper_pb2.CloseRun(run="trial"), timeout=60)
                     codes.append(caught.value.code())
         assert codes == [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE]
+
+
+ME = key_of(0)
+
+
+class Scene:
+    """One client, one helper and what a coordinator says."""
+
+    def __init__(self, place: Path, algorithm: str = "one-pass-dp-sgd", data: Path | None = None) -> None:
+        self.place, self.run = place, real(algorithm)
+        self.plan: Plan = plan_of(self.run)
+        with opened(place) as helped:
+            self.leader = Leader(self.run, helped)
+            self.secrets = helped.keys.read("trial")
+        self.data = write_items(place, 1)[0] if data is None else data
+        self.record = Record.open(place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        self.worker = self.client()
+
+    def client(self, pinned: Pinned | None = None, **changes: Any) -> Worker:
+        given = {"coordinator": "localhost:1", "data": self.data, "record": self.place / "record.sqlite"}
+        files = {name: self.place / name for name in ("certificate", "key", "authority", "helper_key")}
+        limits = {"lifetime_epsilon": 1000.0, "lifetime_delta": 0.9, "accept_exposures": ("two-servers",)}
+        owner = ClientConfig(**(given | files | limits | {"one_user": True} | changes))
+        return Worker(owner, self.record, pinned=pinned or Pinned(SIGNING.public_key(), ME))
+
+    def announcement(self, **changes: Any) -> pb.Announcement:
+        told = describe(self.run, self.plan) | changes.pop("description", {})
+        said = {"run": "trial", "description": json.dumps(told), "sheet": self.leader.sheet.as_json()}
+        return pb.Announcement(**(said | {"consent": self.leader.consent} | changes))
+
+    def question(self, number: int = 0, **changes: Any) -> tuple[pb.Question, Question]:
+        made = ALGORITHMS[self.run.algorithm].make(self.plan)
+        asked = made.request(made.init(), SecureNoise.fresh())
+        assert asked is not None
+        row = masked.row_to_wire(changes.get("reduction", asked.reduction))
+        body = wire.Body.of(asked.task.part(slice(0, 1)), row=row)
+        head = wire.question_head(body, run="trial", round=number, user=changes.get("user", 0), seconds=60)
+        head.MergeFromString(body.data)
+        return head, asked
+
+    def opened(self, answer: bytes, question: pb.Question) -> np.ndarray:
+        """The row in a masked answer, for whoever has both servers' halves."""
+        sent = pb.MaskedAnswer.FromString(answer)
+        name = masked.question_digest("trial", question.round, question.digest, wire.body_digest(question))
+        plan = self.leader.consent.plan_digest
+        about = seals.info(seals.SUITE, "trial", plan, question.round, name, ME)
+        seed = seals.open_(self.secrets.run_key, sent.sealed, about)
+        assert seed is not None
+        words = np.frombuffer(sent.values, "<u8").astype(np.uint64)
+        return ring.signed(ring.less(words, ring.mask(seed, len(words))))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def takes_part(scene: Scene, message: pb.Announcement, worker: Worker | None = None) -> bool:
+    return (worker or scene.worker).consider(message, 0).takes_part
+
+
+class TestConsent:
+    def test_the_helper_whose_key_is_pinned_is_believed(self, scene: Scene) -> None:
+        assert takes_part(scene, scene.announcement())
+
+    def test_another_helper_is_not_whoever_vouches_for_it(self, scene: Scene, tmp_path: Path) -> None:
+        """Twin 5: a key that comes from the coordinator."""
+        own = Ed25519PrivateKey.generate()
+        consent = scene.leader.consent
+        consent.signature = masked.signature_of(consent, own)
+        assert not takes_part(scene, scene.announcement(consent=consent))
+        (tmp_path / "key.pem").write_bytes(public_pem(own.public_key()))
+        with pytest.raises(IdentityError, match="quoron helper key"):
+            masked.read_helper_key(scene.data)
+        assert masked.read_helper_key(tmp_path / "key.pem") == own.public_key()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"description": {"epsilon": 1.0}},
+            {"description": {"delta": 1e-9}},
+            {"description": {"adjacency": "zero-out"}},
+            {"description": {"rounds": 5}},
+            {"description": {"exposure": "broadcast"}},
+            {"description": {"simulation": True, "simulation_seed": 7}},
+            {"sheet": ""},
+            {"consent": None},
+        ],
+    )
+    def test_a_coordinator_cannot_say_less_of_the_plan_than_the_helper_has_signed(
+        self, changes: dict[str, Any], scene: Scene
+    ) -> None:
+        assert not takes_part(scene, scene.announcement(**changes))
+
+    def test_longer_units_than_the_helper_has_signed_are_refused(self, scene: Scene) -> None:
+        first = scene.leader.sheet.rounds[0]
+        louder = replace(first, blocks=tuple(replace(each, unit=2 * each.unit) for each in first.blocks))
+        sheet = replace(scene.leader.sheet, rounds=(louder,) * len(scene.leader.sheet.rounds))
+        assert not takes_part(scene, scene.announcement(sheet=sheet.as_json()))
+
+    @pytest.mark.parametrize("key", [b"", b"short", b"\xff" * seals.PUBLIC, bytes(seals.PUBLIC)])
+    def test_a_run_whose_key_is_none_is_refused_before_an_answer_is_due(self, key: bytes, scene: Scene) -> None:
+        """Nothing could be sealed for it, and a client would have ended in the middle of a round."""
+        consent = scene.leader.consent
+        consent.run_key = key
+        consent.signature = masked.signature_of(consent, SIGNING)
+        assert not takes_part(scene, scene.announcement(consent=consent))
+
+    def test_the_consent_to_a_simulation_is_none_to_a_run_of_secret_noise(self, scene: Scene) -> None:
+        """Whoever knows its seed knows the helper's noise."""
+        consent = scene.leader.consent
+        consent.simulation = True
+        consent.signature = masked.signature_of(consent, SIGNING)
+        assert not takes_part(scene, scene.announcement(consent=consent))
+
+    def test_nothing_is_sealed_for_keys_whose_time_is_over(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert takes_part(scene, scene.announcement())
+        monkeypatch.setattr(work.time, "time", lambda: float(scene.leader.consent.expires))
+        assert scene.worker.reply(scene.question()[0]) is None
+        assert scene.worker.zero_row(scene.question()[0]) is None
+
+    def test_what_was_agreed_to_never_changes(self, scene: Scene) -> None:
+        assert takes_part(scene, scene.announcement())
+        consent = scene.leader.consent
+        consent.expires += 1
+        consent.signature = masked.signature_of(consent, SIGNING)
+        assert not takes_part(scene, scene.announcement(consent=consent), scene.client())
+
+    def test_two_servers_need_a_pinned_key_certificates_and_one_user(self, scene: Scene) -> None:
+        for changes in (
+            {"helper_key": None},
+            {"certificate": None, "key": None, "authority": None, "insecure": True, "client_name": "a"},
+            {"one_user": False, "user_column": "who"},
+        ):
+            with pytest.raises(ConfigError):
+                scene.client(**changes)
+        worker = scene.client()
+        worker.pinned = None
+        assert not takes_part(scene, scene.announcement(), worker)
+
+
+class TestAnswer:
+    def test_its_row_is_within_the_plans_unit_whatever_the_question_says(self, scene: Scene) -> None:
+        """Twins 16 and 29: norm and centre are the coordinator's, the length is not."""
+        assert takes_part(scene, scene.announcement())
+        sheet = scene.leader.sheet.rounds[0]
+        rows = []
+        for user, norm in enumerate((1e-300, 1e-9, 1.0, 1e9, 1e300, float("nan"), -1.0)):
+            scene.record.close()
+            (scene.place / "record.sqlite").unlink()
+            (scene.place / "record.sqlite-acknowledged").unlink()
+            scene.record = Record.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+            scene.worker = scene.client()
+            assert takes_part(scene, scene.announcement())
+            question, _ = scene.question(reduction=ClippedRows(sheet, norm), user=user)
+            rows.append(scene.opened(scene.worker.reply(question) or b"", question))
+        assert all(len(row) == sheet.length and ring.fits(row, sheet) for row in rows)
+        assert any(row.any() for row in rows)
+
+    @pytest.mark.parametrize("centre", [None, 0.3])
+    def test_broken_data_and_no_time_are_the_zero_row_and_nobody_can_tell(
+        self, centre: float | None, scene: Scene, tmp_path: Path
+    ) -> None:
+        """Twin 17. The row of a vector of zeros is none: around a centre it is as long as any, on the other side."""
+        made = scene.leader.sheet.rounds[0]
+        around = None if centre is None else np.full(made.length, centre)
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken" / "mine.csv").write_text("x0,nonsense\n1,\n")
+        broken = Scene(tmp_path / "broken", data=tmp_path / "broken" / "mine.csv")
+        late = Scene(tmp_path / "late") if (tmp_path / "late").mkdir() is None else None
+        assert late is not None
+        sent = []
+        for each, ready in ((scene, True), (broken, True), (late, False)):
+            assert takes_part(each, each.announcement())
+            question, _ = each.question(reduction=ClippedRows(made, 1.0, around))
+            assert each.worker.attends("trial") == each.run.seconds, "it answers at a time that is public"
+            answer = (each.worker.reply if ready else each.worker.zero_row)(question)
+            sent.append((answer, each.opened(answer or b"", question)))
+        assert sent[0][1].any()
+        assert not sent[1][1].any()
+        assert not sent[2][1].any()
+        assert len({len(answer or b"") for answer, _ in sent}) == 1
+        assert {each.name for each in pb.MaskedAnswer.DESCRIPTOR.fields}.isdisjoint({"status"})
+
+    def test_the_same_question_has_the_same_bytes_and_another_one_of_the_round_none(self, scene: Scene) -> None:
+        assert takes_part(scene, scene.announcement())
+        question, _ = scene.question()
+        first = scene.worker.reply(question)
+        assert first is not None
+        scene.record.close()
+        scene.record = Record.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        scene.worker = scene.client()
+        assert takes_part(scene, scene.announcement())
+        assert scene.worker.reply(question) == first, "after a restart, too"
+        other, _ = scene.question(user=1)
+        assert scene.worker.reply(other) is None
+
+    def test_the_plans_count_and_separation_hold_whatever_is_asked(self, tmp_path: Path) -> None:
+        """Twin 20: dp-ftrl with two epochs of three rounds."""
+        scene = Scene(tmp_path, "dp-ftrl")
+        assert takes_part(scene, scene.announcement())
+        asked = [scene.worker.reply(scene.question(number)[0]) is not None for number in range(6)]
+        assert asked == [True, False, False, True, False, False]
+
+    def test_neither_row_nor_seed_is_on_its_disk(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Twin 22."""
+        seeds, rows = [], []
+        made, added = ring.seed_for, ring.added
+        monkeypatch.setattr(ring, "seed_for", lambda *given: seeds.append(made(*given)) or seeds[-1])
+        monkeypatch.setattr(ring, "added", lambda *given: rows.append(given[0]) or added(*given))
+        assert takes_part(scene, scene.announcement())
+        assert scene.worker.reply(scene.question()[0]) is not None
+        scene.record.close()
+        held = b"".join(path.read_bytes() for path in scene.place.glob("record.sqlite*"))
+        assert seeds
+        assert rows[0].any()
+        for secret in (*seeds, rows[0].tobytes()[:16]):
+            assert secret not in held
+
+    def test_a_machine_whose_randomness_comes_again_repeats_a_mask_for_the_same_row_alone(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Twin 21."""
+        monkeypatch.setattr(masking.secrets, "token_bytes", lambda n: b"7" * n)
+        masks = []
+        made = ring.mask
+        monkeypatch.setattr(ring, "mask", lambda seed, k: masks.append(seed) or made(seed, k))
+        message = scene.announcement()
+        agreed = Pinned(SIGNING.public_key(), ME).agree(message, read_terms("trial", message.description))
+        question, _ = scene.question()
+        rows, body = agreed.rows(0, question), wire.body_digest(question)
+        name = wire.question_name(question)
+        for values in (np.full(3, 0.1), np.full(3, 0.1), np.full(3, -0.1)):
+            agreed.answer(name, body, rows, values)
+        assert masks[0] == masks[1] != masks[2]
+
+
+def test_a_question_without_a_row_has_no_answer_in_a_run_of_two_servers(scene: Scene) -> None:
+    """A coordinator that asks for what it could read."""
+    assert takes_part(scene, scene.announcement())
+    question, _ = scene.question()
+    question.ClearField("row")
+    answer = pb.Answer.FromString(scene.worker.reply(question) or b"")
+    assert answer.status == pb.STATUS_MISSING
+    assert not answer.values.data.strip(b"\0")
+
+
+class Killed(BaseException):
+    """Of a process, without warning."""
+
+
+def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each write five times before it is durable, then before it is counted, or before anything is said of it."""
+    scene, kills, left = Scene(tmp_path, "dp-ftrl"), [0], [5]
+    transaction, count = RecordFile.transaction, RecordFile._keep_count
+
+    @contextlib.contextmanager
+    def dying(file: RecordFile) -> Iterator[Any]:
+        before = file.database.total_changes
+        with transaction(file) as database:
+            yield database
+            wrote = database.total_changes != before
+            if wrote and left[0]:
+                left[0] -= 1
+                kills[0] += 1
+                raise Killed
+        if wrote:
+            left[0] = 5
+            kills[0] += 1
+            raise Killed
+
+    def uncounted(file: RecordFile, number: int) -> None:
+        if kills[0] % 2 and not left[0]:
+            left[0] = 5
+            kills[0] += 1
+            raise Killed
+        count(file, number)
+
+    monkeypatch.setattr(RecordFile, "transaction", dying)
+    monkeypatch.setattr(RecordFile, "_keep_count", uncounted)
+    sent: dict[int, list[bytes | None]] = {0: [], 3: []}
+    questions = {number: scene.question(number)[0] for number in sent}
+    ended = False
+    while not ended:
+        scene.record.close()
+        scene.record = Record.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        worker = scene.client()
+        with contextlib.suppress(Killed):
+            if takes_part(scene, scene.announcement(), worker):
+                for number, question in questions.items():
+                    sent[number].append((worker.zero_row if kills[0] % 3 else worker.reply)(question))
+            worker.forget("trial")
+            ended = True
+    assert kills[0] >= 20
+    for number, answers in sent.items():
+        said = [each for each in answers if each is not None]
+        assert answers[: len(said)] == said, "nothing but after the run's end"
+        assert len(said) > 1
+        assert len(set(said)) == 1
+        row = scene.opened(said[0], questions[number])
+        assert ring.fits(row, scene.leader.sheet.rounds[number])

@@ -17,7 +17,6 @@ from quoron_client.federation.log_limit import JsonLines
 from quoron_privacy.errors import LedgerError
 from quoron_server.books import chain
 from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.runs import Books
 from quoron_server.service import tokens
 from quoron_server.specification import make_plan
@@ -88,21 +87,6 @@ class TestAnExport:
         assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == acts
         assert invoke(["ledger", "who", "--export", str(day / "export.json")]) == 0
         assert "cancel" in capsys.readouterr().out
-
-    def test_of_what_is_done_in_the_books_names_the_user_of_the_machine(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("LOGNAME", "carla")
-        url = f"sqlite:///{tmp_path}/c.sqlite"
-        assert invoke(["ledger", "limit", "--database", url, "--create", "--epsilon", "20", "--delta", "0.5"]) == 0
-        with Database(url) as database:
-            Books(database).submit(specification(NAME), make_plan(specification(NAME)), "service", by="ada")
-        assert invoke(["cancel", "trial", "--database", url]) == 0
-        with Database(url) as database:
-            acts = chain.acts(PopulationLedger(database).rows())
-        carla = "carla, in the books"
-        assert [(act["what"], act["by"]) for act in acts] == [("limit", carla), ("submit", "ada"), ("cancel", carla)]
-        assert acts[-1]["plan"] == PLAN
 
 
 class TestTheChain:

@@ -1,17 +1,63 @@
-"""A database has one owner, refuses what it does not know, and acknowledges only what is durable."""
+"""One certificate is one user; a run has one specification and one set of members, decided once."""
 
-import os
 import sqlite3
-import subprocess
-import sys
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books import connections as _connections
+from quoron_server.books import registry as module
 from quoron_server.books.database import Database
+from quoron_server.books.fingerprint import digest
+from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
+
+
+@pytest.fixture
+def registry(database_url):
+    with Database(database_url) as database:
+        yield Registry(database)
+
+
+def test_a_certificate_is_one_user_for_ever(registry, database_url):
+    assert [registry.enrol(name) for name in ("ada", "ben", "ada")] == [0, 1, 0]
+    assert (registry.user("ben"), registry.user("cem"), registry.users_count()) == (1, None, 2)
+
+
+def test_a_user_never_changes_its_group(registry):
+    registry.enrol("ada", "clinics")
+    with pytest.raises(LedgerError, match="'clinics', got group 'phones'"):
+        registry.enrol("ada", "phones")
+    registry.enrol("ben", "phones")
+    assert (registry.users_count(), registry.users_count("phones"), registry.users_count("none")) == (2, 1, 0)
+
+
+def test_states_are_kept_and_others_refused(registry):
+    registry.add_run("summer", "{}")
+    registry.set_state("summer", "failed", "no users")
+    assert (registry.run("summer").state, registry.run("summer").error) == ("failed", "no users")
+    registry.set_state("summer", "running")
+    assert registry.run("summer").error is None
+    with pytest.raises(LedgerError, match="Expected a state"):
+        registry.set_state("summer", "asleep")
+    with pytest.raises(LedgerError, match="run='winter'"):
+        registry.set_state("winter", "running")
+
+
+def test_tables_of_an_earlier_version_get_what_they_lack(registry, database_url):
+    database = registry._database
+    registry.add_run("summer", "{}", "flower")
+    with database.writing() as connection:
+        module._by_user.drop(connection)
+        connection.execute(sa.text("ALTER TABLE runs DROP COLUMN front"))
+    for _ in range(2):
+        assert Registry(database).run("summer").front == "service"
+    with database.writing() as connection:
+        assert [each["name"] for each in sa.inspect(connection).get_indexes("slots")] == ["slots_by_user"]
 
 
 @pytest.fixture(autouse=True)
@@ -53,26 +99,6 @@ def test_a_url_of_another_kind_is_refused_without_repeating_a_password(url):
     assert "hush" not in str(refused.value)
 
 
-def test_an_unreachable_server_is_a_named_error_without_the_password():
-    pytest.importorskip("psycopg")
-    with pytest.raises(LedgerUnavailable, match="Cannot use the ledger") as refused:
-        Database("postgresql://user:hush@127.0.0.1:1/nothing")
-    assert "hush" not in str(refused.value)
-
-
-def test_without_the_driver_the_error_names_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[postgres\]'"):
-        Database("postgresql://user@127.0.0.1:1/nothing")
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(LedgerError, match="Cannot make a ledger"):
-        Database(f"sqlite:///{tmp_path}/nowhere/store.sqlite")
-    with pytest.raises(LedgerError, match="found none"):
-        Database(f"sqlite:///{tmp_path}/store.sqlite", create=False)
-
-
 def test_a_second_owner_is_refused_and_accepted_when_the_first_is_gone(database_url):
     with Database(database_url), pytest.raises(LedgerUnavailable, match=r"Another process|another coordinator"):
         Database(database_url)
@@ -86,14 +112,6 @@ def test_whoever_comes_late_to_one_that_was_closed_does_not_own_it_again(databas
     with pytest.raises(LedgerError, match="which has been closed"):
         write(database, "DELETE FROM users")
     Database(database_url).close()
-
-
-def test_a_second_process_is_refused_while_one_owns_the_database(database_url):
-    code = "import sys; from quoron_server.books.database import Database; Database(sys.argv[1])"
-    with Database(database_url):
-        done = subprocess.run([sys.executable, "-c", code, database_url], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "LedgerUnavailable" in done.stderr
 
 
 @pytest.mark.parametrize("stored", [1, 4, 7])
@@ -138,15 +156,6 @@ def test_what_fails_in_the_middle_leaves_nothing(database_url):
                 write(database, insert("ada"), last)
             assert registry.users_count() == 0
         assert registry.enrol("ada") == 0
-
-
-def test_a_file_with_keys_belongs_to_its_owner_only(tmp_path):
-    path = tmp_path / "store.sqlite"
-    with Database(f"sqlite:///{path}") as database:
-        Registry(database).enrol("ada")
-        modes = {each.name: os.stat(each).st_mode & 0o077 for each in tmp_path.iterdir()}
-    assert modes
-    assert not any(modes.values()), modes
 
 
 def test_an_owner_cut_off_goes_on_only_if_nobody_else_has_owned_the_database(postgres, postgres_server):
@@ -195,3 +204,83 @@ def test_a_server_that_does_not_flush_is_refused(postgres, postgres_server):
 def test_a_file_is_written_ahead_flushed_and_erased_for_good(tmp_path, setting, value):
     with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         assert database.all(sa.text(f"PRAGMA {setting}"))[0][0] == value
+
+
+@pytest.fixture
+def database(database_url):
+    with Database(database_url) as opened:
+        yield opened
+
+
+def begin(database: Database, name: str, key: bytes = b"11") -> Ledger:
+    return Ledger.begin(database, name, plan="{}", config_digest="c", noise_key=key)
+
+
+def question(round_: int, point: float = 0.5) -> Question:
+    return Question(round_, np.array([3, 1]), AverageGradient(np.full((1, 2), point), (1.0,)))
+
+
+def test_a_run_begins_once_and_only_then_has_a_ledger(database):
+    assert not Ledger.begun(database, "run")
+    with pytest.raises(LedgerError, match="found none"):
+        Ledger.within(database, "run")
+    begin(database, "run")
+    assert Ledger.begun(database, "run")
+    with pytest.raises(LedgerError, match="found one"):
+        begin(database, "run", b"other noise")
+    assert Ledger.within(database, "run").noise_key == b"11"
+
+
+def test_a_round_is_committed_once_and_a_model_released_once(database):
+    ledger = begin(database, "run")
+    ledger.commit(-1, b"start", (), {})
+    ledger.commit(0, b"next", (), {"a": 1})
+    for round_ in (-1, 0):
+        with pytest.raises(LedgerError, match="or the run has ended"):
+            ledger.commit(round_, b"other", (), {"a": 2})
+    assert ledger.resume_point() == (0, b"next")
+    assert ledger.events() == [{"a": 1}]
+    ledger.finish(np.ones(2))
+    with pytest.raises(LedgerError, match="it releases no more"):
+        ledger.finish(np.zeros(2))
+    with pytest.raises(LedgerError, match="or the run has ended"):
+        ledger.commit(1, b"after the end", (), {})
+    np.testing.assert_array_equal(ledger.model, np.ones(2))
+
+
+def test_a_complete_run_leaves_no_secret_in_a_shared_file_and_keeps_the_others(tmp_path):
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
+        one, other = begin(database, "one", b"first key"), begin(database, "other", b"second key")
+        for ledger in (one, other):
+            ledger.commit(-1, b"memory of " + ledger.run.encode(), (), {})
+            ledger.spend(question(0, 0.1 * len(ledger.run)), users=2, gradient_evaluations=40)
+        one.finish(np.ones(2))
+        held = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    for erased in (b"first key", b"memory of one", digest(question(0, 0.1 * 3)).encode()):
+        assert erased not in held
+    for kept in (b"second key", b"memory of other", digest(question(0, 0.1 * 5)).encode()):
+        assert kept in held
+
+
+def test_an_abandoned_run_keeps_what_it_spent_and_no_secret_and_never_goes_on(database):
+    ledger = begin(database, "run", b"first key")
+    ledger.commit(-1, b"memory", (), {})
+    ledger.spend(question(0), users=2, gradient_evaluations=40)
+    for _ in range(2):
+        ledger.abandon()
+        assert Ledger.begun(database, "run")
+        assert (ledger.finished, ledger.resume_point(), ledger.spent()["users"]) == (False, None, 2)
+        assert database.all(sa.text("SELECT * FROM unreleased")) == []
+        assert database.all(sa.text("SELECT question FROM spent")) == [(None,)]
+    for step in (
+        lambda: ledger.noise_key,
+        lambda: ledger.model,
+        lambda: ledger.spend(question(0), users=2, gradient_evaluations=40),
+        lambda: ledger.spend(question(1), users=2, gradient_evaluations=40),
+        lambda: ledger.commit(0, b"next", (), {}),
+        lambda: ledger.finish(np.ones(2)),
+        lambda: begin(database, "run"),
+    ):
+        with pytest.raises(LedgerError):
+            step()
+    assert ledger.spent()["rounds"] == 1
