@@ -216,8 +216,6 @@ def test_a_hospital_sees_its_own_visits_alone() -> None:
     assert not {mount.split(":")[0] for mount in MERGED["submit"]["volumes"]} & {f"hospital-{n}" for n in (1, 2, 3)}
 
 
-
-
 @in_containers
 def test_three_hospitals_of_300_patients_run_to_the_end(tmp_path: Path) -> None:
     with Engine(tmp_path / "c", MERGED) as composed:

@@ -269,8 +269,6 @@ def invoke(*arguments: str) -> None:
     app(args=list(arguments), prog_name="ledger", standalone_mode=False)
 
 
-
-
 SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1", "--lost", "1e-9", "--variation", "1e-15")
 
 
