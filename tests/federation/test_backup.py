@@ -401,3 +401,62 @@ async def test_a_coordinator_lets_held_runs_go_on_for_operators_and_carries_them
     assert [each.run.split(" ")[0] for each in charges].count("trial") == 2
     assert [each.run.split(" ")[0] for each in charges].count("second") == 2
     assert {each.epsilon for each in charges} == {charge}
+
+
+def test_everything_is_put_back_whatever_the_database(url: str, tmp_path: Path) -> None:
+    digest = backed_up(url, tmp_path / "b")
+    assert json.loads((tmp_path / "b").read_text().splitlines()[-1]) == {"sha256": digest}
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o600
+    restored = restore(tmp_path / "b", other(tmp_path))
+    assert restored.held == ("open", "later")
+    with Database(url, create=False) as before, Database(other(tmp_path), create=False) as after:
+        assert before.incarnation != after.incarnation == restored.incarnation
+        assert PopulationLedger(before).verify() == PopulationLedger(after).verify()
+        np.testing.assert_array_equal(Ledger.within(after, "done").model, np.ones(2))
+        assert Ledger.within(after, "open").resume_point() == (-1, b"the secret state")
+        assert Registry(after).agreed(1, 9) == [("open", 1.0, 1e-6)]
+        assert [each.state for each in Registry(after).runs()] == [each.state for each in Registry(before).runs()]
+
+
+def test_what_was_open_is_held_by_name_until_it_is_cancelled(url: str, tmp_path: Path) -> None:
+    backed_up(url, tmp_path / "b", with_secrets=False)
+    restore(tmp_path / "b", other(tmp_path))
+    with Database(other(tmp_path), create=False) as database:
+        books = Books(database)
+        for run in ("open", "later"):
+            with pytest.raises(OtherVersion, match=f"Expected run {run} as it was left, but these books were restored"):
+                books.registry.run(run).require(SERVICE)
+            with pytest.raises(OtherVersion, match="restored"):
+                books.registry.add_run(run, "{}")
+            assert books.cancel(run) == "cancelled"
+        books.registry.run("done").require(SERVICE)
+        assert books.registry.add_run("new", "{}")
+
+
+def test_what_goes_on_is_charged_as_one_more_copy_each_time(url: str, tmp_path: Path) -> None:
+    backed_up(url, tmp_path / "b")
+    first = restore(tmp_path / "b", other(tmp_path, "one"), continue_open=True)
+    assert (first.held, first.continued) == (("later",), ("open",))
+    backed_up(other(tmp_path, "one"), tmp_path / "c")
+    restore(tmp_path / "c", other(tmp_path, "two"), continue_open=True)
+    with Database(other(tmp_path, "two"), create=False) as database:
+        books = Books(database)
+        books.registry.run("open").require(SERVICE)
+        charges = [each for each in books.population.charges("everyone") if each.run.startswith("open")]
+        assert [each.mu for each in charges] == [0.2] * 3  # of a Gaussian run √3 μ together
+        books.settle()
+    restore(tmp_path / "c", other(tmp_path, "held"))
+    with Database(other(tmp_path, "held"), create=False) as database:
+        assert len(PopulationLedger(database).charges("everyone")) == 3
+
+
+def test_a_copy_without_room_or_secrets_does_not_go_on_and_leaves_nothing(tmp_path: Path) -> None:
+    filled(other(tmp_path, "tight"), limit=2.5)
+    backed_up(other(tmp_path, "tight"), tmp_path / "b")
+    backed_up(other(tmp_path, "tight"), tmp_path / "without", with_secrets=False)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(BudgetExceeded):
+        restore(tmp_path / "b", other(tmp_path), continue_open=True)
+    with pytest.raises(LedgerError, match="Expected the secrets of run open"):
+        restore(tmp_path / "without", other(tmp_path), continue_open=True)
+    assert set(tmp_path.iterdir()) == before

@@ -53,6 +53,18 @@ class TestOneAnswer:
         assert record.recall("r", 0, Q) is None
         assert record.keep("r", 0, Q, b"answer") == b"answer", "with room it goes on"
 
+    def test_is_refused_to_another_question_of_the_round(self, record):
+        record.keep("r", 0, Q, b"answer")
+        assert record.recall("r", 0, OTHER) is None
+        assert record.keep("r", 0, OTHER, b"answer") is None
+        assert record.objection("r", 0) == "the round was already answered, to another question"
+
+    def test_is_given_again_to_the_same_question(self, record):
+        assert record.recall("r", 0, Q) is None
+        assert record.keep("r", 0, Q, b"answer") == b"answer"
+        assert record.keep("r", 0, Q, b"made anew") == b"answer"
+        assert record.recall("r", 0, Q) == b"answer"
+
 
 class TestParticipations:
     def test_are_as_many_as_the_plan_counts_and_no_more(self, record):
@@ -99,6 +111,24 @@ class TestTheLimits:
             assert record.agree(agreement(participations=2)) is None
             assert record.keep("r", 1, Q, b"answer") == b"answer"
             assert record.agree(agreement("new")) is not None
+
+    def test_hold_between_runs_whichever_is_asked_first(self, tmp_path):
+        """Which were asked may be secret, so it decides nothing."""
+        with opened(tmp_path, epsilon=1.5) as record:
+            assert record.agree(agreement("a")) is None
+            assert record.agree(agreement("b")) == "its ε = 1 and the 1 spent before exceed the lifetime limit 1.5"
+            assert record.keep("b", 0, Q, b"answer") is None
+            assert record.objection("b", 0) == "the run was not agreed to"
+            assert record.keep("a", 0, Q, b"answer") == b"answer"
+
+    def test_are_exact_to_the_last_run_that_fits(self, tmp_path):
+        with opened(tmp_path, epsilon=1.0) as record:
+            for number in range(11):
+                run = f"run {number}"
+                objection = record.agree(agreement(run, epsilon=0.1))
+                kept = record.keep(run, 0, Q, b"answer")
+                assert (objection is None, kept is not None) == (number < 10, number < 10), number
+            assert record.spent[0] == 1.0
 
 
 class TestTheFile:
@@ -310,3 +340,6 @@ def test_clients_killed_at_every_write_of_the_record_never_send_two_answers_for_
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= least  # clients that did die
+
+
+Q, OTHER = b"q" * 16, b"o" * 16

@@ -252,6 +252,74 @@ class TestAUserWhoIsForgotten:
         assert f"refused {key[:16]}: UNAUTHENTICATED, {users.GONE}" in our_logs.text
         assert "client-0" not in " ".join(each.getMessage() for each in our_logs.records if each.name == "quoron")
 
+    @pytest.mark.parametrize("step", ["books", "erased"])
+    def test_by_an_operator_who_is_interrupted_ends_the_same(
+        self, books: Books, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "trial"
+        certificates.make_authority(folder, days=30)
+        for name in ("ada", "ben"):
+            loaded = certificates.load_certificate(certificates.issue(folder, name, days=30))
+            books.registry.enrol(certificates.fingerprint(loaded), name=name)
+        seats = self.seats(books)
+
+        def ask(word: str, sure: bool) -> dict[str, object]:
+            return seats.forget(word, sure=sure)
+
+        def dies(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as dying:
+            if step == "books":
+                dying.setattr(books.registry.roster.__class__, "forget", dies)
+            else:
+                dying.setattr(certificates, "erase_forgotten", dies)
+            with pytest.raises(KeyboardInterrupt):
+                forgetting.forget(ask, "ada", certificates=folder)
+        receipt = forgetting.forget(ask, "ada" if step == "books" else "0", certificates=folder)
+        assert receipt.files == ("ada.key", "ada.pem")
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "authority.key",
+            "authority.pem",
+            "ben.key",
+            "ben.pem",
+            "revoked.json",
+        ]
+        assert list(revocation.read(folder / "revoked.json").values()) == ["forgotten"]
+        again = forgetting.forget(ask, "0", certificates=folder)
+        assert (again.time, again.keys, again.files) == (receipt.time, receipt.keys, ())
+        assert "ada" not in json.dumps(again.as_json())
+        assert "User 0 of group everyone was forgotten" in receipt.words()
+
+    def test_is_forgotten_in_one_transaction_or_not_at_all(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Database(database_url) as database:
+            books = Books(database)
+            books.registry.enrol("a" * 64, name="Ada")
+            with monkeypatch.context() as dying:
+                dying.setattr(books.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    self.seats(books).forget("Ada", sure=True)
+            assert books.registry.roster.find("Ada").state == "active"
+            for word in ("Ada", "0"):
+                assert self.seats(books).forget(word, sure=True)["keys"] == 1
+            with pytest.raises(ForgottenKey):
+                books.registry.enrol("a" * 64)
+
+    def test_loses_the_keys_that_it_had_before_too(self, books: Books) -> None:
+        old, new = "a" * 64, "b" * 64
+        books.registry.enrol(old, name="Ada")
+        books.registry.roster.rotate(old, new, "signed by both")
+        assert self.seats(books).forget(new, sure=True)["keys"] == 2
+        assert books.registry.roster.rotations() == []
+        for key in (old, new):
+            with pytest.raises(ForgottenKey):
+                books.registry.enrol(key)
+        books.registry.enrol("c" * 64)
+        with pytest.raises(ForgottenKey):
+            books.registry.roster.rotate("c" * 64, old, "signed by both")
+
 
 LEAVING = [("leave", "before", 1), ("farewell", "after", 1), ("leave", "after", 1)]
 ERASING = [("erase", when, number) for number in (1, 2) for when in ("before", "after")]

@@ -2,14 +2,18 @@
 
 import asyncio
 import logging
+import re
+import shutil
 from pathlib import Path
 
+import grpc
 import pytest
 
 from fake_coordinator import coordinator as scripted
 from federation.conversation import asked, made, running, terms
-from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification
-from quoron_client.federation import ClientConfig, Record, run_client
+from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification, until
+from federation.test_backup import backed_up, other
+from quoron_client.federation import ClientConfig, Record, run_client, session
 from quoron_client.federation.agreements import Agreement
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
@@ -17,6 +21,9 @@ from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.restoring import restore
 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 SEEN = Seen(A, B, 7, "f" * 64)
@@ -201,3 +208,85 @@ async def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> 
         for each, content in older.items():
             each.write_bytes(content)
         assert "to know run 'r'" in await ended(made(data, fake.port))
+
+
+A, B, C = ("a" * 16, "b" * 16, "c" * 16)
+
+
+def test_restored_books_that_lack_what_was_answered_are_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as record:
+        record.saw("here:1", claim(A, rows=0), 0)
+        answered(record, "r")
+        answered(record, "s")
+        record.saw("here:1", claim(A, rows=3, charged=("r", "s")), 0)
+        for charged in ((), ("s",), ("x",)):
+            with pytest.raises(LedgerError, match=r"without run 'r', and . such in all, .*ledger charge --spent"):
+                record.saw("here:1", claim(A + B, rows=1, then="", charged=charged), 3)
+        record.saw("here:1", claim(A + B, rows=1, then="", charged=("s", "r")), 3)
+        assert record.seen("here:1") == 1
+        with pytest.raises(LedgerError, match=r"incarnation aaaa.*, which comes from before that"):
+            record.saw("here:1", claim(A, rows=9), 1)
+        record.saw("here:1", claim(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
+
+
+def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files of before; a new database; a copy that says that it was restored, with and without what is missing."""
+    place, address = tmp_path / "books", "coordinator.example:7443"
+    url = other(place, "coordinator")
+
+    async def meet() -> None:
+        async with coordinator(place) as up:
+            monkeypatch.setattr(session, "_channel", lambda _: grpc.aio.insecure_channel(up.listen))  # at one address
+            config, stop = made(data, 0, coordinator=address, insecure=False, insecure_anywhere=True), asyncio.Event()
+            client = asyncio.create_task(run_client(config, stop=stop))
+            await until(lambda: client.done() or up.sessions.connected)
+            stop.set()
+            await client
+
+    def begun_with(files: dict[Path, bytes]) -> None:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        for each, content in files.items():
+            each.write_bytes(content)
+
+    def charge(run: str) -> tuple[str, str]:
+        with Database(url) as database:
+            ledger = PopulationLedger(database)
+            ledger.charge(run, "everyone", epsilon=1.0, delta=1e-6, elsewhere=True, spent=True)
+            return database.incarnation, ledger.verify()
+
+    begun_with({})
+    word, head = charge("before")
+    carried_out(meet())
+    older = {each: each.read_bytes() for each in place.iterdir()}
+    backed_up(url, tmp_path / "older", with_secrets=False)
+    with opened(data.parent) as record:
+        record.saw(address, BooksClaim((word,), 1, head, head, frozenset()), 1)
+        answered(record, "r")
+    charge("r")
+    backed_up(url, tmp_path / "all", with_secrets=False)
+    carried_out(meet())
+    begun_with(older)
+    with pytest.raises(LedgerError, match="got 1 rows of the lifetime ledger, where this client saw 2"):
+        carried_out(meet())
+    charge("another")  # as many as before, and still not those
+    with pytest.raises(LedgerError, match="got other rows among the first 2"):
+        carried_out(meet())
+    begun_with({})
+    with pytest.raises(LedgerError, match="got others, which began as"):
+        carried_out(meet())
+    begun_with({})
+    restore(tmp_path / "older", url)
+    with pytest.raises(LedgerError, match="a lifetime ledger without run 'r'"):
+        carried_out(meet())
+    charge("r")
+    carried_out(meet())
+    begun_with({})
+    beside = restore(tmp_path / "all", url).incarnation
+    with pytest.raises(LedgerError, match=f"{beside}, which comes from before that or beside it") as refused:
+        carried_out(meet())
+    begun_with({})
+    restore(tmp_path / "all", url, lost=re.findall("[0-9a-f]{16}", str(refused.value))[:1])
+    carried_out(meet())

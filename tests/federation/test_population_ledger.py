@@ -181,6 +181,24 @@ class TestChain:
             with pytest.raises(LedgerError, match="Expected an export"):
                 verify_export(other)
 
+    def test_rows_missing_at_the_end_are_found_by_who_kept_a_head(self, ledger, database):
+        earlier = filled(ledger).verify()
+        ledger.charge("winter", "everyone", **PROMISE)
+        head = ledger.verify(earlier)
+        alter(database, "DELETE FROM population WHERE sequence >= 9")
+        if database.sqlite:
+            with pytest.raises(LedgerError, match=f"-acknowledged keeps the hash of its last row, {head}"):
+                ledger.verify()
+            with database.writing():
+                database.keep_head("")  # as somebody may who writes there, too
+        assert ledger.verify() != head  # nothing inside the database can tell
+        for known in (earlier, head):
+            with pytest.raises(LedgerError, match="rows at the end are gone or were written anew"):
+                ledger.verify(known)
+        alter(database, "DELETE FROM population")
+        with pytest.raises(LedgerError, match=r"no row has the hash|no row of .* has it"):
+            ledger.verify(earlier)
+
 
 class TestCharges:
     def test_a_charge_never_changes(self, ledger):
@@ -263,6 +281,25 @@ class TestCharges:
                 list(pool.map(lambda job: job[0](job[1]), [(use, n) for n in range(15) for use in (limit, charge)]))
             assert len(coordinator.rows()) == 30
             coordinator.verify()
+
+    def test_what_another_tool_spends_counts_and_is_no_run_of_ours(self, ledger):
+        ledger.limit("everyone", epsilon=2.0, delta=1e-5)
+        values = {"epsilon": 1.5, "delta": 1e-6, "elsewhere": True, "statement": "histogram of another library"}
+        for _ in range(2):
+            ledger.charge("histogram", "everyone", **values)
+        assert len(ledger.charges("everyone")) == 1
+        for other in ({"elsewhere": False}, {"epsilon": 1.0}):
+            with pytest.raises(LedgerError, match="a run of another tool"):
+                ledger.charge("histogram", "everyone", **(values | other))
+        with pytest.raises(LedgerError, match="a run of another tool"):
+            ledger.check("histogram", "everyone", epsilon=1.5, delta=1e-6)
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("more", "everyone", **values)
+        ledger.charge("more", "everyone", **values, spent=True)
+        with pytest.raises(BudgetExceeded, match=r"ε = 3 of 2"):
+            ledger.charge("ours", "everyone", epsilon=0.1, delta=0.0)
+        assert ledger.rows()[1]["payload"]["statement"] == "histogram of another library"
+        assert verify_export(ledger.export()) == ledger.verify()
 
 
 def invoke(*arguments: str) -> None:

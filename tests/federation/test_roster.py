@@ -593,3 +593,22 @@ class TestRotation:
                 rotation.check(nonsense)
         with pytest.raises(ConfigError, match="Expected two keys, got one"):
             self.signed(folder, "ada", "ada")
+
+
+def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(registry, database_url, clock):
+    database = registry._database
+    enrolled(registry, "ada")
+    with database.writing() as connection:
+        for index in (STANDING, NAMES):
+            index.drop(connection)
+        for column in ("name", "software", "state", "why", "seen", "people"):
+            connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
+        for table in ("rotated", "draws"):
+            connection.execute(sa.text(f"DROP TABLE {table}"))
+    clock.now += 100 * DAY
+    for _ in "ab":
+        (user,) = Registry(database, clock=clock).roster.page()
+        assert (user.state, user.name) == ("active", "")
+        clock.now += 3 * DAY
+    clock.now += 2 * DAY
+    assert states(Registry(database, clock=clock)) == {"": "away"}

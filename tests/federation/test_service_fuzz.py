@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from federation.crowd import Honest, Peer, carried_out, complete, coordinator, crowd, inline_model, specification
 from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator
 
@@ -191,3 +192,39 @@ async def test_a_conversation_begins_with_a_hello_of_an_enrolled_client(tmp_path
             codes.append(await call.code())
         nameless = channel.stream_stream(WORK)()
         assert [*codes, await nameless.code()] == [wrong, wrong, wrong, unknown, grpc.StatusCode.UNAUTHENTICATED]
+
+
+NAME, USERS, FUZZERS = "one-pass-dp-sgd", 20, 4
+
+
+def test_replies_to_the_asked_user_are_the_same_for_every_value(tmp_path: Path) -> None:
+    """A right answer, and answers with NaN, infinity, another shape or type: each is taken without a word, and whoever
+    sends it again hears that it was there already."""
+    wanted = specification(NAME, seconds=3600.0)
+    lies = [
+        np.full(3, 0.1),
+        np.full(3, np.nan),
+        np.full(3, np.inf),
+        np.ones((1, 3)),
+        np.ones(3, np.float32),
+        np.ones(0),
+    ]
+
+    async def receipt(values: np.ndarray, folder: Path) -> bytes:
+        async with coordinator(folder) as running, crowd(running.listen, USERS) as peers:
+            await running.manager.submit(wanted.as_text())
+            for peer in peers:
+                announced = await peer.next("run")
+                await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
+            first = peers[min(await cohort(running))]
+            question = await first.next("question")
+            answer = wire.answer_to_wire(question.run, question.round, question.digest, values, Status.ANSWERED)
+            for _ in range(2):
+                await first.send(answer=answer)
+            return (await first.call.read()).receipt.SerializeToString()
+
+    found = set()
+    for number, values in enumerate(lies):
+        (tmp_path / str(number)).mkdir()
+        found.add(carried_out(receipt(values, tmp_path / str(number))))
+    assert len(found) == 1

@@ -223,6 +223,22 @@ class TestRevocation:
         assert codes == [grpc.StatusCode.UNAVAILABLE] * 2  # which means: come back later
         assert (said, connected) == (revocation.CLOSED, 1)
 
+    def test_ends_the_client_itself_with_the_reason(self, issued: Path, tmp_path: Path) -> None:
+        own = own_authority(issued, tmp_path)
+        certificates.revoke(own, "client-0")
+        trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
+
+        async def scene() -> None:
+            async with coordinator(tmp_path, transport=trusted) as running:
+                await run_client(
+                    client_config(
+                        running.listen, issued, "client-0", write_items(tmp_path, 1)[0], tmp_path / "record.sqlite"
+                    )
+                )
+
+        with pytest.raises(IdentityError, match=r"client-0\.pem.*was revoked"):
+            carried_out(scene())
+
 
 class TestExpiry:
     """TLS looks at a certificate when a connection begins, and not at all when it is taken up again."""
@@ -263,6 +279,36 @@ class TestExpiry:
             connected = running.sessions.connected
         assert codes == [grpc.StatusCode.FAILED_PRECONDITION] * 3
         assert (words, connected) == ({security.EXPIRED}, 1)
+
+    def test_is_outlived_by_a_client_whose_certificate_is_renewed(
+        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_plane, "LOOK", 0.02)
+        own = own_authority(issued, tmp_path)
+        certificates.issue(own, "mine", days=0.5)
+
+        async def scene() -> int:
+            async with coordinator(tmp_path, transport=transport(issued)) as running, asyncio.TaskGroup() as group:
+                stop = asyncio.Event()
+                config = client_config(
+                    running.listen,
+                    own,
+                    "mine",
+                    write_items(tmp_path, 1)[0],
+                    tmp_path / "record.sqlite",
+                    retry_seconds=0.01,
+                )
+                group.create_task(run_client(config, stop=stop))
+                await until(lambda: running.sessions.connected == 1)
+                over = self.at(own / "mine.pem", ended=True)
+                monkeypatch.setattr(security, "now", lambda: over)
+                await until(lambda: running.sessions.connected == 0)
+                certificates.issue(own, "mine", days=2, renew=True)
+                await until(lambda: running.sessions.connected == 1)
+                stop.set()
+                return len(running.sessions.runs)
+
+        assert carried_out(scene()) == 0
 
 
 coordinators = sys.modules[Coordinator.__module__]

@@ -122,6 +122,19 @@ class TestAPersonsLimit:
                     record.witness([])
                 assert record.may_answer("r", 0, seats(0)).all()
 
+    def test_leaves_it_out_of_the_answer_and_others_in(self, tmp_path, record):
+        assert record.agree(agreement("before")) is None
+        record.end("before")
+        assert record.register(["dora"]).tolist() == [3]
+        record.close()
+        with opened(tmp_path, epsilon=1.5) as record:
+            assert record.agree(agreement("after")) is None
+            assert record.may_answer("after", 0, seats(0, 1, 2, 3)).tolist() == [False] * 3 + [True]
+            assert record.keep("after", 0, Q, b"rows", seats(2, 3)) is None
+            assert record.objection("after", 0, seats(2)) == "the lifetime limit leaves no room for the run"
+            assert record.keep("after", 0, Q, b"rows", seats(3)) == b"rows"
+            assert record.charged(seats(2, 3)).tolist() == [[1.0, 1e-6]] * 2
+
 
 @dataclass
 class OneByOne:
@@ -247,6 +260,18 @@ class TestACopyOfASilosRecord:
                 opened(tmp_path)
         assert len(mixed) >= 4
 
+    def test_of_before_somebodys_first_answer_has_charged_everybody(self, tmp_path, record):
+        record.agree(agreement("r", participations=2))
+        record.close()
+        files = {each: each.read_bytes() for each in tmp_path.iterdir()}
+        with opened(tmp_path) as later:
+            assert later.keep("r", 0, Q, b"rows", seats(0)) == b"rows"
+        for each, content in files.items():  # the record and its count
+            each.write_bytes(content)
+        with opened(tmp_path, epsilon=1.5) as again:
+            again.witness([("r", 1.0, 1e-6)])
+            assert again.charged(seats(0, 1, 2))[:, 0].tolist() == [1.0] * 3
+
 
 # As in test_client_record: clients of one silo's record, killed and started again. A person leaves on the way.
 CLIENTS = DYING + textwrap.dedent(
@@ -300,3 +325,6 @@ def test_silos_killed_at_every_write_send_one_answer_a_round_and_nobodys_who_has
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 40  # clients that did die
+
+
+Q, OTHER = b"q" * 16, b"o" * 16
