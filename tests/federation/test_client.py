@@ -561,25 +561,6 @@ class TestWhatIsWrongWithTheValues:
 
 
 class TestTerms:
-    @pytest.mark.parametrize(
-        ("changes", "said"),
-        [
-            ({"epsilon": float("nan")}, "epsilon: "),
-            ({"delta": 2.0}, "delta: "),
-            ({"rounds": 0}, "rounds: "),
-            ({"loss": {"name": "cubic"}}, "Expected loss to be one of"),
-            ({"loss": {"name": "huber", "width": 1.0}}, "Expected the bounds of loss huber to be among"),
-            ({"domain": {}}, "to have one domain"),
-            (columns(({"age": (2, 1)}, {})), "a public range low < high"),
-            (columns(label=None), "a label for the logistic loss"),
-            (columns(feature_norm=2.0), "Expected the loss's feature_norm=1, got feature_norm=2"),
-            (columns(later=True), "columns.later: Unexpected keyword"),
-        ],
-    )
-    def test_that_cannot_be_meant_are_refused_by_name(self, changes, said):
-        with pytest.raises(WireError, match=said):
-            described(**changes)
-
     def test_that_are_enormous_are_refused_before_they_are_read(self):
         with pytest.raises(WireError, match="at most 1,048,576 characters"):
             read_terms("r", " " * (1 << 21))

@@ -30,10 +30,8 @@ from federation.crowd import (
 from federation.tls import transport
 from federation.wires import Wires
 from quoron.cli.app import invoke
-from quoron.config import parse
 from quoron.operate import control, watching
 from quoron.operate.control import Address, Control
-from quoron.operate.submission import specify
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable, Unreachable
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -385,44 +383,6 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
         assert invoke(["certs", str(tmp_path), "--revoke", nobody]) == 2
     assert invoke(["serve", "--revoked", str(tmp_path / "nothing.json")]) == 2
     assert "nothing.json" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["serve"], "quoron certs"),
-        (["serve", "--insecure", "--listen", "0.0.0.0:0"], "plaintext is for loopback"),
-        (["watch", "x"], "--token-file or QUORON_TOKEN"),
-        (["watch", "x", "--token-file", "nowhere"], "nowhere"),
-        (["client", "--data", "x.csv"], "certificate"),
-        (["health", "127.0.0.1:1"], "Expected --authority"),
-        (["certs", ".", "--host", "hub:7443"], "got 'hub:7443'"),
-    ],
-)
-def test_what_is_missing_is_named(
-    arguments: list[str], words: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert invoke(arguments) == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (["population.kind=synthetic"], "population.kind='table'"),
-        (["population.categorical.ward=[]"], "population.categorical.ward"),
-        (["population.user=sick"], "got it as the label too"),
-        (["population.categorical.x0=[1, 2]"], "every feature once, got 'x0' twice"),
-        (["privacy.delta=1e-3"], "delta <= 1/n = 0.0002 for n=5,000 users"),
-    ],
-)
-def test_a_submission_that_leaves_something_unsaid_is_refused(changes: list[str], words: str) -> None:
-    config = parse("" if "synthetic" in changes[0] else TABLE, settings=changes)
-    with pytest.raises(ConfigError, match=words):
-        specify(config, run="summer", users=5000, seconds=60.0)
-    with pytest.raises(ConfigError, match="items_per_user"):
-        specify(parse(TABLE.replace("items_per_user = 50", "")), run="summer", users=5000, seconds=60.0)
 
 
 async def test_health_is_told_to_whoever_shows_a_certificate(issued: Path, tmp_path: Path, capsys: Captured) -> None:

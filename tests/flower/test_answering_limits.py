@@ -23,7 +23,6 @@ from quoron.flower import simulated
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.answering import answer_with, combined
-from quoron_client.flower.node import read_owner
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import Values, record, values_of
 from quoron_client.protocol.gradients import AverageGradient
@@ -33,7 +32,7 @@ from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_client.protocol.wire import answer_from_wire, question_to_wire
-from quoron_privacy.errors import ConfigError, DataError, WireError
+from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.apps import Training
 from quoron_server.plan import Privacy
@@ -296,16 +295,6 @@ def answered(
     return values_of(crossed(answer.content))
 
 
-def test_another_version_is_refused_before_anything_is_read(owned: dict[str, Any]) -> None:
-    for theirs in ("0.0.1", None):
-        sent = {key: value for key, value in (asking() | {"version": theirs}).items() if value is not None}
-        assert answered(sent, owned) == {
-            "refused": "another version",
-            "version": version("quoron"),
-        }
-    assert not Path(owned["record"]).exists()
-
-
 SENT: list[Values] = [
     {},
     {"announcement": b"\xff" * 9},
@@ -349,15 +338,6 @@ def test_a_value_that_cannot_be_used_shows_in_no_reply(owned: dict[str, Any], tm
 
 def test_a_data_file_that_is_not_there_declines_without_its_name(owned: dict[str, Any]) -> None:
     assert answered(asking(), owned | {"data": f"/nowhere/{SECRET}.csv"}) == {"declined": True}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("one-user", "perhaps"), ("items-per-user", "0"), ("data", ""), ("lifetime-epsilon", "much"), ("accept", "all")],
-)
-def test_an_owners_word_that_cannot_be_meant_is_named(owned: dict[str, Any], key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=key.replace("-", ".").replace("accept", "accept_exposures")):
-        read_owner(owned | {key: value}, {})
 
 
 def test_a_simulation_never_runs_on_a_node_with_a_users_data(

@@ -27,7 +27,7 @@ from quoron.sections import Privacy as Promise
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import record
 from quoron_client.protocol.wire import MAX_WHOLE
-from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError, WithoutQuorum
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError, WithoutQuorum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
@@ -51,14 +51,6 @@ def _trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ServerApp's environment allows made-up users and seeds."""
     monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
     monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)
-
-
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in FIT])
-def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="rests on the server alone") as error:
-        trained(plugged({}), tmp_path, name)
-    assert ALGORITHMS[name].no_black_boxes.why in str(error.value)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_seed_is_no_secret_where_users_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,13 +200,6 @@ def test_a_killed_server_goes_on_to_the_same_bits_with_the_same_question(name: s
         silent = plugged({})
         np.testing.assert_array_equal(trained(silent, folder, name).model, whole.model)
         assert not questions(silent)
-
-
-def test_another_start_or_promise_is_another_run(tmp_path: Path) -> None:
-    trained(plugged(people()), tmp_path)
-    for changed in ({"start": np.ones(DIMENSION)}, {"epsilon": 4.0}, {"clip_norm": 1.0}, {"group": "others"}):
-        with pytest.raises((LedgerError, OtherVersion), match="Choose a"):
-            trained(plugged(people()), tmp_path, **changed)
 
 
 def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

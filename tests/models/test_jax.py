@@ -113,25 +113,6 @@ def test_users_drop_out_by_dice_of_their_own_in_any_chunk() -> None:
     assert not np.array_equal(found, whole(1, np.arange(8), whole.origin, NOISE))
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"loss": lambda params, x, y: x}, "loss of one number"),
-        ({"loss": lambda params, x: 0.0}, "takes parameters and one item"),
-        ({"loss": lambda params, x, y: 1.0 if x[0] > 0 else 0.0}, "jax.lax.cond"),
-        ({"params": {"a": np.arange(3)}}, "floating-point numbers, got a leaf of int"),
-        ({"params": {}}, "an empty tree"),
-        ({"chunk": 0}, "chunk"),
-    ],
-)
-def test_what_is_no_loss_or_no_parameters_is_refused_by_name(
-    changed: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        trained(tmp_path / "run", **changed)
-    assert not (tmp_path / "run").exists()
-
-
 def trained(out: Path, **changed: Any) -> TrainedRows[Any]:
     draw = np.random.default_rng(2)
     owners = np.repeat(np.arange(12), 5)

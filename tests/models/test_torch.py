@@ -526,15 +526,6 @@ def test_a_module_that_carries_items_from_user_to_user_is_refused_with_the_repla
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("loss", "words"),
-    [(lambda out, y: out, "loss of one number"), (lambda out, y: out.view(7, 9), "take an item by itself")],
-)
-def test_a_loss_is_one_number_of_an_item(loss: Any, words: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=words):
-        trained(tmp_path / "run", loss=loss)
-
-
 class Own(nn.Module):
     """A module that nobody seeded, a part of it neither trained nor the same in the next process."""
 

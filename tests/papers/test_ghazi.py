@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from audits.harness import epsilon_lower_bound
 from contracts.test_algorithms import dying_after_every_write
-from contracts.test_tampering import tampered
 from problems import problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Question
@@ -32,7 +31,6 @@ from quoron_privacy.robust.filter.concentration import score_error
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.outlier_filter import verify as verify_filter
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.books.ledger import Ledger
@@ -647,18 +645,6 @@ def test_a_run_that_dies_after_every_write_comes_to_identical_bits(name: str, tm
     assert deaths == 2 * small(name).cost.rounds + 2
 
 
-@both
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-def test_a_plan_with_a_number_that_is_none_is_refused(name: str, wrong: float) -> None:
-    info, make = (FILTER, ball) if name == "filtered-sgd" else (MEDIANS, box)
-    plan, seen = planned(info, make(SIZES[0]), SIZES[0]), []
-    for where, parameters in tampered(plan.parameters, wrong):
-        seen.append(where)
-        with pytest.raises(VerificationError, match="parameters"):
-            info.verify(replace(plan, parameters=parameters))
-    assert len(seen) > 10
-
-
 @pytest.mark.parametrize("wrong", [0.0, -1.0])
 def test_noise_that_is_none_or_negative_and_more_batches_than_users_are_no_guarantee(wrong: float) -> None:
     plan = planned(MEDIANS, box(SIZES[0]), SIZES[0])
@@ -689,21 +675,6 @@ def test_the_ledger_is_the_plans_and_a_halted_run_has_fewer_entries(name: str, t
         with Ledger.open(tmp_path / "halted" / "ledger.sqlite") as ledger:
             assert ledger.releases() == []
             assert ledger.finished
-
-
-@both
-def test_states_survive_storage_and_another_object_goes_on_from_them(name: str) -> None:
-    plan, noise, engine = small(name), SeededNoise(3), Users()
-    make = ALGORITHMS[name].printed.maker
-    algorithm = make(plan)
-    initial = state = algorithm.init()
-    while (question := algorithm.request(state, noise)) is not None:
-        answers, stored = engine.ask(question), serial.encode(state)
-        update = algorithm.update(state, answers, noise)
-        again = make(plan).update(serial.decode(initial, stored), answers, noise)
-        assert serial.encode(again.state) == serial.encode(update.state)
-        assert serial.size(update.state) == serial.size(initial)
-        state = update.state
 
 
 FAULTS: dict[str, Callable[[Vector, NDArray[np.uint8]], None]] = {

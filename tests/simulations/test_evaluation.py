@@ -21,7 +21,7 @@ from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
 from quoron.training import evaluated, lifetime
 from quoron.training.curator import CuratorEngine
-from quoron.training.figures import figures_of, require_figures
+from quoron.training.figures import figures_of
 from quoron.training.items import Items
 from quoron.training.rows import HoldOut
 from quoron_client.data.encoding import Encoding
@@ -342,16 +342,6 @@ def test_a_warning_of_one_users_items_is_shown_to_nobody():
         found = figures_of(ITEMS, HoldOut(0.5, figures, ("y",)), lambda point: None, lambda *parts: parts)
         np.testing.assert_allclose(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [2 / 3]])
     assert not shown
-
-
-@pytest.mark.parametrize(
-    ("figures", "words"),
-    [(lambda model, x, y: 1 / 0, "ZeroDivisionError"), (lambda model, x, y: y.mean(), r"got shape \(\)")],
-)
-def test_figures_that_are_none_are_refused_by_items_of_nobody(figures, words):
-    with pytest.raises(ConfigError, match=words):
-        require_figures(ITEMS, HoldOut(0.5, figures, ("y",)), None, lambda *parts: parts)
-    require_figures(ITEMS, HoldOut(0.5, lambda model, x, y: y, ("y",)), None, lambda *parts: parts)
 
 
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}

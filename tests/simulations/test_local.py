@@ -23,7 +23,7 @@ from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.local import engine, keeper, kept, launch, people, programs, rehearsal
 from quoron.local import folder as folders
 from quoron.local import order as orders
-from quoron.local.faults import Faults, Kill, Slow
+from quoron.local.faults import Faults, Kill
 from quoron.local.folder import ITEMS, MARK, ORDER, PASSING, RUN, RUNNING, Folder, sweep
 from quoron.local.items import load_items
 from quoron.local.launch import Local
@@ -77,26 +77,8 @@ class TestOrders:
     def test_whoever_listens_everywhere_is_reached_on_this_machine(self, listen: str, where: str) -> None:
         assert reached(listen) == where
 
-    @pytest.mark.parametrize("wrong", ["7443", ":7443", "localhost", "localhost:x", "::1:7443", "localhost:65536"])
-    def test_no_address_is_refused_before_anything_starts(self, wrong: str) -> None:
-        for name in ("listen", "control"):
-            with pytest.raises(ConfigError, match="HOST:PORT"):
-                order(**{name: wrong})
-
 
 class TestFaults:
-    @pytest.mark.parametrize(
-        ("kills", "says"),
-        [(("3@2", "3@5"), "two kills of one"), (("9@1",), "among 5"), (("2@8",), "in one of 7 rounds, got 8")],
-    )
-    def test_a_kill_that_cannot_happen_is_refused(self, kills: tuple[str, ...], says: str) -> None:
-        def check(faults: Faults) -> None:
-            faults.check(5)
-            faults.check_rounds(7)
-
-        with pytest.raises(ConfigError, match=says):
-            check(Faults.parse(kills=kills))
-
     def test_a_kill_is_of_one_client_in_one_round_and_once(self) -> None:
         faults = Faults.parse(kills=("3@2", "5@1:gone"))
         assert faults.kills == (Kill(3, 2), Kill(5, 1, comes_back=False))
@@ -110,22 +92,12 @@ class TestFaults:
         assert not faults.killed(3, 1, before=True)
         assert [client for client in range(1, 8) if faults.gone(client)] == [5]
 
-    @pytest.mark.parametrize("text", ["3", "0@1", "3@0", "a@1", "3@2:back", "-1@2"])
-    def test_a_kill_that_cannot_be_meant_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigError, match="CLIENT@ROUND"):
-            Kill.parse(text)
-
     @pytest.mark.parametrize(
         ("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("90%:1s", (18, 1.0)), ("0%:1s", (0, 0.0))]
     )
     def test_a_share_of_the_clients_is_slow(self, text: str, slow: tuple[int, float]) -> None:
         delays = [Faults.parse(slow=text).delay(client, 20) for client in range(1, 21)]
         assert (sum(each > 0 for each in delays), max(delays)) == slow
-
-    @pytest.mark.parametrize("text", ["2", "120%:1s", "10%", "1h"])
-    def test_slowness_that_cannot_be_meant_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigError, match="slow clients"):
-            Slow.parse(text)
 
     def test_who_is_silent_is_who_drops_out_of_the_inline_engine(self) -> None:
         people = Synthetic("logistic", users=40, items_per_user=2, dimension=2, domain=L2Ball(1.0))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import quoron
 from contracts.scenes import make_plan as scene_plan
 from problems import changed, small
 from quoron import config as configs
@@ -33,7 +32,6 @@ from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.specification import make_plan
 from quoron_server.wording import plan_json
-from small_run import TOML
 from summaries import EXAMPLE
 
 
@@ -274,20 +272,6 @@ def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_s
 UNTRUSTED = ("privacy.trust_server=false",)
 
 
-def test_naming_an_algorithm_that_shows_answers_to_an_untrusted_coordinator_is_refused() -> None:
-    wrong = r"two-servers or local with privacy\.trust_server=false, got .*'filtered-sgd'.*looks at single answers"
-    with pytest.raises(ConfigError, match=wrong):
-        quoron.plan(configs.parse(TOML, settings=["algorithm.name=filtered-sgd", "algorithm.options={}", *UNTRUSTED]))
-
-
-def test_naming_one_that_two_servers_can_carry_out_plans_it_for_them_and_exposure_local_refuses_it() -> None:
-    assert quoron.plan(configs.parse(TOML, settings=UNTRUSTED)).plan.guarantee.exposure == "two-servers"
-    with pytest.raises(ConfigError, match=r"exposure local with privacy\.exposure='local', got .*'one-pass-dp-sgd'"):
-        quoron.plan(configs.parse(TOML, settings=["privacy.exposure=local"]))
-    with pytest.raises(ConfigError, match=r"privacy\.exposure='two-servers' with privacy\.groups=3"):
-        quoron.plan(configs.parse(TOML, settings=["privacy.groups=3"]))
-
-
 FEDERATED = """
 population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", numeric = { x = [-1.0, 1.0] } }
 problem = { items_per_user = 50 }
@@ -362,12 +346,6 @@ def test_a_preset_says_what_it_shows_and_can_be_planned(each: Preset) -> None:
 def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:
     plan = planned_alone("quickstart").plan
     assert (plan.algorithm, plan.guarantee.epsilon, plan.guarantee.proved) == ("tracking-srgd", 1.0, True)
-
-
-def test_a_table_that_does_not_ship_is_named_with_those_that_do() -> None:
-    config, _ = sources.resolve("storms", ["population.path='package:winds.parquet'"])
-    with pytest.raises(ConfigError, match=r"package:scorecard\.parquet, package:storms\.parquet, got 'package:winds"):
-        setup(config, Path.cwd())
 
 
 @cache

@@ -1,8 +1,6 @@
 """Populations: items are a function of the seed and the user, the optimum is one, and what is amiss is named."""
 
 import math
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,7 +11,6 @@ from scipy import integrate, stats
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from quoron import sources
 from quoron.populations import (
     Categorical,
     Cube,
@@ -29,7 +26,6 @@ from quoron.populations._families import exponential
 from quoron.populations._risk import divergence
 from quoron.populations.metrics import auc
 from quoron.populations.streams import fill_normals, fill_uniforms, normals, words
-from quoron.simulation.scene import setup
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Range
@@ -205,26 +201,6 @@ class TestExcessRisk:
             population(domain=Box(0.1)).excess_risk(np.zeros(4))
 
 
-@pytest.mark.parametrize(
-    ("family", "changes", "message"),
-    [
-        ("probit", {}, "Expected family to be one of logistic, least_squares, linear, quadratic, got family='probit'"),
-        ("logistic", {"seed": -1}, "seed"),
-        ("linear", {"signal_norm": 1.5}, "signal_norm"),
-    ],
-)
-def test_arguments_out_of_range_are_refused_by_name(family, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        population(family, **changes)
-
-
-def test_outliers_out_of_range_are_refused_by_name():
-    with pytest.raises(ConfigError, match=r"outlier_fraction=1\.5"):
-        Outliers(1.5)
-    with pytest.raises(ConfigError, match="outlier_kind='rude'"):
-        Outliers(0.1, "rude")
-
-
 def quadratic(**changes):
     arguments = {"users": 20_000, "items_per_user": 2, "dimension": 5, "domain": L2Ball(2.0), "seed": 7, "flat": 0.05}
     return Synthetic("quadratic", **(arguments | changes))
@@ -253,20 +229,6 @@ def test_the_optimum_is_in_the_flat_directions_and_the_excess_is_the_quadratic()
     assert crowd.excess_risk(crowd.optimum) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dimension": 1}, "dimension >= 2"),
-        ({"flat": 0.0}, "flat > 0"),
-        ({"flat": 1.5}, "feature_norm"),
-        ({"domain": L2Ball(0.9)}, "inside the domain"),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        quadratic(**changes)
-
-
 CROWD = Cube(users=400, items_per_user=50, dimension=3, domain=Box(0.5), spread=0.6, bound=2.0, seed=4)
 
 
@@ -292,20 +254,6 @@ def test_the_optimum_is_a_corner_and_a_wrong_sign_costs_twice_its_mean() -> None
     assert CROWD.excess_risk(np.zeros(3)) == pytest.approx(0.5 * np.abs(CROWD.mean).sum())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"domain": L2Ball(1.0)}, "domain.kind='box'"),
-        ({"spread": 2.0}, "spread < bound=2"),
-    ],
-)
-def test_what_is_no_cube_is_refused(changes, message) -> None:
-    with pytest.raises(ConfigError, match=message):
-        replace(CROWD, **changes)
-    with pytest.raises(ConfigError, match="users in"):
-        CROWD.items(np.array([400]))
-
-
 def best_risk(coins: int, spread: float, flip: float = 0.0) -> float:
     """Exact mean excess risk, d = 1, A = D = 1, of the sign of the sum, told wrongly with chance `flip`; ties say 0."""
 
@@ -327,23 +275,6 @@ def test_nobody_beats_the_bound_without_privacy_and_the_best_estimate_comes_clos
     assert bound <= best
     if share == 1.0:
         assert best < 2.2 * bound
-
-
-def test_the_preset_plans_in_linf_and_other_domains_and_losses_are_refused() -> None:
-    config, _ = sources.resolve("linf")
-    scene = setup(config, Path.cwd())
-    assert scene.problem.domain == Box(1.0)
-    assert (scene.problem.coordinate_lipschitz, scene.problem.coordinate_smoothness) == (1.0, 0.0)
-    hard, _ = sources.resolve("linf", ["population.seed=3"])
-    object.__setattr__(hard, "population", hard.population.model_copy(update={"spread": None}))
-    assert setup(hard, Path.cwd()).population.spread == pytest.approx(0.684 / math.sqrt(40_000 * 100), rel=0.03)
-    for wrong in (["domain.kind=l2-ball"], ["loss.name=logistic"], ["loss.ridge=0.1"], ["loss.active_features=1"]):
-        config, _ = sources.resolve("linf", wrong)
-        with pytest.raises(ConfigError, match=r"population\.kind='cube'"):
-            setup(config, Path.cwd())
-    config, _ = sources.resolve("quickstart", ["loss.active_features=1"])
-    with pytest.raises(ConfigError, match=r"Expected no loss\.active_features for this synthetic"):
-        setup(config, Path.cwd())
 
 
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))

@@ -25,7 +25,7 @@ from quoron.network import Times
 from quoron.operate.watching import words
 from quoron.reports import page as parts
 from quoron.reports import simulated
-from quoron.reports.pictures import Axis, Line, chart, gauge, ranking
+from quoron.reports.pictures import ranking
 from quoron.reports.progress import Bar, Display, Lines
 from quoron.reports.summary import Summary
 from quoron.reports.terminal import Terminal
@@ -136,21 +136,6 @@ def test_what_depends_on_private_data_is_marked_everywhere(page: Any) -> None:
     }
     assert f"{badge} The table has &lt;one&gt; user." in text
     assert "nothing on this page protects anybody" in text
-
-
-def test_pictures_are_drawn_of_whatever_numbers_there_are() -> None:
-    """One point, equal ones, zeros and negative ones on any axis: coordinates are finite and within the picture."""
-    cases: list[list[tuple[float, float]]] = [[(1, 0.5)], [(1, 2), (2, 2)], [(0, 0), (1, 0)], [(1, -3), (2, 5)], []]
-    cases += [[(1, 1e-300), (2, 1e300)], [(5, 1e12), (6, 1e12 + 1)]]
-    for values in cases:
-        for log in (False, True):
-            text = chart("a", [Line("one", values), Line("two", values, "bars")], Axis("x"), Axis("y", log=log))
-            assert "nan" not in text
-            assert "inf" not in text
-            for x, y in points(text, "a"):
-                assert 0 <= x <= 361
-                assert 0 <= y <= 211
-    assert "nan" not in gauge(0.5, (None, None), (0, 1)) + ranking("b", [("a", 0.0, (None, None), "0")])
 
 
 def test_proofs_are_links_where_the_package_says_where_its_documentation_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,17 +350,6 @@ def test_a_damaged_model_or_configuration_is_named(tmp_path):
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"text of a configuration in .*config.toml, got UnicodeDecodeError"):
         folder.config()
-
-
-def test_damaged_rounds_are_named(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.write_rounds([{"round": at, "asked": 3} for at in range(5)])
-    whole = (tmp_path / "rounds.parquet").read_bytes()
-    middle = len(whole) // 2
-    for wrong in (whole[:-9], whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :], b"", b"text"):
-        (tmp_path / "rounds.parquet").write_bytes(wrong)
-        with pytest.raises(RunError, match=r"rounds.parquet as it was written"):
-            folder.rounds()
 
 
 def test_no_file_is_written_through_a_link(tmp_path):

@@ -24,7 +24,7 @@ from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible, NothingReleased
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.database import Database
@@ -97,31 +97,6 @@ def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
         with pytest.raises(BudgetExceeded):
             statistics(frame(), ALL, user="who", epsilon=4.0, **known)
     assert [row["kind"] for row in told(own_ledger)] == ["limit"]
-
-
-@pytest.mark.parametrize("text", ["count", "mean", "sum of cost", "", "count of cost", "mean of cost by cost"])
-def test_what_is_no_question_is_refused(text):
-    with pytest.raises(ConfigError, match="Expected"):
-        statistics(frame(), text, user="who", epsilon=1.0)
-
-
-@pytest.mark.parametrize(
-    ("words", "match"),
-    [
-        ({"numeric": {"cost": (5, 5)}}, r"numeric\['cost'\]"),
-        ({"questions": ["count by ward", "count by ward"]}, "got one twice"),
-        ({"questions": "count by who"}, "it tells who is there"),
-        ({"users": 5000}, "with adjacency zero-out and only there"),
-        ({"dates": {"cost": ("yesterday", "today")}}, r"dates\['cost'\]"),
-        ({"dates": ["cost"], "numeric": {"cost": (0, 1)}}, "as both"),
-        ({"questions": "histogram of cost in months"}, "which months there are is public"),
-        ({"privacy": Privacy(delta=0.01)}, "delta <= 1/n"),
-    ],
-)
-def test_words_that_cannot_be_meant_are_refused_before_the_charge(words, match, own_ledger):
-    with pytest.raises(ConfigError, match=match):
-        statistics(frame(), **{"questions": ALL, "user": "who", "epsilon": 4.0} | words)
-    assert not own_ledger.exists()
 
 
 @pytest.mark.parametrize("value", ["none of it a number", None, np.nan, np.inf])
@@ -310,19 +285,6 @@ def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, m
     assert len(drawn) == len(set(drawn)) >= len(names) + 4
 
 
-def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = rows_of(tmp_path / "visits.csv")
-    options = ["--epsilon", "8", "--numeric", "delay,height", "--categorical", "ward", "--categorical", "code"]
-    assert invoke(["declare", str(path), "--user", "who", "--items", *options]) == 0
-    printed = capsys.readouterr().out
-    check(tomllib.loads(printed))
-    assert "# Released with (8, 1e-06)-differential privacy for replacing one of 3,000 users." in printed
-    assert "# epsilon = 1.6, delta = 3.33333e-07" in printed  # of each categorical column, and of all ranges
-    assert tomllib.loads(printed)["population"]["path"] == str(path)
-    assert invoke(["declare", str(path), "--user", "whom", "--items", "--epsilon", "1"]) == 2
-    assert "Expected column 'whom'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("value", ["\ud800", b"", "nan", True, np.float32(2.5), 2.0**70, "0x1"], ids=ascii)
 def test_no_other_value_raises_either(value: object) -> None:
     table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
@@ -330,19 +292,6 @@ def test_no_other_value_raises_either(value: object) -> None:
     assert declared.declared[0].value is None
     declared = declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True, categorical=["odd"])
     assert declared.declared[0].value == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({}, "Expected items, columns that are numeric, dates or categorical"),
-        ({"numeric": ["delay"], "categorical": ["delay"]}, "each once"),
-        ({"items": True, "epsilon": 0.0}, "Expected epsilon in"),
-    ],
-)
-def test_bad_requests_are_refused_by_name(asked: dict, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        declare(visits(), **said(**{"user": "who", "epsilon": 8.0} | asked))
 
 
 module = importlib.import_module("quoron.mean")
@@ -381,28 +330,6 @@ def test_a_user_who_overflows_alone_is_absent_alone(method, value):
     items = [np.full((2, 5), 1.7e308), *[np.ones((2, 5))] * 999]
     mean = found(items, spread=None, method=method)
     assert np.linalg.norm(mean.value - value) < 20 * mean.noise_scale + 1e-9
-
-
-@pytest.mark.parametrize(
-    "users", [[], np.empty((0, 3)), np.empty((3, 0)), [[[1.0]], [[1.0, 2.0]]], [np.empty((0, 2))], ["no"], 5]
-)
-def test_users_that_are_none_or_do_not_fit_are_refused(users):
-    with pytest.raises(DataError, match="Expected"):
-        found(users)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"method": "magic"}, "Expected method in auto, learnt, clip"),
-        ({"method": "range", "spread": None}, "Expected spread with method='range'"),
-        ({"outliers": 0.01, "method": "clip"}, "Expected no outliers with method='clip'"),
-        ({"outliers": 0.01, "spread": None}, "Expected spread with outliers=0.01"),
-    ],
-)
-def test_wrong_requests_name_the_thing(change, message):
-    with pytest.raises(ConfigError, match=message):
-        found(**change)
 
 
 @pytest.mark.parametrize("method", ["learnt", "range", "robust"])

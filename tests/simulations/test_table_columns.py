@@ -27,7 +27,6 @@ from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.sources import described
 from quoron.table_columns import WORDS, TableColumns, read
-from quoron.training.table import hold
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError
 
@@ -57,13 +56,6 @@ def test_a_command_has_an_option_for_every_word(name: str) -> None:
     assert {f"--{word.replace('_', '-')}" for word in WORDS} < options
 
 
-@pytest.mark.parametrize("name", DOORS)
-def test_a_misspelt_word_is_named_with_the_nearest(name: str) -> None:
-    door: Any = getattr(quoron, name)
-    with pytest.raises(ConfigError, match=r"Expected one of source, user, .*, got 'categorial'\. Did you mean 'categ"):
-        door("visits.csv", user="who", label="ill", categorial=["ward"])
-
-
 if TYPE_CHECKING:  # a type checker knows the words: it reports an ignore that it does not need
     quoron.train("a.csv", user="who", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
     quoron.train("a.csv", user="who", categorial=["ward"])  # type: ignore[call-arg]
@@ -87,19 +79,6 @@ if TYPE_CHECKING:  # a type checker knows the words: it reports an ignore that i
 )
 def test_what_is_typed_is_read_as_it_is_meant(word: str, typed: list[str], value: Any) -> None:
     assert table_columns.read(word, typed) == value
-
-
-@pytest.mark.parametrize(
-    ("word", "typed", "said"),
-    [
-        ("numeric", ["age=0-100"], "Expected --numeric COLUMN=LOW:HIGH,..., got --numeric 'age=0-100'"),
-        ("weight", ["nights"], "Expected --weight COLUMN=MOST, got --weight 'nights'"),
-        ("user", ["a", "b"], "Expected --user once, got it 2 times"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_with_its_option(word: str, typed: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        table_columns.read(word, typed)
 
 
 class TestAPattern:
@@ -362,13 +341,3 @@ categorical = {{ ward = ["Süd", "Nord"] }}
 [privacy]
 epsilon = 2.0
 """
-
-
-def test_a_dialect_of_parquet_files_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    frame().to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match="Expected no separator"):
-        hold(configs.parse(CONFIG.format(path="rows.parquet", more='separator = ";"')), tmp_path)
-    config = CONFIG.format(path=tmp_path, more='decimal = ","')
-    (tmp_path / "config.toml").write_text(config)
-    with pytest.raises(ConfigError, match=r"Expected no separator, decimal, .* of the Parquet files"):
-        quoron.plan(tmp_path / "config.toml")

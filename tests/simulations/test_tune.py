@@ -113,20 +113,6 @@ class TestASearchOverATable:
         assert np.array_equal(found[0].weights, found[1].weights)
         assert not (tmp_path / "b" / "run" / "private").exists()
 
-    @pytest.mark.parametrize(
-        ("more", "said"),
-        [
-            ({"vary": None}, "two settings or more"),
-            ({"vary": {"privacy.delta": [1e-5, 1e-6]}}, "settings of a method or of columns"),
-            ({"numeric": None}, "features are declared to tune on"),
-            ({"effort": Effort(law="lucky")}, "Expected law to be one of"),  # type: ignore[arg-type]
-        ],
-    )
-    def test_wrong_requests_are_refused_before_any_charge(self, tmp_path: Path, more: Any, said: str) -> None:
-        with pytest.raises(ConfigError, match=said):
-            quoron.tune(table(), **asked(tmp_path, **more))
-        assert not (tmp_path / "lifetime.sqlite").exists()
-
     def test_too_little_epsilon_for_any_trial_is_infeasible(self, tmp_path: Path) -> None:
         with pytest.raises(Infeasible, match="selection"):
             quoron.plan_tuning(table(), **asked(tmp_path, privacy=Privacy(0.012, 1e-5)))
@@ -461,20 +447,6 @@ class TestSelectionOfAnything:
         done = self.of(tmp_path, self.trial, methods=either)
         assert done.price["epsilon"] == 4.0
         assert done.price["trial_epsilon"] < 4.0
-
-    @pytest.mark.parametrize(
-        ("more", "said"),
-        [
-            ({"methods": Method("filtered-sgd", clip_norm=1.0, radius=1.0)}, "rests on the server alone"),
-            ({"methods": {"clip": 1.0}}, "as a Method"),
-            ({"methods": Method(clip_norm=1.0, radius=1.0), "users": None, "base": Pair.gaussian(0.1)}, "beside base"),
-            ({"data": [object()]}, "data as arrays"),
-        ],
-    )
-    def test_what_cannot_be_is_refused_before_any_charge(self, tmp_path: Path, more: Any, said: str) -> None:
-        with pytest.raises(ConfigError, match=said):
-            self.of(tmp_path, lambda *_: pytest.fail("nothing is tried"), **more)
-        assert not (tmp_path / "lifetime.sqlite").exists()
 
     def test_a_trial_whose_numbers_are_not_finite_is_the_worst_and_shows_nothing(self, tmp_path: Path) -> None:
         """Raised, it would say that there was such a trial beside the best: SE5."""
