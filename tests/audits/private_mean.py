@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from audits.harness import Audit, case, events
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import learnt_interval, learnt_mean, learnt_radii
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.means.private_range import PrivateRange, bounded_range_epsilon, costs, weights
+from quoron_privacy.means.private_range import PrivateRange, costs, weights
 from quoron_privacy.means.truncated_mean import calibrate
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import robust_mean
@@ -93,7 +94,8 @@ def two_release_audits():
 def whole_audits():
     """Rotation, ranges, clip and noise. Little power against the sound one; the broken twin is caught all the same."""
     mean = calibrate("none", users=USERS, dimension=2, bound=1.0, spread=None, mu=MU * 0.8)
-    crude = PrivateRange(bounded_range_epsilon(MU * 0.6 / math.sqrt(2)), 8, 1.0)
+    half = MU * 0.6 / math.sqrt(2) / 2
+    crude = PrivateRange(2 * float(log_ndtr(half) - log_ndtr(-half)), 8, 1.0)
 
     def world(own, number, strengthen=1.0):
         assert math.hypot(crude.mu(2), mean.noise.effective_mu(2)) <= MU

@@ -26,7 +26,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, count, positive, probability
@@ -138,18 +137,6 @@ def bounded_range_mu(epsilon: float) -> float:
     """Smallest μ for which every `epsilon`-bounded-range choice is μ-GDP, rounded up (private-mean#m1)."""
     positive(epsilon=epsilon)
     return gdp.pure_mu(epsilon / 2)
-
-
-def bounded_range_epsilon(mu: float) -> float:
-    """Largest η for which every η-bounded-range choice is μ-GDP, rounded down: 2 ln(Φ(μ/2) / Φ(-μ/2))."""
-    positive(mu=mu)
-    epsilon = 2 * float(log_ndtr(mu / 2) - log_ndtr(-mu / 2))
-    slack = 1e-11
-    while epsilon > 0 and bounded_range_mu(epsilon) > mu:
-        epsilon, slack = epsilon * (1 - slack) - slack, 2 * slack
-    if epsilon <= 0:
-        raise ConfigError(f"Expected mu above the resolution of the accountant, got mu={mu:g}.")
-    return epsilon
 
 
 def round_mu(*, epsilon: float, choices: int, gaussian_mu: float) -> float:
