@@ -150,7 +150,8 @@ class Reached:
         if mutant.path.stem.endswith("_loops"):
             here = self._calling(mutant.path)
         else:
-            here = set(lines.get(mutant.line, ())) or {name for names in lines.values() for name in names}
+            everywhere = {name for names in lines.values() for name in names}
+            here = set(lines.get(mutant.line, ())) - {""} or everywhere  # "": while modules are imported
         quickest = sorted((name for name in here if name in self.seconds), key=self.seconds.__getitem__)
         ends = accumulate(self.seconds[name] for name in quickest)
         return [
