@@ -24,15 +24,28 @@ from quoron_privacy.robust import subsampled_lottery as sampled
 from quoron_privacy.robust.filter import concentration, cutoff, decisions, outlier_filter, score_bounds, soft_filter
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
+from quoron_server.algorithms import refused
 
 EPSILONS = (0.1, 1.0, 4.0)
 ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
-LATTICES = "gaussian", "sampled, there or not", "approximate", "gaussian and choices"
+LATTICES = "gaussian", "sampled, there or not", "approximate", "gaussian and choices", "sampled often", "choices"
 SEARCHES = (Trials.poisson(5.0), Trials.negative_binomial(10.0), Trials.fixed(3), Trials.uniform(4))
 
 
 def _drawn() -> Any:
     return np.random.Generator(np.random.Philox(key=11))
+
+
+def _stream() -> Any:
+    return SeededNoise(6).stream("golden")
+
+
+def _held() -> list[held_out.HeldOut]:
+    sizes = [(classes, cap, kind) for classes in (0, 2, 7) for cap in (1, 9) for kind in ADJACENCIES]
+    return [
+        held_out.HeldOut.calibrate(users=400, classes=classes, epsilon=1.0, delta=1e-6, cap=cap, adjacency=kind)
+        for classes, cap, kind in sizes
+    ]
 
 
 def _pairs() -> Mapping[str, Pair]:
@@ -44,6 +57,8 @@ def _pairs() -> Mapping[str, Pair]:
         "items": Pair.items(0.2, 5, 3, 2.0, "replace-one"),
         "a choice": Pair.response(0.5),
         "approximate": Pair.approximate(0.5, 1e-7),
+        "sampled often": Pair.sampled(0.1, 0.3, 300, "replace-one"),
+        "choices": Pair.response(0.2).and_(Pair.response(0.2)).and_(Pair.response(0.4)),
         "gaussian and sampled": gaussian.and_(sampled_),
         "gaussian and choices": gaussian.and_(Pair.response(0.2)).and_(Pair.response(0.1)),
     }
@@ -147,7 +162,9 @@ def _filters() -> Any:
         outlier_filter.calibrate(4.0, 1e-6, 3_000, 0.01, 60_000, adjacency=kind) for kind in ("replace-one", "zero-out")
     ]
     soft = soft_filter.calibrate(4.0, 1e-6, 1_500, 0.01, 60_000)
-    least = [outlier_filter.smallest_cohort(e, 1e-6, 0.01) for e in EPSILONS[1:]]
+    least = [
+        outlier_filter.smallest_cohort(e, 1e-6, 0.01, adjacency=kind) for e in EPSILONS[1:] for kind in ADJACENCIES
+    ]
     laws = [cutoff.cutoff_law(20, 0.2), cutoff.end_mass(20, 0.2)]
     return [*found, soft, least, [soft_filter.smallest_cohort(e, 1e-6, 0.01) for e in EPSILONS[1:]], laws]
 
@@ -234,6 +251,9 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "windows": lambda: [
         made := windows.of_places(_places(), np.full(3, 2_000.0), 9.0),
         windows.ranges(made),
+        around := windows.of_places(_places() * (np.arange(2 * windows.ZERO + 1) == windows.ZERO), np.ones(3), 0.1),
+        [windows.of_cells(_drawn().integers(0, many, (3, 40)).astype(float), around, 2.0) for many in (30, 900)],
+        windows.cells(np.array([-1.0, 0.0, 0.49, 0.5, 1.0, np.nan]), 0.0, 1.0, 2),
     ],
     "facts": lambda: [
         [facts.users_for_items(epsilon=e) for e in EPSILONS],
@@ -250,12 +270,15 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [made.threshold, made.charged, made.mu],
     ],
     "people held out": lambda: [
+        _held(),
         [
-            held_out.HeldOut.calibrate(users=400, classes=classes, epsilon=1.0, delta=1e-6, cap=cap)
-            for classes in (0, 2, 7)
-            for cap in (1, 9)
+            [means, means.pair, means.errors, means.releases(), means.release(_drawn().random((390, 2)), _stream())]
+            for means in (
+                held_out.HeldMeans.calibrate(users=400, figures=2, epsilon=1.0, delta=1e-6, adjacency=kind)
+                for kind in ADJACENCIES
+            )
         ],
-        [held_out.HeldMeans.calibrate(users=400, figures=figures, epsilon=1.0, delta=1e-6) for figures in (1, 6)],
+        [[held.pair, held.mu, held.variation, held.releases()] for held in _held()],
         [held_out.cells_for(signal) for signal in (1.0, 30.0, 900.0)],
         [held_out.waves(8, 0.5).sum(axis=0), held_out.parts_told(4), held_out.items_told(), held_out.of_items(9)],
     ],
@@ -308,6 +331,9 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         made := coordinate_median.calibrate(4.0, 1e-6, 2_000, 0.01, 1.0),
         coordinate_median.verify(made, 4.0, 1e-6),
         coordinate_median.debiased_mean(_drawn().normal(size=(60, 3)), 9, 0.5),
+    ],
+    "what nobody can run": lambda: [
+        [refused.subsets(users, refused.deletions(e, 1e-6)) for e in EPSILONS] for users in (9, 20_000)
     ],
     "samplers": _drawn_noise,
     "bits of sums": lambda: [sum_bits(*sizes) for sizes in ((1, 1), (60, 1), (300, 300), (10**6, 10**9))],

@@ -7,11 +7,13 @@ processors round sums differently.
 
 import ast
 import hashlib
+import inspect
 import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from sqlalchemy.schema import CreateTable
 
 import quoron
 from contracts import doors, scenes
+from golden.commands import COMMANDS, commands
 from golden.constants import PROBLEMS as CONSTANTS
 from golden.constants import constants
 from golden.mechanisms import MECHANISMS, mechanisms
@@ -40,15 +43,32 @@ from quoron_client.protocol import wire as wires
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books import database, lifetime_ledger, roster_tables
 from quoron_server.helper import books as helper_books
+from quoron_server.plan import Plan
 from quoron_server.service import helping, masked_sums
 from quoron_server.wording import plan_json
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-9
 VARIANTS = tuple(dict.fromkeys((*ALGORITHMS, *scenes.SMALL)))
+WHOLE = (*VARIANTS, *scenes.TWO_SERVERS)
+ABSENT_TOO = tuple(  # variants that are planned as zero-out, too
+    f"{name}, zero-out"
+    for name in (
+        *("one-round-least-squares", "winsorised-erm", "mean-sgd/coins", "tracking-srgd", "tracking-srgd/independent"),
+        *("whitened-tracking", "whitened-tracking/classes", "whitened-tracking/parts"),
+        *(name for name in scenes.TWO_SERVERS if name.startswith(("one-round", "tracking", "whitened", "recentred"))),
+    )
+)
+# What the parameters of a plan say of its rounds.
+SAYINGS = (
+    *("cohorts", "poisson_sampling", "participations", "answer_length", "long_once", "reads_sums", "points_asked"),
+    *("smooths_loss", "attendance", "assumptions", "masked", "simulation_only"),
+)
 SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, database)
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
@@ -105,6 +125,11 @@ PLANNED = {**PROBLEMS} | {
     for name, info in ALGORITHMS.items()
     if info.printed is not None
 }
+# So many that all are planned, and so few that conditions of the papers do not hold.
+PLANNED["as printed, few users"] = (
+    *(PRINTED, 'algorithm.name="accelerated-srgd"', "algorithm.options.realizable=true", "privacy.delta=1e-3"),
+    *("population.users=300_000", "population.items_per_user=3", "population.dimension=40"),
+)
 
 
 def plans(_: Path, problem: str) -> Iterator[tuple[str, Any]]:
@@ -121,19 +146,34 @@ def plans(_: Path, problem: str) -> Iterator[tuple[str, Any]]:
 
 
 def guarantees(_: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """The guarantee sentence of a variant of the contracts, and what its mechanisms cost."""
-    plan = scenes.make_plan(name)
+    """The guarantee sentence of a variant of the contracts, what its mechanisms cost, and what its rounds are."""
+    plan = _planned(name)
     releases, gaussian = plain(plan.releases()), plain(ALGORITHMS[plan.algorithm].gaussian(plan))
-    yield name, {"guarantee": plan_json(plan)["statement"], "releases": releases, "gaussian": gaussian}
+    said = {}
+    for what in SAYINGS:
+        value = getattr(plan.parameters, what)
+        of_problem = callable(value) and inspect.signature(value).parameters
+        said[what] = plain((value(plan.problem) if of_problem else value()) if callable(value) else value)
+    yield name, {"guarantee": plan_json(plan)["statement"], "releases": releases, "gaussian": gaussian, "rounds": said}
+
+
+def _planned(name: str) -> Plan:
+    bare = name.removesuffix(", zero-out")
+    adjacency: Adjacency = scenes.PRIVACY.adjacency if bare == name else "zero-out"
+    return scenes.make_plan(bare, privacy=replace(scenes.PRIVACY, adjacency=adjacency))
 
 
 def runs(_: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """A whole run of a variant of the contracts, one user in fifty absent: rounds, releases and models."""
-    algorithm, noise, draws = scenes.make(name), SeededNoise(3), np.random.default_rng(3)
+    """A whole run of a variant of the contracts, some users absent: rounds, releases and models."""
+    plan, noise, draws = _planned(name), SeededNoise(3), np.random.default_rng(3)
+    made = ALGORITHMS[plan.algorithm].maker(plan.without_servers())
+    servers = plan.guarantee.servers is not None
+    algorithm = WithServers(plan, made) if servers else made
     state, cohorts, released, iterates = algorithm.init(), [], 0, []
     while (question := algorithm.request(state, noise)) is not None:
-        absent = draws.random(len(question.cohort)) < 0.02
-        engine = scenes.Quadratic(_without(absent))
+        absent = draws.random(len(question.cohort)) < (0.1 if name in ABSENT_TOO else 0.02)
+        engine: Any = scenes.Quadratic(_without(absent))
+        engine = BothServers(engine, plan, b"11") if servers else engine
         update = algorithm.update(state, engine.ask(question), noise)
         state, released = update.state, released + len(update.releases)
         cohorts.append(len(question.cohort))
@@ -263,13 +303,14 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
 RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tuple[str, Any]]]]] = {
     "plans": (tuple(PLANNED), plans),
     "constants": (tuple(CONSTANTS), constants),
-    "guarantees": (VARIANTS, guarantees),
+    "guarantees": ((*WHOLE, *ABSENT_TOO), guarantees),
     "mechanisms": (tuple(MECHANISMS), mechanisms),
     "verdicts": (tuple(name for name in VARIANTS if name not in SLOW), verdicts),
     "options": (tuple(ALGORITHMS), options),
-    "runs": (VARIANTS, runs),
+    "runs": ((*WHOLE, *ABSENT_TOO), runs),
     "models": (tuple(ALGORITHMS), models),
     "releases": (tuple(RELEASES), releases),
+    "commands": (tuple(COMMANDS), commands),
     "wire": (VARIANTS, wire),
     "errors": (("",), errors),
     "tables": (("",), tables),
