@@ -49,34 +49,6 @@ def test_clients_have_the_shares_and_the_spread_of_their_network() -> None:
         assert 5 <= sum(link.up == 10e9 for link in mixed.clients(1000)[begin : begin + 100]) <= 15
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("rtt=80", "rtt to be a time such as 80ms or 0.08s, got rtt=80"),
-        ("rtt=nanms", "got rtt=nanms"),
-        ("up=1MBps", "up to be a rate above 0 in bps, kbps, Mbps or Gbps"),
-        ("dropout=100%", "dropout to be a share below 1"),
-        ("compute=5", "compute to be a speed above 0 such as 2000items/s"),
-        (
-            "ping=3ms",
-            "keys rtt, delay, jitter, up, down, spread, dropout, deadline, compute, server, ends, got 'ping=3ms'",
-        ),
-        ("rtt", "Expected a network of phones, hospitals, datacentre, of a mix such as"),
-        (
-            "phones:0.9+datacentre:0.2",
-            "Expected the shares of a network to sum to 1, got phones:0.9+datacentre:0.2, 1.1",
-        ),
-        ("rtt=1ms,phones", "got 'phones'. Names of networks come first"),
-        ("phones,jitter=3ms", "Expected jitter or spread of a kind of clients, got both in 'phones,jitter=3ms'"),
-        ("", "Expected a network such as"),
-    ],
-)
-def test_what_is_not_a_network_is_named_with_its_form(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        Network.parse(text)
-    assert message in str(error.value)
-
-
 def simulated(network: Network, counts: Counts, draws: np.random.Generator, rounds: int) -> tuple[float, float]:
     """Mean seconds of a round, every client drawn one by one, and the mean's standard error."""
     down, up = (8 * size / counts.asked for size in (counts.wire_down, counts.wire_up))
