@@ -48,7 +48,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books import database, lifetime_ledger, roster_tables
 from quoron_server.helper import books as helper_books
-from quoron_server.plan import Plan
+from quoron_server.plan import Plan, Privacy
 from quoron_server.service import helping, masked_sums
 from quoron_server.wording import plan_json
 
@@ -64,6 +64,8 @@ ABSENT_TOO = tuple(  # variants that are planned as zero-out, too
         *(name for name in scenes.TWO_SERVERS if name.startswith(("one-round", "tracking", "whitened", "recentred"))),
     )
 )
+AS_PRINTED = {f"{name}, printed": 300 for name in ("accelerated-srgd", "accelerated-erm", "mean-sgd", "local-model")}
+AS_PRINTED["median-sgd, printed"] = 1_200
 # What the parameters of a plan say of its rounds.
 SAYINGS = (
     *("cohorts", "poisson_sampling", "participations", "answer_length", "long_once", "reads_sums", "points_asked"),
@@ -158,15 +160,19 @@ def guarantees(_: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _planned(name: str) -> Plan:
-    bare = name.removesuffix(", zero-out")
-    adjacency: Adjacency = scenes.PRIVACY.adjacency if bare == name else "zero-out"
+    bare = name.partition(", ")[0]
+    if name in AS_PRINTED:
+        small = replace(scenes.PROBLEMS.get(bare, scenes.PROBLEM), users=AS_PRINTED[name])
+        return ALGORITHMS[bare].plan(small, Privacy(8.0, 1e-3), None, "paper", 7)
+    adjacency: Adjacency = scenes.PRIVACY.adjacency if name not in ABSENT_TOO else "zero-out"
     return scenes.make_plan(bare, privacy=replace(scenes.PRIVACY, adjacency=adjacency))
 
 
 def runs(_: Path, name: str) -> Iterator[tuple[str, Any]]:
     """A whole run of a variant of the contracts, some users absent: rounds, releases and models."""
     plan, noise, draws = _planned(name), SeededNoise(3), np.random.default_rng(3)
-    made = ALGORITHMS[plan.algorithm].maker(plan.without_servers())
+    info = ALGORITHMS[plan.algorithm]
+    made = info.make(plan) if name in AS_PRINTED else info.maker(plan.without_servers())
     servers = plan.guarantee.servers is not None
     algorithm = WithServers(plan, made) if servers else made
     state, cohorts, released, iterates = algorithm.init(), [], 0, []
@@ -303,11 +309,11 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
 RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tuple[str, Any]]]]] = {
     "plans": (tuple(PLANNED), plans),
     "constants": (tuple(CONSTANTS), constants),
-    "guarantees": ((*WHOLE, *ABSENT_TOO), guarantees),
+    "guarantees": ((*WHOLE, *ABSENT_TOO, *AS_PRINTED), guarantees),
     "mechanisms": (tuple(MECHANISMS), mechanisms),
     "verdicts": (tuple(name for name in VARIANTS if name not in SLOW), verdicts),
     "options": (tuple(ALGORITHMS), options),
-    "runs": ((*WHOLE, *ABSENT_TOO), runs),
+    "runs": ((*WHOLE, *ABSENT_TOO, *AS_PRINTED), runs),
     "models": (tuple(ALGORITHMS), models),
     "releases": (tuple(RELEASES), releases),
     "commands": (tuple(COMMANDS), commands),

@@ -42,8 +42,10 @@ def _figures(evaluation: Any) -> list[Any]:
 def _trained(users: int = 6000, **given: Any) -> dict[str, Any]:
     """A model of a table, its rounds, the guarantee, and how good it is for people who were held out."""
     run = quoron.train(visits(users), **{"user": "who", "label": "ill", "epsilon": 8.0, "delta": 1e-5} | given)
-    found = {"weights": run.model.weights, "rounds": run.summary.rounds, "statement": run.statement}
-    return plain(found | {"evaluation": run.evaluation and _figures(run.evaluation), "health": run.health})
+    said = {
+        key: value for key, value in run.summary.as_json().items() if key not in ("version", "directory", "seconds")
+    }
+    return plain(said | {"weights": run.model.weights, "intervals": run.model.uncertainty})
 
 
 def _evaluated() -> Any:
@@ -97,6 +99,14 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
     "train zero-out": lambda: _trained(
         privacy=quoron.Privacy(adjacency="zero-out"), settings=["train.users=7000"], **DECLARED
     ),
+    "train a number": lambda: _trained(
+        8_000,
+        label="dose",
+        label_range=(0, 5),
+        numeric={"age": (0, 100)},
+        settings=["algorithm.name=one-round-least-squares"],
+    ),
+    "train a rare label": lambda: _trained(20_000, label="ward", classes=["north", "south", "west"], evaluate=0.2),
     "evaluate": _evaluated,
     "statistics undeclared": _statistics,
     "statistics declared": lambda: _statistics(**AGES),
