@@ -147,9 +147,10 @@ def _interval() -> Any:
 
 def _learnt() -> Any:
     made = []
-    for dimension, far, spread in ((1, 0.0, None), (1, 900.0, 2.0), (4, 3.0, None), (4, 200.0, 5.0), (30, 50.0, None)):
+    sizes = ((1, 0.0, None), (1, 900.0, 2.0), (4, 3.0, None), (4, 200.0, 5.0), (30, 50.0, None), (200, 1.0, None))
+    for dimension, far, spread in sizes:
         draw = _drawn()
-        rows = draw.normal(far, 1.0, (4_000, dimension))
+        rows = draw.normal(far, np.geomspace(0.1, 30.0, dimension), (4_000, dimension))
         rows[:40] += 300.0
         mean = LearntMean(4_000, dimension, 1e4, 1.5, spread)
         noise = SeededNoise(5)
@@ -330,7 +331,11 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "medians": lambda: [
         made := coordinate_median.calibrate(4.0, 1e-6, 2_000, 0.01, 1.0),
         coordinate_median.verify(made, 4.0, 1e-6),
-        coordinate_median.debiased_mean(_drawn().normal(size=(60, 3)), 9, 0.5),
+        [coordinate_median.calibrate(e, 1e-6, 4_000, eta, 1.0) for e, eta in ((2.0, 0.005), (8.0, 0.02))],
+        [
+            coordinate_median.debiased_mean(_drawn().normal(size=(users, 3)), trim, 0.5)
+            for users, trim in ((60, 9), (60, 29), (61, 30))
+        ],
     ],
     "what nobody can run": lambda: [
         [refused.subsets(users, refused.deletions(e, 1e-6)) for e in EPSILONS] for users in (9, 20_000)

@@ -31,6 +31,7 @@ from contracts import doors, scenes
 from golden.commands import COMMANDS, commands
 from golden.constants import PROBLEMS as CONSTANTS
 from golden.constants import constants
+from golden.judged import JUDGED, judged
 from golden.mechanisms import MECHANISMS, mechanisms
 from golden.plain import plain
 from golden.releases import RELEASES, releases
@@ -311,6 +312,7 @@ RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tupl
     "constants": (tuple(CONSTANTS), constants),
     "guarantees": ((*WHOLE, *ABSENT_TOO, *AS_PRINTED), guarantees),
     "mechanisms": (tuple(MECHANISMS), mechanisms),
+    "judged": (JUDGED, judged),
     "verdicts": (tuple(name for name in VARIANTS if name not in SLOW), verdicts),
     "options": (tuple(ALGORITHMS), options),
     "runs": ((*WHOLE, *ABSENT_TOO, *AS_PRINTED), runs),
