@@ -348,8 +348,12 @@ def robust_audits():
         "runs of the robust mean",
         6.2,
         runs_of_what_is_audited,
-        {"as audited": case()},
-        {"a run without a test": case((type(mean.plan.test), "tickets", lambda self, score: TICKETS), runs=500)},
+        {"as audited": case(slow=True)},
+        {
+            "a run without a test": case(
+                (type(mean.plan.test), "tickets", lambda self, score: TICKETS), runs=500, slow=True
+            )
+        },
     )
 
 

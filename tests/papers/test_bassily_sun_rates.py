@@ -24,6 +24,8 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.centring import margin
 from quoron_server.plan import Privacy
 
+pytestmark = pytest.mark.slow
+
 DELTA, WORST = 1e-6, 0.3003  # WORST: max over a of a (1 - a/√(1 + a²)), at a = 0.79
 SIGNALS = 0.4, 0.8, 1.6, 3.2  # of ‖θ‖, in units of the error of one gradient
 

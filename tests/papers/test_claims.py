@@ -31,6 +31,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_miniature_measures_every_paper_and_states_a_verdict_for_every_claim(quick):
     page = (quick / "docs/papers/claims.md").read_text(encoding="utf-8")
     opening = page.split("## All claims")[1].split("## What was not confirmed")[0].strip().splitlines()[2:]
@@ -45,6 +46,7 @@ def test_the_miniature_measures_every_paper_and_states_a_verdict_for_every_claim
         assert picture.count("<polyline") >= 2  # measured and claimed
 
 
+@pytest.mark.slow
 def test_gradients_of_one_pass_grow_as_n_and_the_filter_removes_what_is_an_outlier(quick):
     lines = claims.Lines(quick / "docs/papers/claims.jsonl")
     small = {each.name: benchmark.small(each) for each in benchmark.EXPERIMENTS}
@@ -56,6 +58,7 @@ def test_gradients_of_one_pass_grow_as_n_and_the_filter_removes_what_is_an_outli
         assert point.value == pytest.approx(point.sizes.share, rel=1.0)  # 18 outliers at least
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_goes_on_where_it_stopped(quick, tmp_path, monkeypatch):
     path = tmp_path / "docs/papers/claims.jsonl"
     path.parent.mkdir(parents=True)
@@ -122,36 +125,6 @@ def test_a_verdict_says_whether_the_slope_is_above_the_claim_and_whether_the_the
     slope, error, points, inside, exact, verdict
 ):
     assert claims.judged(slope, error, -0.5, points, inside, exact=exact) == verdict
-
-
-def test_the_fewest_rounds_are_the_first_that_reach_the_target(tmp_path):
-    experiment = next(each for each in benchmark.EXPERIMENTS if each.name == "C2")
-    experiment = replace(experiment, rows=experiment.rows[:1], rounds=(8, 16, 32, 64, 128))
-
-    def excess(sizes: Any, rounds: float, seed: int) -> float:
-        return 0.25 * 16 * (sizes.users / 20_000) ** 0.5 / rounds
-
-    (found,) = claims.analyse(experiment, lines_of(tmp_path, experiment, 3, excess), 3)
-    assert [point.value for point in found.points] == [16, 32, 64, 128]
-    assert found.verdict == "not confirmed"  # √n where n^¼ is claimed
-    later = replace(experiment, rounds=(8, 16))
-    (found,) = claims.analyse(later, claims.Lines(tmp_path / "claims.jsonl"), 3)
-    assert math.isfinite(found.points[0].value)
-    assert all(math.isnan(point.value) for point in found.points[1:])  # out of reach, and said so
-    assert "out of reach" in "\n".join(claims.details(later, [found]))
-
-
-def test_rounds_are_sufficient_near_the_best_of_the_grid_unless_that_is_its_end(tmp_path):
-    experiment = next(each for each in benchmark.EXPERIMENTS if each.name == "C3")
-    experiment = replace(experiment, rows=experiment.rows[:1], rounds=(8, 16, 32, 64))
-
-    def excess(sizes: Any, rounds: float, seed: int) -> float:
-        return max(10.0 / rounds, 0.1 if sizes.users > 10_000 else 0.6) * (1 + 1e-3 * (rounds == 64 or seed == 1))
-
-    (found,) = claims.analyse(experiment, lines_of(tmp_path, experiment, 3, excess), 3)
-    assert found.points[0].value == 16  # 0.625 is within ten per cent of 0.6
-    assert all(math.isnan(point.value) for point in found.points[1:])  # still falling at 64
-    assert "64 or more" in "\n".join(claims.details(experiment, [found]))
 
 
 def test_a_claim_without_runs_is_not_measured_and_a_refused_plan_is_quoted(tmp_path):

@@ -21,6 +21,8 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 
+pytestmark = pytest.mark.slow
+
 
 def linear(users: int, items: int, dimension: int, domain: Domain) -> Problem:
     return Problem(

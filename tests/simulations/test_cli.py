@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +15,7 @@ from hypothesis import strategies as st
 
 from quoron import config as configs
 from quoron import toml_text
-from quoron.citing import bibtex
 from quoron.cli.app import GROUPS, app, invoke
-from quoron.cli.common import citable
 from quoron.config import Config
 from quoron.presets import presets
 from quoron.reports import progress
@@ -283,36 +280,6 @@ NAMES = (*ALGORITHMS, *REFUSED)
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert invoke(["cite", *arguments]) == 0
     return capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_algorithm_is_cited_by_its_papers_beside_quoron(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    keys = re.findall(r"^@\w+\{([\w:]+),$", printed(capsys, name), re.MULTILINE)
-    meant = ALGORITHMS[name].origin.references if name in ALGORITHMS else (REFUSED[name].source.reference,)
-    assert meant
-    assert keys == ["quoron", *(paper.key for paper in meant)]
-
-
-def test_runs_are_cited_by_what_they_used(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "runs/one", "--simulation-seed", "1", "--quiet"]) == 0
-    asked = ("--algorithms", "one-pass-dp-sgd,sgd", "--seeds", "1", "--out", "runs/two", "--quiet")
-    assert invoke(["compare", "small.toml", *asked]) == 0
-    capsys.readouterr()
-    assert printed(capsys, "runs/one") == bibtex(["one-pass-dp-sgd"])
-    assert printed(capsys, "runs/two") == bibtex(["one-pass-dp-sgd", "sgd"])
-    assert ("runs/one", "") in citable("ru")
-    assert ("filtered-sgd", ALGORITHMS["filtered-sgd"].summary) in citable("filt")
-
-
-def test_a_list_of_algorithms_says_whose_each_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["algorithms", "--json"]) == 0
-    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert {row["relation"] for row in listed.values()} == {"theirs", "repaired", "ours", None}
-    for name, info in ALGORITHMS.items():
-        assert listed[name]["from"] == str(info.origin)
-        assert listed[name]["paper"] == info.paper
-    assert invoke(["algorithms"]) == 0
-    assert "repaired: " in capsys.readouterr().out
 
 
 def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> None:

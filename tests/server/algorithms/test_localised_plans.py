@@ -1,16 +1,11 @@
 """The search over schedules of localised SGD, against trying them one by one."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, excess_risk, step_grid, suffix_grid
-from quoron_server.algorithms.localised.plan import best_schedule, shapes, steps_for
 
 PROBLEM = problem_of(
     users=3000,
@@ -23,58 +18,6 @@ PROBLEM = problem_of(
     typical_curvature=0.2,
     least_curvature=0.1,
 )
-
-
-def one_by_one(problem, cohorts, scale, rounds, all_shapes):
-    """(risk, cohort, phases) of every candidate."""
-    for cohort in cohorts:
-        total = rounds or problem.users // cohort
-        for step in steps_for(problem, cohort, total) if total else []:
-            noise = scale(cohort, step)
-            if np.isinf(noise):
-                continue
-            for shape in all_shapes:
-                counts = [int(share * total) for share in shape.shares]
-                if min(counts) < 1:
-                    continue
-                counts[0] += total - sum(counts)
-                for suffix in suffix_grid(problem, total):
-                    phases = [
-                        PhaseModel(
-                            count,
-                            step / shape.shrink**index,
-                            max(1, round(count * (suffix / total))),
-                            problem.user_deviation**2 / cohort,
-                            noise * step / shape.shrink**index,
-                        )
-                        for index, count in enumerate(counts)
-                    ]
-                    yield excess_risk(problem, phases), cohort, phases
-
-
-@given(
-    cohorts=st.lists(st.integers(1, 4000), min_size=1, max_size=4),
-    rounds=st.sampled_from([None, 1, 2, 7]),
-    problem=st.sampled_from([PROBLEM, changed(PROBLEM, curvature="unknown"), replace(PROBLEM, smoothness=0.0)]),
-    numbers=st.sampled_from([(1,), (1, 2), (3, 5)]),
-    widest=st.floats(0.1, 4.0),
-)
-@settings(derandomize=True, deadline=None, max_examples=25)
-def test_the_best_schedule_is_the_best_of_all(cohorts, rounds, problem, numbers, widest):
-    def scale(cohort, step):  # long steps and small cohorts are infeasible
-        return np.where((step < widest) & (cohort > 2), 3.0 / cohort, np.inf)
-
-    every = list(shapes(numbers, (2.0, 3.0)))
-    found = best_schedule(problem, cohorts, scale, rounds=rounds, all_shapes=every)
-    expected = min(one_by_one(problem, cohorts, scale, rounds, every), key=lambda entry: entry[0], default=None)
-    if expected is None:
-        assert found is None
-        return
-    risk, schedule = found
-    assert risk == pytest.approx(expected[0], rel=1e-12)
-    assert excess_risk(problem, schedule.phases) == pytest.approx(risk, rel=1e-12)
-    planned = sum(phase.rounds for phase in schedule.phases)
-    assert planned == (rounds or problem.users // schedule.cohort_size)
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, changed(PROBLEM, curvature="unknown")])

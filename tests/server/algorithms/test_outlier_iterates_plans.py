@@ -15,7 +15,7 @@ from quoron_privacy.robust import one_release
 from quoron_privacy.robust.one_release import Target
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.averaged_sgd import averaging as summed
-from quoron_server.algorithms.outlier_iterates.forecast import Stage, apart, averaging, course, distance
+from quoron_server.algorithms.outlier_iterates.forecast import Stage, apart, averaging, distance
 from quoron_server.algorithms.outlier_iterates.plan import (
     FAILURE,
     expected_score,
@@ -82,35 +82,6 @@ def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_wo
 def test_closed_forms_of_averaging_equal_the_sums(factor, steps, share):
     suffix = max(1, round(share * steps))
     np.testing.assert_allclose(averaging(factor, steps, suffix), summed(factor, steps, suffix), rtol=2e-4, atol=1e-12)
-
-
-@given(
-    steps=st.lists(st.floats(1e-3, 3.0), min_size=1, max_size=3),
-    users=st.lists(st.integers(1, 40), min_size=1, max_size=3),
-    phases=st.integers(1, 3),
-    problem=st.sampled_from(["isotropic", "unknown", "rough"]),
-)
-@settings(derandomize=True, deadline=None, max_examples=60)
-def test_courses_of_many_candidates_are_those_of_each(steps, users, phases, problem):
-    chosen = {
-        "isotropic": PROBLEM,
-        "unknown": changed(PROBLEM, curvature="unknown"),
-        "rough": changed(PROBLEM, curvature="unknown", smoothness=None, typical_curvature=None),
-    }[problem]
-
-    def walked(lengths, first):
-        stages = [Stage(lengths, np.maximum(1, lengths // 2), first / 2**i, 0.1, 50.0, 0.1, 2.0) for i in range(phases)]
-        return course(chosen, stages, lambda stage, deviation: 1.5 * distance(chosen, stage, deviation))
-
-    many = walked(np.array(users, float)[:, None], np.array(steps))
-    for i, length in enumerate(users):
-        for j, step in enumerate(steps):
-            one = walked(float(length), step)
-            for found, expected in zip(
-                (many.risk, many.worst, *many.radii), (one.risk, one.worst, *one.radii), strict=True
-            ):
-                shape = (len(users), len(steps))
-                assert float(np.broadcast_to(found, shape)[i, j]) == pytest.approx(float(expected), rel=1e-12)
 
 
 @given(steps=st.integers(1, 300), share=st.floats(0.0, 1.0))
