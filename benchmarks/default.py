@@ -14,7 +14,7 @@
     epsilon   the same tables with ν > 100 at ε = 1, at ε = 8; of up to 3,000 users at both with sixteen seeds, since
               their runs differ by more than is asked for: by two seeds `sparse`, 1,000 × 5, falls 1.6 to 8.1 times
     growth    5,000 to 100,000 users of one pool, ten times, and the same held-out users
-    mean      `private_mean` beside an oracle's radius, by `private_means.py`, in a bound of 1,000 times the spread
+    mean      `mean` beside an oracle's radius, by `private_means.py`, in a bound of 1,000 times the spread
     classes   the tables of `classes.py` that come with quoron and scikit-learn, beside one against the rest
 
 One JSON object for a cell and method, with what `cells.py` says of each name; shapes are those of `shapes.py`. A method

@@ -188,9 +188,9 @@ def means(lines: list[Line]) -> list[str]:
                 many[each["shape"]] = max(many[each["shape"]], each[figure])
         if any(many.values()):
             text = ", ".join(f"{shape} {times:.2g}" for shape, times in many.items())
-            rows.append(row(f"`private_mean` over {what}, worst of n ≥ {MANY:,}", "1.3", text))
+            rows.append(row(f"`mean` over {what}, worst of n ≥ {MANY:,}", "1.3", text))
     few = [each["times_oracle"] for each in lines if (each["users"], each["columns"]) == (1_000, 10)]
-    return rows + ([row("`private_mean` at 1,000 × 10, worst shape", "2.5", f"{max(few):.2g}")] if few else [])
+    return rows + ([row("`mean` at 1,000 × 10, worst shape", "2.5", f"{max(few):.2g}")] if few else [])
 
 
 def forecasts(lines: list[Line]) -> list[str]:

@@ -145,8 +145,8 @@ def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: f
             continue
         try:
             values = [
-                quoron.private_mean(
-                    away, epsilon, DELTA, bound=bound, spread=spread if method == "two-stage" else None,
+                quoron.mean(
+                    away, epsilon=epsilon, delta=DELTA, bound=bound, spread=spread if method == "two-stage" else None,
                     method=method, simulation_seed=draw + 1000 * run,
                 ).value
                 for run in again

@@ -20,8 +20,7 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
+from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, rotate_back
@@ -82,31 +81,6 @@ def vector_delta(*, radius: float, scale: float, dimension: int, epsilon: float)
     """δ at `epsilon` of one report of a vector clipped to `radius` with noise `scale`, sampler and grid included."""
     mu = GaussianNoise(2 * radius, scale).effective_mu(dimension)
     return gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * total_variation(gaussians=dimension)
-
-
-def second_message_mu(*, range_epsilon: float, epsilon: float, delta: float) -> float:
-    """Largest μ of a vector report by a user who has also sent a range report, for (ε, δ) in all.
-
-    Exact for the worst pair of laws: one randomised response and one Gaussian. Infeasible where the range report alone
-    takes all.
-    """
-    positive(range_epsilon=range_epsilon, epsilon=epsilon)
-    probability(delta=delta)
-
-    def spent(mu: float) -> float:
-        return gdp.randomised_response_delta(epsilon, range_epsilon, 1, mu)
-
-    if spent(1e-9) > delta:
-        raise Infeasible(
-            "local mean", f"a range report of {range_epsilon:g} leaves nothing of {epsilon:g}", "less of it"
-        )
-    high = 1e-9
-    while spent(high) <= delta:
-        high *= 2
-    mu = root(lambda value: math.log(spent(value) / delta), high / 2, high, rtol=1e-12)
-    while spent(mu) > delta:
-        mu = float(np.nextafter(mu * (1 - 1e-12), 0))
-    return mu
 
 
 Bits = NDArray[np.float64] | NDArray[np.uint8]

@@ -8,7 +8,7 @@
     quoron.evaluate("runs/visits-1", new_visits, user="patient", epsilon=0.5)  # how good it is for others
     quoron.tune(visits, user="patient", label="ill", epsilon=2.0)  # with the best of several settings
 
-    quoron.private_mean(days, 1.0, 1e-6, bound=1000.0).value  # of numbers, a row a user
+    quoron.mean(days, epsilon=1.0, bound=1000.0).value  # of numbers, a row a user
     quoron.train_rows(gradients, users=100_000, dimension=50, privacy=quoron.Privacy(2.0))  # a model of your own
 
     quoron.simulate("quickstart", epsilon=2.0).summary  # what it would reach, on made-up or shipped users

@@ -5,7 +5,7 @@ from .measure import evaluate as evaluate
 from .doors.tuning import tune as tune
 from .model import load as load
 from .model import Model as Model
-from .mean import private_mean as private_mean
+from .private_mean import mean as mean
 from .counting.door import statistics as statistics
 from .training.rows import train_rows as train_rows
 from .tuning.select import select as select
@@ -26,7 +26,7 @@ from .engines import EngineChoice as EngineChoice
 from .training.rows import HoldOut as HoldOut
 from .config import Config as Config
 from .training.trained import Trained as Trained
-from .mean import PrivateMean as PrivateMean
+from .private_mean import PrivateMean as PrivateMean
 from .simulation.run import RunResult as RunResult
 from .reports.summary import Summary as Summary
 from .comparing.comparison import Comparison as Comparison

@@ -6,6 +6,7 @@ Every user holds the same worst-case item, so one question gives as many draws a
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
+import scipy.optimize
 
 from audits.harness import Audit, case, events, ratios
 from quoron.simulation.inline import InlineEngine
@@ -26,6 +27,8 @@ from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
 EPSILON, DELTA, BINS, HUGE = 1.0, 1e-3, 4, 1e9
+# μ of a vector report by a user who has sent a range report of ε/2.
+SECOND = scipy.optimize.brentq(lambda mu: gdp.randomised_response_delta(EPSILON, 0.5, 1, mu) - DELTA * 0.9999, 1e-3, 5)
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def report_audits():
         return own * local.bits_epsilon(bits.flips) + 2 * (1 + drawn) / scale**2
 
     full = gdp.mu_for(EPSILON, DELTA)
-    split = local.second_message_mu(range_epsilon=0.5, epsilon=EPSILON, delta=DELTA)
+    split = SECOND
     yield Audit(
         "two reports of one user",
         DELTA,
@@ -198,7 +201,7 @@ def engine_audits():
         scale = VectorNoise(second.epsilon, second.delta, second.radius).scale(1) / second.radius
         return (bits[:, -1] - bits[:, 0]) / 2 * ratio + 2 * (sent - second.centre[0]) / second.radius / scale**2
 
-    mu = local.second_message_mu(range_epsilon=0.5, epsilon=EPSILON, delta=DELTA)
+    mu = SECOND
     kept = replace(vectors, epsilon=gdp.epsilon_for(mu * (1 - 1e-6), DELTA))
     yield Audit(
         "two questions to one user",

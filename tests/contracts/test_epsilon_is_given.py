@@ -96,7 +96,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "train_rows": lambda: quoron.train_rows(unasked, users=9, dimension=2, method=METHOD),
     "select": lambda: quoron.select([1, 2], unasked, dimensions=1, users=99),
     "train_privately": lambda: train_privately(None, users=9, dimension=2, method=METHOD, keep=quoron.Keep("books")),
-    "private_mean": lambda: quoron.private_mean(np.zeros((9, 2)), bound=1.0),  # type: ignore[call-arg]
+    "mean": lambda: quoron.mean(np.zeros((9, 2)), bound=1.0),  # type: ignore[call-arg]
     "PrivateRidge": lambda: fit(PrivateRidge()),
     "PrivateLogisticRegression": lambda: fit(PrivateLogisticRegression(settings=["privacy.delta=1e-6"])),
     "a search's fit": lambda: fit(PrivateLogisticRegression(vary={"loss.ridge": [0, 0.1]})),

@@ -87,7 +87,7 @@ def test_simulations_and_comparisons_print_what_they_reached() -> None:
 
 
 def test_other_releases_print_their_figures() -> None:
-    lines_of(quoron.private_mean(np.ones((9000, 300)), 2.0, 1e-6, bound=30.0), "300 numbers", "differential privacy")
+    lines_of(quoron.mean(np.ones((9000, 300)), epsilon=2.0, bound=30.0), "300 numbers", "differential privacy")
     asked = ["mean of age", "histogram of age in 40 bins"]
     known = {"user": "who", "numeric": {"age": (0, 100)}}
     lines_of(quoron.statistics(ROWS, asked, **known, epsilon=8.0, delta=1e-4), "1,500 users", "mean of age", "more")

@@ -319,7 +319,6 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "local reports": lambda: [
         [local.group_size(epsilon=e, bins=16, failure=1e-3) for e in EPSILONS],
         [local.vector_delta(radius=1.0, scale=3.0, dimension=5, epsilon=e) for e in EPSILONS],
-        [local.second_message_mu(range_epsilon=0.3, epsilon=e, delta=1e-6) for e in EPSILONS[1:]],
         [local.bits_epsilon(flips) for flips in (1, 10**6, 10**9)],
     ],
     "prefix sums": _prefix,

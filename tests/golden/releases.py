@@ -66,7 +66,7 @@ def _ranges() -> Any:
 
 def _mean(**given: Any) -> Any:
     values = np.random.default_rng(1).normal(3.0, 1.0, size=(20_000, 3))
-    found = quoron.private_mean(values, 2.0, 1e-6, bound=1000.0, **given)
+    found = quoron.mean(values, epsilon=2.0, bound=1000.0, **given)
     return {"statement": found.statement, "value": plain(found.value)}
 
 

@@ -242,7 +242,6 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("below the resolution", lambda: truncated_mean.calibrate(
         "none", users=20_000, dimension=10, bound=1.0, spread=1e-4, mu=1e-9
     )),
-    ("leaves nothing", lambda: local.second_message_mu(range_epsilon=1.1, epsilon=1.0, delta=1e-6)),
     ("mu=1e-09", lambda: PrefixNoise.for_mu(rounds=8, sensitivity=1.0, mu=1e-9, dimension=10)),
     ("core=50", lambda: outliers.weighted_mean(100, 50, 1)),
     ("core >= 52", lambda: outliers.weighted_mean(100, 51, 2)),

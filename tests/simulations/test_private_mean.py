@@ -1,9 +1,15 @@
 """The private mean as people call it: promises, methods, seeds, and what data may not do."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
-from quoron.mean import PrivateMean, private_mean
+from quoron import Keep
+from quoron.private_mean import PrivateMean, mean
+from quoron.training import lifetime
+from quoron.training.lifetime import opened
+from quoron_privacy.errors import BudgetExceeded, NothingReleased
 
 USERS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = USERS.mean(axis=0)
@@ -12,7 +18,7 @@ every = pytest.mark.parametrize("method", METHODS)
 
 
 def found(users=USERS, epsilon=1.0, delta=1e-6, **keywords) -> PrivateMean:
-    return private_mean(users, epsilon, delta, **{"bound": 10.0, "spread": 0.3, "simulation_seed": 1, **keywords})
+    return mean(users, epsilon=epsilon, delta=delta, **{"bound": 10.0, "spread": 0.3, "simulation_seed": 1, **keywords})
 
 
 @every
@@ -29,3 +35,25 @@ def test_the_guarantee_is_the_one_that_was_asked_for(method):
     assert (guarantee.epsilon, guarantee.delta, guarantee.adjacency) == (2.0, 1e-5, "replace-one")
     assert guarantee.exposure == ("local" if method == "local" else "broadcast")
     assert guarantee.theorem.startswith("docs/privacy/")
+
+
+@every
+def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_room(method, tmp_path):
+    more = {"bound": 10.0, "spread": 0.3, "method": method, "keep": Keep(ledger=tmp_path / "ledger.sqlite")}
+    with opened(tmp_path / "ledger.sqlite") as ledger:
+        ledger.limit("everyone", epsilon=5.0, delta=1e-5)
+    with mock.patch.object(lifetime.Charge, "end", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        mean(USERS, epsilon=2.0, **more)  # killed when nothing is said yet: it is spent all the same
+    assert mean(USERS, epsilon=2.0, **more).method == method
+    with pytest.raises(BudgetExceeded):
+        mean(USERS, epsilon=2.0, **more)
+    with opened(tmp_path / "ledger.sqlite") as ledger:
+        assert [charge.epsilon for charge in ledger.charges("everyone")] == [2.0, 2.0]
+
+
+def test_a_robust_mean_of_users_who_do_not_agree_is_charged_and_its_silence_kept(tmp_path):
+    far = np.concatenate([USERS[:10_000], USERS[:10_000] + 5.0])
+    with pytest.raises(NothingReleased):
+        mean(far, epsilon=2.0, bound=20.0, spread=0.5, outliers=0.01, keep=Keep(ledger=tmp_path / "ledger.sqlite"))
+    with opened(tmp_path / "ledger.sqlite") as ledger:
+        assert len(ledger.charges("everyone")) == 1

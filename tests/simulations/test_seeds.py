@@ -107,7 +107,7 @@ def _mean(method: str) -> Callable[[int | None, Path], str]:
 
     def said(seed: int | None, folder: Path) -> str:
         given: dict[str, Any] = {"bound": 20.0, "spread": 2.0, "method": method, "simulation_seed": seed, **more}
-        return sentence(quoron.private_mean(users, 4.0, 1e-6, **given).guarantee)
+        return sentence(quoron.mean(users, epsilon=4.0, **given).guarantee)
 
     return said
 
@@ -201,8 +201,7 @@ def _selected(seed: int | None, folder: Path) -> str:
 
 SAID: dict[str, Callable[[int | None, Path], str]] = {
     **{
-        f"quoron.private_mean {method}": _mean(method)
-        for method in ("learnt", "clip", "two-stage", "range", "robust", "local")
+        f"quoron.mean {method}": _mean(method) for method in ("learnt", "clip", "two-stage", "range", "robust", "local")
     },
     "quoron.declare.declare": _declared,
     "quoron.statistics": _answered,

@@ -19,7 +19,7 @@ from pages import Page, check_loads_nothing
 from quoron.cli.app import invoke
 from quoron.counting.door import statistics
 from quoron.declare import declare
-from quoron.mean import PrivateMean, private_mean
+from quoron.private_mean import PrivateMean, mean
 from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
 from quoron_privacy import local
@@ -294,7 +294,7 @@ def test_no_other_value_raises_either(value: object) -> None:
     assert declared.declared[0].value == ["a"]
 
 
-module = importlib.import_module("quoron.mean")
+module = importlib.import_module("quoron.private_mean")
 ROWS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = ROWS.mean(axis=0)
 METHODS = ["learnt", "clip", "two-stage", "range", "robust", "local"]
@@ -302,7 +302,7 @@ every = pytest.mark.parametrize("method", METHODS)
 
 
 def found(users=ROWS, epsilon=1.0, delta=1e-6, **keywords) -> PrivateMean:
-    return private_mean(users, epsilon, delta, **{"bound": 10.0, "spread": 0.3, "simulation_seed": 1, **keywords})
+    return mean(users, epsilon=epsilon, delta=delta, **{"bound": 10.0, "spread": 0.3, "simulation_seed": 1, **keywords})
 
 
 @pytest.mark.parametrize(
@@ -383,15 +383,15 @@ def test_a_mean_is_refused_or_nearer_than_the_scale_of_users_and_never_refused_t
     """Users of scale 1 far from zero, in bounds up to a million times as large; fixed seeds. Public numbers decide."""
     rng, centre = np.random.default_rng(1), 0.5 * given["bound"] / math.sqrt(columns)
     with pytest.raises(Infeasible, match=f"10 users in dimension {columns} at epsilon={epsilon:g}, delta=1e-06") as few:
-        private_mean(rng.normal(centre, 1.0, (10, columns)), epsilon, 1e-6, **given, simulation_seed=1)
+        mean(rng.normal(centre, 1.0, (10, columns)), epsilon=epsilon, **given, simulation_seed=1)
     told = few.value
     assert f"users >= {told.users:,}" in str(told)
     for users in (told.users, told.users + 1, 2 * told.users, 9 * told.users):
         rows = rng.normal(centre, 1.0, (users, columns))
-        error = np.linalg.norm(private_mean(rows, epsilon, 1e-6, **given, simulation_seed=2).value - rows.mean(axis=0))
+        error = np.linalg.norm(mean(rows, epsilon=epsilon, **given, simulation_seed=2).value - rows.mean(axis=0))
         assert error < 4 * given.get("spread", math.sqrt(columns))
     with pytest.raises(Infeasible):
-        private_mean(rows[: told.users - 1], epsilon, 1e-6, **given, simulation_seed=1)
+        mean(rows[: told.users - 1], epsilon=epsilon, **given, simulation_seed=1)
 
 
 @pytest.mark.parametrize("method", ["auto", "clip", "local"])
@@ -400,10 +400,10 @@ def test_so_few_users_that_the_noise_is_longer_than_the_bound_are_refused_with_t
     few = ROWS[:20]
     said = "to learn their scale within" if method == "auto" else "times as long as"
     with pytest.raises(Infeasible, match=rf"{said} bound=10.*users >= ") as refused:
-        private_mean(few, 0.5, 1e-6, bound=10.0, method=method, simulation_seed=1)
+        mean(few, epsilon=0.5, bound=10.0, method=method, simulation_seed=1)
     assert refused.value.users is not None
     rows = np.resize(few, (refused.value.users, 5))
-    found = private_mean(rows, 0.5, 1e-6, bound=10.0, method=method, simulation_seed=1)
+    found = mean(rows, epsilon=0.5, bound=10.0, method=method, simulation_seed=1)
     assert found.noise_scale * math.sqrt(5) <= 10.0
 
 

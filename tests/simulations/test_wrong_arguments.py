@@ -178,7 +178,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
     }
     sections = {"privacy": (None, *NO_SECTION, Privacy("2", 1e-5), Privacy(2.0, "x")), "keep": WRONG["keep"]}  # type: ignore[arg-type]
     tables = {
-        quoron.private_mean: (
+        quoron.mean: (
             {"users": users, "epsilon": 1.0, "delta": 1e-6, "bound": 1.0},
             {
                 "users": (3, None, "x", THING, {"a": 1}, [], np.zeros((0, 2)), [["a"]]),

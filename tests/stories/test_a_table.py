@@ -131,7 +131,7 @@ def test_private_figures_of_a_table(quoron: Command) -> None:
 
 def test_a_private_mean_needs_no_spread() -> None:
     values = np.random.default_rng(1).normal(3.0, 1.0, size=(20_000, 4))
-    found = package.private_mean(values, 2.0, 1e-6, bound=1000.0)
+    found = package.mean(values, epsilon=2.0, bound=1000.0)
     assert np.abs(found.value - 3.0).max() < 0.2
 
 

@@ -2,7 +2,7 @@
 
     >>> rng = np.random.default_rng(0)
     >>> visits = rng.normal(5.0, 1.0, size=(10_000, 3))
-    >>> found = private_mean(visits, 1.0, 1e-6, bound=1000.0, simulation_seed=1)
+    >>> found = mean(visits, epsilon=1.0, bound=1000.0, simulation_seed=1)
     >>> found.method, bool(np.abs(found.value - visits.mean(axis=0)).max() < 0.02), bool(found.radius < 10.0)
     ('learnt', True, True)
 
@@ -23,7 +23,7 @@ as large as users are apart, which float64 does not hold, the place is lost, and
 a far corner move all but `robust`, which leaves them out:
 
     >>> visits[:100] = 11.0
-    >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, outliers=0.01, simulation_seed=1)
+    >>> found = mean(visits, epsilon=1.0, bound=20.0, spread=6.0, outliers=0.01, simulation_seed=1)
     >>> found.method, bool(np.abs(found.value - visits[100:].mean(axis=0)).max() < 0.1)
     ('robust', True)
 
@@ -33,14 +33,14 @@ Proofs: docs/privacy/private-mean.md and docs/privacy/local-model.md.
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quoron.sections import DELTA, Keep, door, only
 from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
@@ -53,9 +53,9 @@ from quoron_privacy.means.learnt_mean import LearntMean, enough_users, gaussians
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_server.algorithms.search import least_users
-from quoron_server.plan import Guarantee, Privacy, in_lines
+from quoron_server.plan import Exposure, Guarantee, Privacy, in_lines
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
@@ -98,30 +98,33 @@ class PrivateMean:
         return sentence(self.guarantee)
 
 
-def private_mean(
+@door
+def mean(
     users: ArrayLike | Sequence[ArrayLike],
-    epsilon: float,
-    delta: float,
     *,
+    epsilon: float,
+    delta: float = DELTA,
     bound: float,
     spread: float | None = None,
     outliers: float | None = None,
     method: Method = "auto",
+    keep: Keep = Keep(),  # noqa: B008  # frozen
     simulation_seed: int | None = None,
 ) -> PrivateMean:
-    """The mean over users of each user's own mean, (ε, δ)-private when one user is replaced by any other.
+    """Return the mean over users of each user's own mean, (ε, δ)-private when one user is replaced by any other.
 
     Args:
         users: (n, d) numbers, one row a user, also as a data frame; or for each user its own (items, d) array, which
             counts by its mean.
-        epsilon, delta: the promise for one whole user.
+        epsilon, delta: the guarantee for one whole user, charged to the ledger before any value is read.
         bound: ℓ2 norm that a user's mean is clipped to; from public knowledge.
         spread: radius of a ball that holds all users' means, wherever it lies; from public knowledge. `two-stage`,
             `range` and `robust` need it. A wrong bound or spread costs accuracy and never privacy.
         outliers: share of users that may lie anywhere, outside `spread` too; for `robust`. A wrong one costs the value.
         method: see the table above.
-        simulation_seed: SIMULATED: noise and rotation come from it, come again, and protect nobody, as the promise then
-            begins. None: from the system.
+        keep: `group`: charge this name for the users, in the file `ledger` or where training has its own.
+        simulation_seed: SIMULATED: noise and rotation come from it, come again, and protect nobody, as the guarantee
+            then begins; charged to a given ledger only. None: from the system.
 
     Users with anything that is not finite count as absent: the divisor stays n, so they count as the centre that others
     are clipped around. For `local` they report like zero.
@@ -131,13 +134,15 @@ def private_mean(
         ConfigError: a parameter out of range.
         Infeasible: too few users for the method asked for, or for the outliers declared, or so few that the noise is as
             long as `bound`, when zero would be as good, or, of `auto`, as `spread`, or that no scale is learnt where
-            `spread` is not declared; names how many would do. Public numbers decide, before anything is released.
+            `spread` is not declared; names how many would do. Public numbers decide, before anything is charged.
+        BudgetExceeded: the group's limit leaves no room; nothing is released.
         NothingReleased: `robust` found privately that too few users agree. (ε, δ) is spent all the same.
     """
+    only("mean", ("group", "ledger"), keep)
     values = _user_means(users)
     privacy = Privacy(epsilon, delta)
     for name, number in (("bound", bound), ("spread", 1.0 if spread is None else spread)):
-        if not (isinstance(number, Real) and 1e-100 < number < 1e100):
+        if not 1e-100 < number < 1e100:
             raise ConfigError(f"Expected {name} in (1e-100, 1e100), got {name}={number}.")
     if method not in ("auto", "learnt", "robust", "local", *_CRUDE):
         raise ConfigError(
@@ -147,28 +152,52 @@ def private_mean(
         raise ConfigError(f"Expected no outliers with method={method!r}, which keeps them. Use method='robust'.")
     if outliers is not None:
         non_negative(outliers=outliers)
-    if not (simulation_seed is None or isinstance(simulation_seed, int)):
-        raise ConfigError(f"Expected simulation_seed as a whole number, got simulation_seed={simulation_seed!r}.")
     robust = method == "robust" or outliers is not None
     if (robust or method in ("two-stage", "range")) and spread is None:
         asked = f"outliers={outliers:g}" if outliers is not None else f"method={method!r}"
         raise ConfigError(f"Expected spread with {asked}, got none. Use method='clip' where it is unknown.")
-    seed = simulation_seed
-    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
+    shape = values.shape
     if method == "local":
-        own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
-        found = _local(values, privacy, bound, spread, noise, own)
+        planned = _local(shape, privacy, bound, spread)
     elif robust and spread is not None:
-        found = _robust(values, privacy, bound, spread, outliers or 0.0, noise)
+        planned = _robust(shape, privacy, bound, spread, outliers or 0.0)
     else:
         learning = method in ("auto", "learnt")
-        learns = _learns(values, privacy, bound, spread, must=method == "learnt") if learning else None
-        found = (
-            _learnt(values, privacy, learns, noise)
-            if learns
-            else _central(values, privacy, bound, spread, method, noise)
+        learns = _learns(shape, privacy, bound, spread, must=method == "learnt") if learning else None
+        planned = _learnt(privacy, learns) if learns else _central(shape, privacy, bound, spread, method)
+    charge = None
+    if simulation_seed is None or keep.ledger is not None:
+        from quoron.training import lifetime  # heavy
+
+        cost: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "statement": sentence(planned.guarantee)}
+        cost |= {"mu": planned.mu, "variation": total_variation(gaussians=planned.gaussians)}
+        charge = lifetime.Charge.made("mean", keep.ledger, keep.group, **cost)
+    noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
+    found = planned.release(values, noise)
+    if charge is not None:
+        charge.end({"mean": None if found is None else found.value.tolist(), "method": planned.method})
+    if found is None:
+        raise NothingReleased(
+            f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "
+            f"farther than spread={spread:g} from one point. What it cost, (epsilon={epsilon:g}, delta={delta:g}), is "
+            "spent; declare a larger spread or more outliers."
         )
-    return found if seed is None else replace(found, guarantee=found.guarantee.simulated())
+    return found if simulation_seed is None else replace(found, guarantee=found.guarantee.simulated())
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A method with its noise, by public numbers alone."""
+
+    method: str
+    guarantee: Guarantee
+    release: Callable[[Matrix, NoiseSource], PrivateMean | None]
+    mu: float | None = None  # what it releases is μ-GDP, but for so many Gaussian samples; None: nothing of the kind
+    gaussians: int = 0
+
+
+def _guarantee(privacy: Privacy, theorem: str, exposure: Exposure = "broadcast") -> Guarantee:
+    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", exposure, (), f"docs/privacy/{theorem}")
 
 
 def _user_means(users: Any) -> Matrix:
@@ -212,11 +241,9 @@ def _numbers(own: ArrayLike) -> Matrix:
     return values.astype(np.float64, copy=False)
 
 
-def _robust(
-    values: Matrix, privacy: Privacy, bound: float, spread: float, outliers: float, noise: NoiseSource
-) -> PrivateMean:
-    users, dimension = values.shape
-    mean = robust_mean.calibrate(
+def _robust(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float, outliers: float) -> _Planned:
+    users, dimension = shape
+    planned = robust_mean.calibrate(
         users=users,
         dimension=dimension,
         bound=bound,
@@ -225,22 +252,21 @@ def _robust(
         epsilon=privacy.epsilon,
         delta=privacy.delta,
     )
-    _require_worth(mean.noise.scale, users, dimension, bound)
-    value = mean.release(values, _finite(values), noise)
-    if value is None:
-        raise NothingReleased(
-            f"Nothing was released: by a private test, more than {100 * outliers:g} % of the users lie farther than "
-            f"spread={spread:g} from one point. What it cost, (epsilon={privacy.epsilon:g}, delta={privacy.delta:g}), "
-            "is spent; declare a larger spread or more outliers."
-        )
-    theorem = "docs/privacy/private-mean.md#m5"
-    guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), theorem)
-    return PrivateMean(value, guarantee, mean.noise.scale, mean.radius, "robust")
+    _require_worth(planned.noise.scale, users, dimension, bound)
+    guarantee = _guarantee(privacy, "private-mean.md#m5")
+
+    def release(values: Matrix, noise: NoiseSource) -> PrivateMean | None:
+        value = planned.release(values, _finite(values), noise)
+        return None if value is None else PrivateMean(value, guarantee, planned.noise.scale, planned.radius, "robust")
+
+    return _Planned("robust", guarantee, release)
 
 
-def _learns(values: Matrix, privacy: Privacy, bound: float, spread: float | None, *, must: bool) -> LearntMean | None:
+def _learns(
+    shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None, *, must: bool
+) -> LearntMean | None:
     """What learns, or None where `auto` has another method that is worth its noise; else Infeasible, with the users."""
-    users, dimension = values.shape
+    users, dimension = shape
     mu = gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=gaussians(dimension))
     enough = enough_users(dimension, mu, far=not must and (spread is None or bound > 1000 * spread))
     if must or users >= enough:
@@ -261,26 +287,27 @@ def _learns(values: Matrix, privacy: Privacy, bound: float, spread: float | None
     raise Infeasible("private mean", f"{asked} are too few {wanted}", needs, users=needed)
 
 
-def _learnt(values: Matrix, privacy: Privacy, mean: LearntMean, noise: NoiseSource) -> PrivateMean:
-    found = mean.release(values, _finite(values), noise.stream("mean"), _public(noise))
-    theorem = "docs/privacy/private-mean.md#m7"
-    guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), theorem)
-    return PrivateMean(found.value, guarantee, found.deviation, found.radius, "learnt", found.centre, found.unseen)
+def _learnt(privacy: Privacy, planned: LearntMean) -> _Planned:
+    guarantee, drawn = _guarantee(privacy, "private-mean.md#m7"), gaussians(planned.dimension)
+
+    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+        found = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
+        return PrivateMean(found.value, guarantee, found.deviation, found.radius, "learnt", found.centre, found.unseen)
+
+    return _Planned("learnt", guarantee, release, planned.mu, drawn)
 
 
-def _central(
-    values: Matrix, privacy: Privacy, bound: float, spread: float | None, method: str, noise: NoiseSource
-) -> PrivateMean:
-    users, dimension = values.shape
-    mu = _central_mu(privacy, dimension)
-    chosen, mean = _choose(users, dimension, bound, spread, mu, method)
-    _require_worth(mean.noise.scale, users, dimension, bound)
-    answered = _finite(values)
-    value = mean.release(values, answered, noise.stream("mean"), _public(noise))
-    guarantee = Guarantee(
-        privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), "docs/privacy/private-mean.md"
-    )
-    return PrivateMean(value, guarantee, mean.noise.scale, mean.radius, chosen)
+def _central(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None, method: str) -> _Planned:
+    users, dimension = shape
+    mu, guarantee = _central_mu(privacy, dimension), _guarantee(privacy, "private-mean.md")
+    chosen, planned = _choose(users, dimension, bound, spread, mu, method)
+    _require_worth(planned.noise.scale, users, dimension, bound)
+
+    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+        value = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
+        return PrivateMean(value, guarantee, planned.noise.scale, planned.radius, chosen)
+
+    return _Planned(chosen, guarantee, release, mu, 2 * dimension)
 
 
 def _central_mu(privacy: Privacy, dimension: int) -> float:
@@ -319,41 +346,39 @@ def _require_worth(deviation: float, users: int, dimension: int, bound: float, p
         raise Infeasible("private mean", condition, f"users >= {enough:,}, or a larger epsilon", users=enough)
 
 
-def _local(
-    values: Matrix,
-    privacy: Privacy,
-    bound: float,
-    spread: float | None,
-    noise: NoiseSource,
-    own: LocalRandomness,
-) -> PrivateMean:
+def _local(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None) -> _Planned:
     """Every user sends one report; where it pays, the first users in a public order find the centre for the others."""
-    users, dimension = values.shape
-    public = _public(noise)
-    order = public.permutation(users)
-    finite = _finite(values)
-    rows = clip_rows(np.where(finite[:, None], values, 0.0), bound)
+    users, dimension = shape
     scouts, bits, radius = _scouting(users, dimension, privacy, bound, spread)
-    centre = np.zeros(dimension)
-    if bits is not None:
-        signs = random_signs(dimension, public)
-        coordinates = local.assign_coordinates(scouts, dimension, public)
-        counts = np.zeros((padded(dimension), bits.bins), np.int64)
-        step = max(1, _CHUNK // bits.bins)
-        for start in range(0, scouts, step):
-            asked, at = order[start : min(start + step, scouts)], coordinates[start : start + step]
-            reports = bits.randomise(rotated_coordinates(rows[asked], signs, at), own, round=0, users=asked)
-            counts += local.count_bits(reports, np.ones(len(asked), np.bool_), at, len(counts))
-        centre = local.crude_mean(counts, bits.half_width, signs)
-    asked = order[scouts:]
     randomiser = VectorNoise(privacy.epsilon, privacy.delta, radius)
-    vectors = randomiser.randomise(rows[asked], centre, own, round=1, users=asked)
     scale = randomiser.scale(dimension)
-    _require_worth(scale / math.sqrt(len(asked)), users, dimension, bound, power=2)
-    largest = radius + scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
-    value = local.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest)
-    guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", (), "docs/privacy/local-model.md")
-    return PrivateMean(value, guarantee, scale / math.sqrt(len(asked)), radius, "local")
+    deviation = scale / math.sqrt(users - scouts)
+    _require_worth(deviation, users, dimension, bound, power=2)
+    guarantee = _guarantee(privacy, "local-model.md", "local")
+
+    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+        own: LocalRandomness = SeededRandomness(noise.seed) if isinstance(noise, SeededNoise) else SystemRandomness()
+        public = _public(noise)
+        order = public.permutation(users)
+        rows = clip_rows(np.where(_finite(values)[:, None], values, 0.0), bound)
+        centre = np.zeros(dimension)
+        if bits is not None:
+            signs = random_signs(dimension, public)
+            coordinates = local.assign_coordinates(scouts, dimension, public)
+            counts = np.zeros((padded(dimension), bits.bins), np.int64)
+            step = max(1, _CHUNK // bits.bins)
+            for start in range(0, scouts, step):
+                asked, at = order[start : min(start + step, scouts)], coordinates[start : start + step]
+                reports = bits.randomise(rotated_coordinates(rows[asked], signs, at), own, round=0, users=asked)
+                counts += local.count_bits(reports, np.ones(len(asked), np.bool_), at, len(counts))
+            centre = local.crude_mean(counts, bits.half_width, signs)
+        asked = order[scouts:]
+        vectors = randomiser.randomise(rows[asked], centre, own, round=1, users=asked)
+        largest = radius + scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
+        value = local.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest)
+        return PrivateMean(value, guarantee, deviation, radius, "local")
+
+    return _Planned("local", guarantee, release)
 
 
 def _scouting(
