@@ -283,8 +283,8 @@ def _unknown(door: str, name: str, value: object, known: Sequence[str]) -> Confi
     if name in _homes():
         return ConfigError(f"Expected {name} as {_homes()[name]} for {door}, got it as a keyword of its own.")
     close = get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f" Did you mean {close[0]!r}?" if close else ""
-    return ConfigError(f"Expected one of {', '.join(known)} for {door}, got {name!r}.{meant}")
+    meant = f"Did you mean {close[0]!r}?" if close else f"See help({door})."
+    return ConfigError(f"Expected an argument of {door}, got {name!r}. {meant}")
 
 
 def _check(door: str, name: str, value: object, default: object) -> None:

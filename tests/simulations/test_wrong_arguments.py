@@ -430,3 +430,12 @@ def test_nor_does_a_feature_that_is_no_number():
     with pytest.raises(DataError, match="Expected features of numbers, got a column with some that are none") as error:
         items_of(Frame(columns), user="who", features=["age"])
     assert "Annika" not in str(error.value)
+
+
+def test_a_misspelt_argument_is_answered_with_one_suggestion_and_no_list() -> None:
+    assert (
+        refused(quoron.train, FRAME, lable="ill") == "Expected an argument of train, got 'lable'. Did you mean 'label'?"
+    )
+    assert (
+        refused(quoron.simulate, FRAME, xyzzy=1) == "Expected an argument of simulate, got 'xyzzy'. See help(simulate)."
+    )
