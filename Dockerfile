@@ -17,7 +17,7 @@ RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes --r
     && python -m venv /opt/quoron \
     && /opt/quoron/bin/pip install --require-hashes --requirement "requirements/${REQUIREMENTS}.txt"
 COPY pyproject.toml README.md LICENSE ./
-COPY core core
+COPY building building
 COPY protos protos
 COPY privacy privacy
 COPY client client

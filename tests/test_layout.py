@@ -15,7 +15,7 @@ from measures import FOLDERS, ROOT, distributions, source
 BOUNDS = {
     "lines of the product": 102_371,
     "import rings": 0,
-    "distributions of a plain install": 67,
+    "distributions of a plain install": 32,
     "modules that `quoron.train` can reach": 342,
 }
 

@@ -134,5 +134,5 @@ def test_only_what_a_processor_can_do_fits(
 
 
 def test_the_image_and_the_set_up_compile_before_anybody_waits() -> None:
-    for path in ("Dockerfile", "scripts/_environment", "scripts/build-core"):
+    for path in ("Dockerfile", "scripts/_environment"):
         assert "-m quoron.kernels --ship" in (ROOT / path).read_text(encoding="utf-8"), path

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # only a table needs it
     import pyarrow as pa
 
 ENGINES = ("inline", "flower", "ray", "service")
+EXTRAS = {"flower": ("flwr", "flower"), "service": ("grpc", "federation")}  # what an engine imports, and what brings it
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class EngineChoice:
         _check_kinds({"superlink": superlink, "address": address, "slow": slow}, kills, insecure=insecure, keep=keep)
         if name not in ENGINES:
             raise ConfigError(f"Expected the engine to be inline, ray, flower or service, got {name!r}.")
-        if name in ("flower", "service") and find_spec(f"quoron.{_FOLDERS[name]}") is None:
+        if name in EXTRAS and find_spec(EXTRAS[name][0]) is None:
             raise ConfigError(
-                f"Expected quoron with its network for the engine {name}, got quoron-core. pip install quoron."
+                f"Expected {EXTRAS[name][0]} for the engine {name}, got none. pip install 'quoron[{EXTRAS[name][1]}]'."
             )
         served = [
             key for key, value in (("clients", clients), ("kills", kills), ("slow", slow), ("keep", keep)) if value
@@ -128,7 +129,7 @@ def carry_out(
 ) -> RunResult:
     """A simulation in `folder`, from wherever its ledger stands; a table's relative path is relative to `base`."""
     people = prepared.config.population
-    if engine.name in _FOLDERS and (people.silos_away or people.silos_hostile):
+    if engine.name in EXTRAS and (people.silos_away or people.silos_hostile):
         raise ConfigError(
             f"Expected no silos_away or silos_hostile with the engine {engine.name}, got some. Leave out --engine, or "
             "end clients while they run."
@@ -149,15 +150,12 @@ def carry_out(
     return simulation.elsewhere(prepared, folder, base, observers, at=engine.superlink, authority=engine.authority)
 
 
-_FOLDERS = {"flower": "flower", "service": "local"}  # of the engines that quoron-core lacks
-
-
 def comparison_sharing(choice: EngineChoice) -> Sharing | None:
     """The workers of each run of a comparison, which are then one at a time; None for runs side by side.
 
     ConfigError for the engines flower and service, whose nodes or clients hold the users of one run.
     """
-    if choice.name in _FOLDERS:
+    if choice.name in EXTRAS:
         raise ConfigError(
             f"Expected the engine inline or ray for a comparison, got {choice.name}, whose nodes are those of one run. "
             f"Simulate each with --engine {choice.name}."
@@ -167,7 +165,7 @@ def comparison_sharing(choice: EngineChoice) -> Sharing | None:
 
 def training_sharing(choice: EngineChoice) -> Sharing | None:
     """The workers of a curator's run. ConfigError for flower and service, whose nodes hold data of their own."""
-    if choice.name in _FOLDERS:
+    if choice.name in EXTRAS:
         raise ConfigError(f"Expected the engine inline or ray for training, got {choice.name}: submit to a federation.")
     return choice.sharing
 

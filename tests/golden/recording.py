@@ -236,7 +236,7 @@ def wire(_: Path, name: str) -> Iterator[tuple[str, Any]]:
 def errors(*_: object) -> Iterator[tuple[str, Any]]:
     """The text of every error that the product raises, as its source has it."""
     found = {}
-    for package in ("core", "client", "privacy", "server", "simulations"):
+    for package in ("building", "client", "privacy", "server", "simulations"):
         for path in sorted((FOLDER.parent.parent / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:

@@ -27,12 +27,10 @@ _TOLD = ("software", "run", "group", "plan", "epsilon", "delta")
 @functools.cache
 def software() -> str:
     """The code that runs here, by its version."""
-    for name in ("quoron", "quoron-core"):
-        try:
-            return f"{name} {version(name)}"
-        except PackageNotFoundError:
-            continue
-    return "quoron, not installed"
+    try:
+        return f"quoron {version('quoron')}"
+    except PackageNotFoundError:
+        return "quoron, not installed"
 
 
 def signed(by: str = "") -> Row:

@@ -339,16 +339,7 @@ app.command()(statistics)
 app.command()(index)
 
 
-NETWORK = {  # folders that quoron-core lacks
-    "quoron.flower",
-    "quoron.local",
-    "quoron.operate",
-    "quoron_client.federation",
-    "quoron_client.flower",
-    "quoron_server.flower",
-    "quoron_server.helper",
-    "quoron_server.service",
-}
+EXTRAS = {"flwr": "flower", "grpc": "federation", "grpc_health": "federation", "grpc_reflection": "federation"}
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -365,9 +356,9 @@ def invoke(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _refuse(error.format_message(), error.exit_code)
     except ModuleNotFoundError as error:
-        if error.name not in NETWORK:
+        if error.name not in EXTRAS:
             raise
-        return _refuse(f"Expected quoron with its network, got quoron-core: no {error.name}. pip install quoron.", 2)
+        return _refuse(f"Expected {error.name}, got none. pip install 'quoron[{EXTRAS[error.name]}]'.", 2)
     except MemoryError as error:
         return _refuse(f"Expected more memory, got too little: {error or 'no more is given'}.", RunError.exit_code)
     except OSError as error:  # of files each says so itself

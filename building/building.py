@@ -23,7 +23,7 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """What compiling needs, too: all that runs on one machine."""
     found: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
     if _wanted():
-        found += tomllib.loads((ROOT / "core" / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+        found += tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     return found
 
 
