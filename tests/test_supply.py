@@ -14,7 +14,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {"image": ("postgres",), "image-ray": ("postgres", "ray"), "ci": ("test", "docs")}
+EXTRAS = {"image": ("flower", "postgres"), "image-ray": ("postgres", "ray"), "ci": ("test", "docs")}
 LOCKS = (*EXTRAS, "build")
 # The systems of the image, and of whoever runs the tests.
 PYTHONS = [
@@ -79,4 +79,8 @@ def test_the_image_and_ci_install_nothing_without_a_hash() -> None:
 
 
 def _extra(name: str) -> list[str]:
-    return list(PROJECT["optional-dependencies"][name])
+    found = []
+    for each in PROJECT["optional-dependencies"][name]:
+        within = Requirement(each)
+        found += [one for extra in within.extras for one in _extra(extra)] if within.name == "quoron" else [each]
+    return found
