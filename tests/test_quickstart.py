@@ -24,6 +24,8 @@ def test_the_first_command_of_the_readme_trains_a_model_and_says_what_it_is_good
     done = subprocess.run(["scripts/quickstart"], cwd=tmp_path, env=environment, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
+    assert "arning" not in done.stdout + done.stderr
+    assert len((done.stdout + done.stderr).splitlines()) < 25
     assert "rmse per user, with 95 %" in done.stdout
     assert (tmp_path / "runs" / "scorecard-1" / "report.html").is_file()
     assert (tmp_path / "ledger.sqlite").is_file()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quoron.comparing.pool import Job
 
 Vector = NDArray[np.float64]
-LINES = 10  # plain lines a run, at most
+LINES = 3  # plain lines a run, about
 
 
 class Display:
@@ -62,7 +62,7 @@ class Lines(Display):
         _warn(plan)
 
     def round_finished(self, event: RoundEvent) -> None:
-        """One line in every tenth of the rounds."""
+        """One line in every third of the rounds."""
         if event.round % max(1, event.rounds // LINES) == 0 or event.round == event.rounds - 1:
             text = f"round {event.round + 1}/{event.rounds}, {event.asked:,} users{_figures(event)}"
             print(text, file=sys.stderr, flush=True)
