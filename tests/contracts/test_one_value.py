@@ -143,7 +143,7 @@ TYPED = {
         r"--numeric of age, got \(0\.0, 10\.0\) and \(0\.0, 100\.0\)",
     ),
     "below a group": (
-        ["ledger", "limit", "--own", "--group", "a", "--epsilon", "8", "--epsilon", "9", "--delta", "1e-5"],
+        ["ledger", "limit", "--group", "a", "--epsilon", "8", "--epsilon", "9", "--delta", "1e-5"],
         r"--epsilon, got --epsilon 8 and --epsilon 9",
     ),
 }

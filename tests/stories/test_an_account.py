@@ -4,7 +4,7 @@ import json
 
 from stories.conftest import ILL, PRIVATE, QUICK, Command
 
-OWN = ("--own", "--group", "everyone")
+OWN = ("--group", "everyone")
 
 
 def trained(quoron: Command, *more: str) -> int:
@@ -39,8 +39,8 @@ def test_a_limit_refuses_what_would_exceed_it_and_says_what_fits(quoron: Command
 
 def test_the_chain_is_verified_and_exported(quoron: Command) -> None:
     assert trained(quoron) == 0
-    assert quoron("ledger", "verify", "--own").code == 0
-    said = quoron("ledger", "export", "--own")
+    assert quoron("ledger", "verify").code == 0
+    said = quoron("ledger", "export")
     assert said.code == 0
     assert json.loads(said.out)
 

@@ -1,7 +1,7 @@
 """`quoron ledger`: what was promised to every group of users over all runs, and the limit that no run may pass.
 
-Each command opens the database, or with --coordinator asks the coordinator that has it open: a SQLite file belongs to
-one process at a time. What a coordinator sends is verified here, row by row, before anything is made of it.
+Each command opens one's own ledger, which `quoron train` charges; with --database a coordinator's, or with
+--coordinator it asks the coordinator that has it open: a SQLite file belongs to one process at a time. What a coordinator sends is verified here, row by row, before anything is made of it.
 """
 
 import json
@@ -40,15 +40,16 @@ app = typer.Typer(
 )
 
 Url = Annotated[
-    str,
-    typer.Option("--database", envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME."),
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="QUORON_DATABASE",
+        help="Of a coordinator, sqlite:///FILE or postgresql://USER@HOST/NAME. None: one's own, QUORON_LEDGER.",
+    ),
 ]
 Asked = Annotated[
     str | None,
     typer.Option("--coordinator", metavar="HOST:PORT", help="Ask this control plane, and open no database."),
-]
-Own = Annotated[
-    bool, typer.Option("--own", help="The ledger of `quoron train`: QUORON_LEDGER, else the platform's usual place.")
 ]
 Group = Annotated[str, typer.Option("--group", help="The group of users; of `quoron train`, the population.")]
 Create = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
@@ -70,8 +71,7 @@ Head = Annotated[str | None, typer.Option("--head", metavar="HASH", help="The he
 class Source:
     """Where a population's ledger is: in a database, or behind a running coordinator."""
 
-    database: Url = "sqlite:///coordinator.sqlite"
-    own: Own = False
+    database: Url = None
     coordinator: Asked = None
     token_file: OwnToken = None
     authority: Authority = None
@@ -102,14 +102,12 @@ class Source:
 
     def open(self, *, create: bool) -> "AbstractContextManager[databases.Database]":
         """The database; LedgerUnavailable says what to do beside a coordinator that holds it."""
-        if self.own:
+        if self.database is None:
             return lifetime.opened_database(lifetime.place(None), create=create)
         try:
             return databases.Database(self.database, create=create, sole=False)
         except LedgerUnavailable as error:
             raise LedgerUnavailable(f"{error} Ask a running coordinator with --coordinator HOST:PORT.") from None
-        except LedgerError as error:
-            raise LedgerError(f"{error} Name it with --database; that of `quoron train` is read with --own.") from None
 
     def there(self, *, create: bool) -> "AbstractContextManager[ledgers.PopulationLedger]":
         """Of a database that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody."""
