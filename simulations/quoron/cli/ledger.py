@@ -1,7 +1,8 @@
 """`quoron ledger`: what was promised to every group of users over all runs, and the limit that no run may pass.
 
 Each command opens one's own ledger, which `quoron train` charges; with --database a coordinator's, or with
---coordinator it asks the coordinator that has it open: a SQLite file belongs to one process at a time. What a coordinator sends is verified here, row by row, before anything is made of it.
+--coordinator it asks the coordinator that has it open: a SQLite file belongs to one process at a time. What a
+coordinator sends is verified here, row by row, before anything is made of it.
 """
 
 import json
