@@ -1,5 +1,6 @@
 """A plan is only as good as its re-check: no number in it may be something that comparisons let pass."""
 
+import ast
 import math
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from contracts.scenes import make_plan
+from measures import FOLDERS, ROOT
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 
@@ -91,3 +93,10 @@ def test_calibrated_numbers_that_claim_no_proof_are_refused_as_they_would_skip_i
     plan = make_plan(name)
     with pytest.raises(VerificationError, match="proved guarantee"):
         ALGORITHMS[name].make(replace(plan, guarantee=replace(plan.guarantee, proved=False)))
+
+
+def test_no_file_of_arrays_is_unpickled() -> None:
+    for path in (path for folder in FOLDERS.values() for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
+                assert "allow_pickle=False" in ast.unparse(node), path

@@ -14,6 +14,7 @@ from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, stage
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import bought, estimates, facts, held_out, quorum, table_health, votes, windows
 from quoron_privacy.counts.spread import Spread, thirds
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.means import learnt_interval, learnt_radii, private_range, rotation, truncated_mean
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users
 from quoron_privacy.noise.sources import SeededNoise
@@ -38,6 +39,13 @@ def _drawn() -> Any:
 
 def _stream() -> Any:
     return SeededNoise(6).stream("golden")
+
+
+def _refused(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except Infeasible as error:
+        return str(error)
 
 
 def _held() -> list[held_out.HeldOut]:
@@ -122,7 +130,7 @@ def _spread(running: bool) -> Any:
         [spread.scale, spread.effective_mu, spread.sensitivity],
         [estimates.quantile_of(np.cumsum(row), share, spread) for row in weights for share in (0.1, 0.5, 0.9)],
         estimates.count_of(0.3, users=5_000, scale=spread.scale),
-        estimates.mean_of(weights[0, :3], scale=spread.scale),
+        [estimates.mean_of(found, scale=spread.scale) for found in (weights[0, :3], np.zeros(3))],
         [estimates.needed("cells", groups=3, cells=8, unit=4.0, share=share) for share in (0.02, 0.5)],
     ]
 
@@ -265,6 +273,10 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
             bought.share_for(users=n, columns=5, names=2, epsilon=e, delta=1e-6)
             for n in (2_000, 90_000)
             for e in EPSILONS[1:]
+        ],
+        [
+            _refused(lambda n=n: bought.share_for(users=n, columns=5, names=2, epsilon=1.0, delta=1e-6))
+            for n in (90, 300)
         ],
         made := bought.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
         [made.errors(columns=columns, names=names) for columns in (1, 5) for names in (0, 2)],

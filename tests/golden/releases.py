@@ -107,6 +107,8 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
         settings=["algorithm.name=one-round-least-squares"],
     ),
     "train a rare label": lambda: _trained(20_000, label="ward", classes=["north", "south", "west"], evaluate=0.2),
+    "train a comparison": lambda: _trained(12_000, label="age > 79", numeric={"dose": (0, 5)}),
+    "train without a look": lambda: _trained(privacy=quoron.Privacy(health=0), **DECLARED),
     "evaluate": _evaluated,
     "statistics undeclared": _statistics,
     "statistics declared": lambda: _statistics(**AGES),
