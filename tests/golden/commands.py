@@ -20,7 +20,10 @@ RUN = "--epsilon", "8", "--out", "run", "--simulation-seed", "3"
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "algorithms": (("algorithms",), ("presets",), ("cite", "accelerated-erm")),
     "examples": (("example", "hospitals", "--out", "trial"), ("example", "scorecard")),
-    "plan": (("plan", *TABLE, "--epsilon", "2"),),
+    "plan": (
+        ("plan", *TABLE, "--epsilon", "2"),
+        ("train", *TABLE, "--epsilon", "2", "--set", "population.outlier_fraction=0.3"),
+    ),
     "predict": (
         ("simulate", *TABLE, *RUN),
         ("predict", "run", "visits.csv", "--file", "plain.csv"),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -344,8 +345,8 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         coordinate_median.verify(made, 4.0, 1e-6),
         [coordinate_median.calibrate(e, 1e-6, 4_000, eta, 1.0) for e, eta in ((2.0, 0.005), (8.0, 0.02))],
         [
-            coordinate_median.debiased_mean(_drawn().normal(size=(users, 3)), trim, 0.5)
-            for users, trim in ((60, 9), (60, 29), (61, 30))
+            [mean(_drawn().normal(size=(users, 3)), trim) for users, trim in ((60, 9), (60, 29), (61, 30))]
+            for mean in (coordinate_median.trimmed_mean, partial(coordinate_median.debiased_mean, radius=0.5))
         ],
     ],
     "what nobody can run": lambda: [
