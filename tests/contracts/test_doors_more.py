@@ -46,7 +46,7 @@ from quoron_client.federation.own_table import own_items, read_own_table
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import QuoronError
 
-CHANGES = 25  # of each way to write by default; 2,000 with -m slow
+CHANGES = 10  # of each way to write by default; 2,000 with -m slow
 HALVES = ("\ud800", "a\udfff,", "\udc00\ud800", "\ud83d\n", "\ud83d,\ude00")  # of letters, as programs write them
 WORDS = (*TEXTS, *HALVES)
 SAID = (

@@ -53,6 +53,7 @@ def classes() -> Plan:
     return make_plan(f"{NAME}/classes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan_of", [lambda: make_plan(NAME), zero_out, classes], ids=["replace-one", "zero-out", "classes"]
 )

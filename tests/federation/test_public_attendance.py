@@ -60,6 +60,7 @@ def charged(folder: Path) -> list[str]:
         return [charge.run for charge in PopulationLedger(database).charges("everyone")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("users", "stopped"), [(3, 2), (20, 11), (200, 101)])
 async def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missing(
     users: int, stopped: int, tmp_path: Path

@@ -418,6 +418,7 @@ def after_a_run(folder: Path, kind: str) -> tuple[list[int], list[tuple[int, str
     return carried_out(scene())
 
 
+@pytest.mark.slow
 def test_nothing_that_a_client_answers_moves_who_is_drawn_next(tmp_path: Path) -> None:
     """Silent, rejected or honest: the next run's members are the same, since all of them were connected."""
     found = {}

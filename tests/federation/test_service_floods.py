@@ -131,6 +131,7 @@ def test_files_are_left_for_operators_and_for_the_coordinator(monkeypatch: pytes
     assert coordinators.most_clients(100_000) == 100_000
 
 
+@pytest.mark.slow
 async def test_an_operator_is_served_between_the_streams_of_a_flood(tmp_path: Path) -> None:
     """Thousands of calls with a wrong token, many at a time, on connections of their own."""
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")

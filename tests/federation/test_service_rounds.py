@@ -542,6 +542,7 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: 
     assert carried_out(again())[-1] == events[1]
 
 
+@pytest.mark.slow
 def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> None:
     async def seen(silent: range, folder: Path) -> dict[str, Any]:
         folder.mkdir()

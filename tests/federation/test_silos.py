@@ -218,14 +218,13 @@ async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_bac
                 return None
             return honest(user, message)
 
-        away = no_deadline_is_waited_for(running, [LIAR], SECONDS, rounds=returns - dies)
-        passing = asyncio.create_task(away)
         working = asyncio.create_task(silo_peer.work(answering))
         await running.manager.submit(spec.as_text())
+        await asyncio.wait({working})  # its call was cancelled
+        await no_deadline_is_waited_for(running, [LIAR], SECONDS, rounds=returns - dies)
         async for event in (await running.manager.feed("trial")).watch():
             if event["kind"] == "round" and event["round"] == returns - 1:
                 break
-        await asyncio.wait({working, passing})  # its call was cancelled
         await silo_peer.hello()
         others.append(asyncio.create_task(silo_peer.work(honest)))
         model = await complete(running)

@@ -52,7 +52,10 @@ from server.helper_scene import SIGNING, Leader, key_of, opened, plan_of, real
 
 @pytest.mark.parametrize(
     ("algorithm", "groups"),
-    [("one-round-least-squares", 1), ("one-pass-dp-sgd", 1), ("dp-ftrl", 1), ("dp-ftrl", 3)],
+    [
+        *(("one-pass-dp-sgd", 1), ("dp-ftrl", 3)),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("one-round-least-squares", "dp-ftrl")),
+    ],
 )
 def test_two_servers_and_twenty_clients_give_the_bits_of_the_simulation_of_both(
     algorithm: str, groups: int, issued: Path, tmp_path: Path

@@ -798,6 +798,7 @@ def test_with_one_for_the_open_constant_the_claim_is_false_of_two_worlds_with_li
     assert broken or delta_for(mu, size.epsilon) < size.delta
 
 
+@pytest.mark.slow
 def test_the_table_on_the_page_is_what_these_plans_say() -> None:
     text = PAGE.read_text(encoding="utf-8")
     on_page = [line for line in text.splitlines() if line.startswith(("| filtered-sgd, ", "| median-sgd, "))]

@@ -248,6 +248,7 @@ def test_looking_again_and_again_names_a_winner_of_equals_in_one_case_of_twenty_
     assert decided(of_two([0.1, 0.2, 0.15], [0.3, 0.4, 0.35001], len(LOOKS)), [])
 
 
+@pytest.mark.slow
 def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tmp_path: Path) -> None:
     asked = Request.of(SMALL, algorithms=["recentred-sgd", "local-model", "median-sgd"], seeds="auto")
     assert Request.from_json(asked.as_json()) == asked
@@ -263,6 +264,7 @@ def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tm
     assert watched.runs == 0
 
 
+@pytest.mark.slow
 def test_seeds_auto_ends_at_its_limit_and_says_that_no_difference_was_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from contracts.scenes import make_plan as scene_plan
+from cover import by_default
 from problems import changed, small
 from quoron import config as configs
 from quoron import sources
@@ -17,7 +18,7 @@ from quoron.operate.submission import promised, specify
 from quoron.planning.choosing import Candidate, automatic, risk_words
 from quoron.planning.plans import Planned, choose
 from quoron.planning.questions import EpsilonPoint
-from quoron.presets import Preset, presets
+from quoron.presets import presets
 from quoron.reports.summary import Summary
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
@@ -334,8 +335,9 @@ def test_no_door_shows_a_guess_as_a_bound(name: str) -> None:
         assert risk_words(None, plan.guessed_excess_risk).startswith("guess: ")
 
 
-@pytest.mark.parametrize("each", presets(), ids=lambda each: each.name)
-def test_a_preset_says_what_it_shows_and_can_be_planned(each: Preset) -> None:
+@pytest.mark.parametrize("name", by_default([each.name for each in presets()], ["quickstart", "flights"]))
+def test_a_preset_says_what_it_shows_and_can_be_planned(name: str) -> None:
+    each = next(each for each in presets() if each.name == name)
     assert each.text.startswith("# ")
     assert 40 < len(each.summary) < 140
     planned = planned_alone(each.name)

@@ -218,9 +218,10 @@ def test_a_larger_limit_on_rounds_never_leaves_more_and_what_is_infeasible_names
     assert found == sorted(found, reverse=True)
 
 
+@pytest.mark.slow
 def test_automatic_choice_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more() -> None:
     bounds = []
-    for most in (4, 24):
+    for most in (2, 4, 6, 13, 24):
         chosen = quoron.plan("quickstart", settings=[*MANY, f"budget.max_rounds={most}"])
         assert chosen.plan.cost.rounds <= most
         assert all(each.plan.cost.rounds <= most for each in chosen.candidates if each.plan)

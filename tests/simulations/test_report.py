@@ -195,6 +195,7 @@ def test_doubts_come_first_and_are_never_cut_and_no_warning_is_hidden(place: Pat
     assert shown[18:] == ["What ends in ... is whole in report.html."]
 
 
+@pytest.mark.slow
 def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def neighbours_by_climbing(mean, core, dimension, rng, climbs, steps):
         yield best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cohort_size", "core"),
     [
