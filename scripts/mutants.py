@@ -189,6 +189,18 @@ class Durations:
         if report.failed:
             raise SystemExit(f"Expected tests that pass without a change, got {report.nodeid}: {report.longreprtext}")
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Every cell of an audit that does not take minutes, also those that the default tests leave out."""
+        for item in items:
+            cell = (
+                item.callspec.params.get("cell")
+                if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+                else None
+            )
+            if cell is not None and not cell.slow:
+                item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "slow"]
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Lines that are executed now are this test's."""
@@ -222,7 +234,7 @@ def killed_by(mutant: Mutant, copy: Path, tests: list[str], seconds: float) -> s
     place.write_bytes(mutant.applied(original))
     chosen = copy / "chosen"
     chosen.write_text("\n".join(tests), encoding="utf-8")
-    options = ["-m", "pytest", "-xqrfE", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    options = ["-m", "pytest", "-xqrfE", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", ""]
     command = [sys.executable, *options, f"@{chosen}"]
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment(copy), capture_output=True, timeout=seconds, text=True)
