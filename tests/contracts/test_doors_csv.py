@@ -138,7 +138,7 @@ class TestCSV:
             found = tables.read(path, ("c", "a", "b")).select(["a", "b", "c"]).to_pylist()
             assert [[*row.values()] for row in found] == expected
 
-    @pytest.mark.parametrize("count", [200, pytest.param(4000, id="all", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("count", [60, pytest.param(4000, id="all", marks=pytest.mark.slow)])
     def test_any_bytes_are_what_a_reader_of_one_letter_at_a_time_says(self, count, tmp_path, monkeypatch):
         """The same rows, or the same refusal, wherever pieces end."""
         draw, path = np.random.default_rng(7), tmp_path / "any.csv"

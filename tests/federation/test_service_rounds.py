@@ -502,7 +502,7 @@ async def ending(running: Any) -> list[dict[str, Any]]:
     return [event async for event in (await running.manager.feed("trial")).watch()]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1])
+@pytest.mark.parametrize("share", [0.1, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: float, tmp_path: Path) -> None:
     """Not as complete, with a model that is noise: the fault that a quorum mends."""
     seconds = HANGS / PAUSE  # so long that no machine takes a rest for a round's own work

@@ -241,7 +241,7 @@ def specified(algorithm, *settings, users=20, **changes):
     ("algorithm", "users", "settings"),
     [
         ("tracking-srgd", 200, ("algorithm.options.rounds=12",)),
-        ("phased-sgd", 20, ("algorithm.options.cohort_size=2",)),
+        pytest.param("phased-sgd", 20, ("algorithm.options.cohort_size=2",), marks=pytest.mark.slow),
     ],
 )
 def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, users, settings, tmp_path):
