@@ -1,6 +1,7 @@
 """What the parts of `quoron_privacy` say of themselves: accounts, prices, counts, learnt means, tests and filters."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
@@ -18,6 +19,7 @@ from quoron_privacy.counts.spread import Spread, thirds
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means import learnt_interval, learnt_radii, private_range, rotation, truncated_mean
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users
+from quoron_privacy.noise import streams
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, sum_bits
@@ -131,7 +133,10 @@ def _spread(running: bool) -> Any:
         [spread.scale, spread.effective_mu, spread.sensitivity],
         [estimates.quantile_of(np.cumsum(row), share, spread) for row in weights for share in (0.1, 0.5, 0.9)],
         estimates.count_of(0.3, users=5_000, scale=spread.scale),
-        [estimates.mean_of(found, scale=spread.scale) for found in (weights[0, :3], np.zeros(3))],
+        [
+            estimates.mean_of(found, scale=spread.scale)
+            for found in (weights[0, :3], np.zeros(3), np.array([0, 0, 0.9]))
+        ],
         [estimates.needed("cells", groups=3, cells=8, unit=4.0, share=share) for share in (0.02, 0.5)],
     ]
 
@@ -226,6 +231,10 @@ def _robust() -> Any:
 def _drawn_noise() -> Any:
     stream = SeededNoise(9).stream("golden")
     return [
+        [
+            math.log2(slack)
+            for slack in (streams.GAUSSIAN_SLACK, streams.LAPLACE_SLACK, streams.total_variation(gaussians=1))
+        ],
         stream.gaussian_steps(500),
         [stream.laplace_steps(scale, 200) for scale in (0.7, 40.0, 1e6)],
         stream.bernoulli(0.3, 100).astype(int),
