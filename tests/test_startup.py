@@ -29,7 +29,7 @@ def loaded(code: str) -> set[str]:
 
 
 # What libraries take where it happens to be there, and what a plain install of theirs brings for that.
-AT_HAND = {"PyYAML", "cffi", "charset-normalizer", "cloudpickle", "colorama", "pycparser"}
+AT_HAND = {"PyYAML", "cffi", "coverage", "charset-normalizer", "cloudpickle", "colorama", "pycparser"}
 NUMBERS = {"lazy-loader", "llvmlite", "numba", "numpy", "scipy"}
 BOOKS = {"SQLAlchemy", "cryptography", "platformdirs", "protobuf", "typing-extensions"}
 SETTINGS = {"annotated-types", "pydantic", "pydantic-core", "typing-inspection"}
@@ -41,7 +41,7 @@ os.environ["QUORON_LEDGER"] = "lifetime.sqlite"
 import numpy as np
 import quoron
 """
-MEAN = "quoron.mean(np.ones((2000, 2)), epsilon=1.0, bound=1.0, simulation_seed=1)"
+MEAN = "quoron.mean(np.ones((2000, 2)), epsilon=1.0, bound=1.0)"
 ROWS = """
 privacy, method = quoron.Privacy(8.0, 1e-4), quoron.Method(options={"rounds": 2}, radius=1.0, clip_norm=1.0)
 quoron.train_rows(lambda users, at: np.zeros((len(users), 2)), users=500, dimension=2, privacy=privacy, method=method)
@@ -56,7 +56,7 @@ quoron.train(
 """
 DOORS = {  # the distributions that each brings, by name: no gRPC, no Flower, no web framework
     "import": ("import quoron", {"lazy-loader"}),
-    "mean": (MADE_UP + MEAN, NUMBERS | {"cryptography"}),
+    "mean": (MADE_UP + MEAN, NUMBERS | BOOKS),
     "train_rows": (MADE_UP + ROWS, NUMBERS | BOOKS | SETTINGS | FRAMES),
     "train": (MADE_UP + TRAIN, NUMBERS | BOOKS | SETTINGS | FRAMES | {"rich"}),
 }
