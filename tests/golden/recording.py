@@ -55,6 +55,7 @@ from quoron_server.wording import plan_json
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-9
+ROUNDED = {"models": 1e-6, "releases": 1e-5}  # sums of many items, which processors round in orders of their own
 VARIANTS = tuple(dict.fromkeys((*ALGORITHMS, *scenes.SMALL)))
 WHOLE = (*VARIANTS, *scenes.TWO_SERVERS)
 ABSENT_TOO = tuple(  # variants that are planned as zero-out, too
@@ -345,20 +346,20 @@ def write(name: str, found: Mapping[str, Any]) -> None:
     (FOLDER / f"{name}.jsonl").write_text(text, encoding="utf-8")
 
 
-def differences(golden: Any, found: Any, at: str = "") -> Iterator[str]:
+def differences(golden: Any, found: Any, at: str = "", tolerance: float = TOLERANCE) -> Iterator[str]:
     """What is not the same, each with its place; numbers may differ by the tolerance."""
     if isinstance(golden, dict) and isinstance(found, dict):
         for key in dict.fromkeys((*golden, *found)):
             if key not in golden or key not in found:
                 yield f"{at}.{key}: {'appeared' if key in found else 'is gone'}"
             else:
-                yield from differences(golden[key], found[key], f"{at}.{key}")
+                yield from differences(golden[key], found[key], f"{at}.{key}", tolerance)
     elif isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
         for place, (one, other) in enumerate(zip(golden, found, strict=True)):
-            yield from differences(one, other, f"{at}[{place}]")
+            yield from differences(one, other, f"{at}[{place}]", tolerance)
     elif isinstance(golden, float) or isinstance(found, float):
         numbers = all(isinstance(number, int | float) for number in (golden, found))
-        if not numbers or not math.isclose(golden, found, rel_tol=TOLERANCE, abs_tol=1e-12):
+        if not numbers or not math.isclose(golden, found, rel_tol=tolerance, abs_tol=1e-12):
             yield f"{at}: {golden!r}, now {found!r}"
     elif golden != found:
         yield f"{at}: {golden!r}, now {found!r}"

@@ -33,6 +33,7 @@ FINE = 0.25  # of the floor: where the noise's edge is below that, what lies sur
 NARROW, SURELY = 0.3, 2.0  # of the constant feature's mean square, and by how many deviations less a hidden one varies
 UNHEARD = 0.42  # the edge of the noise over an eigenvalue, floor and all, above which that may be noise alone
 LONGER = 3.0  # times as long as unwidened
+EQUAL = 1e-8  # of the largest: eigenvalues that are no farther apart have no directions of their own
 WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
 _NORMAL = NormalDist()
 
@@ -91,6 +92,30 @@ def whitening(
     return Whitening(transform, np.minimum(doubt, MOST_DOUBT), heard, narrow)
 
 
+def eigen(matrix: Matrix) -> tuple[Vector, Matrix]:
+    """Return the eigenvalues (d,), ascending, of a symmetric matrix (d, d), and its eigenvectors (d, d) as columns.
+
+    See `canonical`.
+    """
+    values, basis = np.linalg.eigh(matrix)
+    return values, canonical(values, basis)
+
+
+def canonical(values: Vector, basis: Matrix) -> Matrix:
+    """Return orthonormal columns (d, k) that span the same as those of `basis` for all values that are about equal.
+
+    LAPACK's vectors have either sign, and those of equal values any rotation, by the processor's rounding. These are
+    projections of the first axes, nearly (none is orthogonal to all else), the same on every machine.
+    """
+    borders = np.flatnonzero(np.diff(values) > EQUAL * np.abs(values).max(initial=0.0)) + 1
+    axes = np.eye(*basis.shape) + 1e-4 * np.random.default_rng(0).standard_normal(basis.shape)
+    found = np.empty_like(basis)
+    for part in np.split(np.arange(len(values)), borders):
+        turn, upper = np.linalg.qr(basis[:, part].T @ axes[:, : len(part)])
+        found[:, part] = basis[:, part] @ (turn * np.where(np.diag(upper) < 0, -1.0, 1.0))
+    return found
+
+
 def _narrow(values: Vector, floor: float, s: float, usual: float) -> bool:
     """Whether most eigenvalues are hidden, and in the mean surely below a share of what is `usual`."""
     hidden = values[values < floor]
@@ -125,7 +150,7 @@ def _resolved(
     least = (WIDENED if narrow and again else FLOOR) * base
     floors = [max(min(FLOOR * edge * times, room), least) for times in (1.0, 1 + square)]
     floor = floors[0] * np.eye(d) + (floors[1] - floors[0]) * along
-    values, basis = np.linalg.eigh((basis * values) @ basis.T + floor)
+    values, basis = eigen((basis * values) @ basis.T + floor)
     return values, basis, edge * (1 + (means @ basis) ** 2), narrow
 
 
@@ -154,7 +179,8 @@ def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix
     That of a `constant` feature stays the last.
     """
     own, turn = len(transform) - constant, np.eye(len(transform))
-    turn[:own, :own] = np.linalg.svd(transform[:own, :own])[2][::-1].T
+    _, lengths, directions = np.linalg.svd(transform[:own, :own])
+    turn[:own, :own] = canonical(lengths[::-1], directions[::-1].T)
     return transform @ turn, doubt @ turn**2
 
 

@@ -8,6 +8,7 @@ from scipy.optimize import lsq_linear, minimize
 
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_server.algorithms.tracking.metric import Metric
+from quoron_server.algorithms.whitening import canonical, eigen
 
 
 def dense(metric):
@@ -25,6 +26,16 @@ def metrics(draw, condition=1e3, largest=6):
 
 def points(metric, seed, size=3.0):
     return size * np.random.default_rng(seed).standard_normal(len(metric.eigenvalues))
+
+
+def test_directions_are_the_same_however_a_processor_rotates_and_mirrors_those_of_equal_eigenvalues():
+    rng, values = np.random.default_rng(2), np.array([1.0, 2.0, 2.0 + 1e-12, 5.0])
+    first, turn = np.linalg.qr(rng.standard_normal((4, 4)))[0], np.diag([-1.0, 1.0, 1.0, -1.0])
+    turn[1:3, 1:3] = [[0.6, -0.8], [0.8, 0.6]]
+    found, basis = eigen(first * values @ first.T)
+    np.testing.assert_allclose(canonical(values, first @ turn), canonical(values, first), atol=1e-12)
+    np.testing.assert_allclose(basis, canonical(values, first), atol=1e-12)
+    np.testing.assert_allclose(basis * found @ basis.T, first * values @ first.T, atol=1e-11)
 
 
 @given(dimension=st.integers(1, 8), seed=st.integers(0, 1000), curvature=st.floats(0.1, 2))

@@ -112,7 +112,7 @@ def clusters(apart: float, classes=6, users=1500) -> ItemBatch:
 
 @pytest.mark.parametrize("ridge", [0.0, 1e-5])
 def test_who_is_told_wrong_counts_alike_where_classes_are_told_nearly_surely_and_more_is_learnt(ridge, monkeypatch):
-    batch, known = clusters(0.8, users=800), Softmax(classes=6, ridge=ridge)
+    batch, known = clusters(0.9, users=800), Softmax(classes=6, ridge=ridge)
     plan = plan_of(batch, 6, ridge, items=1)
     state = ended(batch, plan)
     assert state.alike

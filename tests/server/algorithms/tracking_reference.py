@@ -18,7 +18,7 @@ from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
-from quoron_server.algorithms.whitening import typical_length, whitening
+from quoron_server.algorithms.whitening import eigen, typical_length, whitening
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 
@@ -215,7 +215,7 @@ def run(plan, users, noise):
         transform = transform @ found.transform
     back = np.linalg.inv(transform)
     hessian = p.link_curvature * back.T @ np.diag(1 + found.doubt) @ back
-    values, vectors = np.linalg.eigh(hessian)  # signs and order as the noise of a coordinate goes with
+    values, vectors = eigen(hessian)  # signs and order as the noise of a coordinate goes with
     whiten, colour = (vectors / np.sqrt(values)).T, vectors * np.sqrt(values)
 
     def curvature(x):

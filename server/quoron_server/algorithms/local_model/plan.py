@@ -37,6 +37,7 @@ THEOREM = "docs/privacy/local-model.md#r5"
 ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
 LARGEST_STEPS = 256
 FAILURE = 1e-3  # chance that a range estimate misses in any step
+EQUAL = 1 + 1e-9  # times the least risk: processors round sums differently, and the first of equal ones is taken
 MOST_BINS = 1 << 8  # of a range report, one bit each
 WARM_SHARES, MOST_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
 SPLITS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # shares of ε for the range that are tried
@@ -86,9 +87,9 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chos
     _require(problem, options)
     found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
     feasible = [each for each in found.values() if each is not None]
-    if not feasible or min(each.risk for each in feasible) >= _worth(problem):
+    if not feasible or (least := min(each.risk for each in feasible)) >= _worth(problem):
         raise _infeasible(problem, privacy, options, feasible)
-    chosen = min(feasible, key=lambda each: each.risk)
+    chosen = next(each for each in feasible if each.risk <= least * EQUAL)
     run, d = chosen.of, problem.dimension
     sent = run.sent
     p = LocalModelParameters(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.accounts.roots import root
+from quoron_server.algorithms.whitening import eigen
 
 Vector = NDArray[np.float64]
 LEAST = 1e-12  # of the largest eigenvalue
@@ -37,7 +38,7 @@ class Metric:
     def of(cls, transform: Vector, doubt: Vector, *, curvature: float, ridge: float) -> "Metric":
         """H = curvature · L⁻ᵀ (1 + q) L⁻¹ for a transform L (d, d), q (d,) noise's edge over each eigenvalue."""
         back = np.linalg.inv(transform)
-        values, basis = np.linalg.eigh((back.T * (curvature * (1 + doubt))) @ back)
+        values, basis = eigen((back.T * (curvature * (1 + doubt))) @ back)
         return cls(np.maximum(values, LEAST * values[-1]), basis, ridge)
 
     def flatter(self, share: float) -> "Metric":

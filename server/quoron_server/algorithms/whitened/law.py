@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quoron_privacy.means.contrasts import Contrasts
-from quoron_server.algorithms.whitening import WIDTH, mean_chance
+from quoron_server.algorithms.whitening import WIDTH, eigen, mean_chance
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -178,7 +178,7 @@ class Law:
 
     def chances(self, level: Vector, covariance: Matrix) -> Matrix:
         """Of every class, for some predictions Q u, u of N(level, covariance), (draws, K)."""
-        values, basis = np.linalg.eigh(covariance)
+        values, basis = eigen(covariance)
         drawn = level + _draws(self.parts) @ (basis * np.sqrt(np.maximum(values, 0.0))).T
         scores = drawn @ Contrasts(1, self.outputs).matrix().T
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
