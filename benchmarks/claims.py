@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import quoron
-from quoron import Keep
 from quoron.reports.pictures import ALONE, HUES, WIDTH, Axis, Line, chart, number
 from quoron_privacy.errors import QuoronError
 from quoron_server.rounds import Observer, RoundEvent
@@ -185,12 +184,10 @@ class Removals(Observer):
 def simulated(preset: str, settings: Settings, seed: int) -> dict[str, Any]:
     """The figures of one run, or why there is no plan for it."""
     removals = Removals()
-    seeds = [f"run.seed={seed}", f"run.simulation_seed={seed}", f"population.seed={seed}"]
+    seeds = [f"run.seed={seed}", f"population.seed={seed}"]
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         try:
-            run = quoron.simulate(
-                preset, keep=Keep(Path(folder) / "run"), settings=[*settings, *seeds], observers=[removals]
-            )
+            run = quoron.simulate(preset, out=Path(folder) / "run", settings=[*settings, *seeds], observers=[removals])
         except QuoronError as error:
             return {"refused": str(error)}
     found = run.summary

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import quoron
-from quoron import Keep, Method
 from quoron.simulation import inline
 from quoron_client.compute.gradients import gradient_sums
 from quoron_server import rounds
@@ -77,7 +76,7 @@ def main() -> None:
         f"algorithm.options={{rounds={given.rounds}, rate={given.cohort / given.users}}}",
     ]
     with tempfile.TemporaryDirectory() as folder:
-        quoron.simulate("quickstart", method=Method("dp-sgd-wor"), keep=Keep(Path(folder) / "run"), settings=settings)
+        quoron.simulate("quickstart", algorithm="dp-sgd-wor", out=Path(folder) / "run", settings=settings)
     kept = {name: values[3:-1] for name, values in times.items()}  # the first make users and compile
     kept["engine around the kernel"] = [a - b for a, b in zip(kept["asking"], kept["kernel"], strict=True)]
     parts = zip(kept["whole"], kept["asking"], kept["books"], kept["evaluation"], strict=True)

@@ -181,7 +181,7 @@ def specification(prepared: Prepared[Setup]) -> RunSpecification:
         options=dict(config.algorithm.options),
         seed=config.run.seed,
         simulation=True,
-        simulation_seed=config.run.simulation_seed,
+        simulation_seed=config.run.seed,
     )
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import fmean
 
 import quoron
-from quoron import Keep, Method
 from quoron.populations import hardest_spread, lower_bound
 from quoron_privacy.errors import Infeasible
 
@@ -33,9 +32,9 @@ def measured(algorithm: str, settings: list[str], seeds: range = range(3)) -> fl
         with tempfile.TemporaryDirectory() as folder:
             run = quoron.simulate(
                 "linf",
-                method=Method(algorithm, seed=seed),
-                keep=Keep(Path(folder) / "run"),
-                simulation_seed=seed,
+                algorithm=algorithm,
+                seed=seed,
+                out=Path(folder) / "run",
                 settings=[*settings, f"population.seed={seed}"],
             )
             risks.append(run.summary.excess_risk or 0.0)

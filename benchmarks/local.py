@@ -22,7 +22,6 @@ import quoron
 from quoron.config import parse
 from quoron.engines import EngineChoice
 from quoron.local.folder import RUNNING, Folder
-from quoron.sections import Keep
 
 BEYOND, AN_ANSWER, FIRST, MEMORY = 120.0, 0.3, 20.0, 4096.0
 CONFIG = """
@@ -99,10 +98,10 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     tempfile.tempdir = str(passing)
     watch, began = Watch(passing), time.perf_counter()
     engine = EngineChoice.of("service", workers=options.processes)
-    result = quoron.simulate(config, keep=Keep(folder / "run"), engine=engine, observers=[watch])
+    result = quoron.simulate(config, out=folder / "run", engine=engine, observers=[watch])
     whole = time.perf_counter() - began
     figures = json.loads((folder / "run" / "federation.json").read_text())
-    inline = quoron.simulate(config, keep=Keep(folder / "inline"))
+    inline = quoron.simulate(config, out=folder / "inline")
     answers = options.clients * (options.rounds - 1)
     return {
         "processes": figures["processes"],

@@ -87,12 +87,13 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
         each.spoil(sheet, draw)
         source = each.write(sheet, known)
         ledger = place / "lifetime.sqlite"
-        keep = quoron.Keep(place / "run", ledger=ledger)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 source = str(source) if isinstance(source, Path) else source
-                run = quoron.train(source, epsilon=epsilon, keep=keep, progress=False, **typed_in)
+                run = quoron.train(
+                    source, epsilon=epsilon, out=place / "run", ledger=ledger, progress=False, **typed_in
+                )
         except QuoronError as error:
             charged = ledger.exists()
             if charged:

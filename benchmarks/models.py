@@ -27,7 +27,6 @@ from models_pfl import network, shape_of
 from torch import nn
 
 import quoron.torch
-from quoron import Keep, Method, Privacy
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
 from quoron.training.items import Items
@@ -132,17 +131,17 @@ def whole(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | 
             items.parts,
             offsets=items.offsets,
             loss=LOSS,
-            privacy=Privacy(8.0, 1e-6),
-            method=Method(
-                "dp-sgd-wor",
-                {"rounds": rounds + WARM, "rate": shape.cohort / shape.users, "step_size": 1.0},
-                items_per_user=shape.items,
-                radius=100.0,
-                clip_norm=1.0,
-                local=local,
-                chunk=chunk,
-            ),
-            keep=Keep(Path(folder) / "run", ledger=Path(folder) / "lifetime.sqlite"),
+            epsilon=8.0,
+            delta=1e-6,
+            algorithm="dp-sgd-wor",
+            options={"rounds": rounds + WARM, "rate": shape.cohort / shape.users, "step_size": 1.0},
+            items_per_user=shape.items,
+            radius=100.0,
+            clip_norm=1.0,
+            local=local,
+            chunk=chunk,
+            out=Path(folder) / "run",
+            ledger=Path(folder) / "lifetime.sqlite",
             device=device,
             observers=[turns],
         )

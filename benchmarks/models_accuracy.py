@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from quoron.sections import Method
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
-from quoron.training.black_box import problem_of
+from quoron.training.black_box import Method, problem_of
 from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.timetable import LocalSGD
@@ -67,8 +66,8 @@ def accuracy(items: Items, epsilon: float | None, rounds: int, rate: float, seed
     """Of a network trained with this promise, with no noise if None, on images of nobody."""
     torch.manual_seed(seed)
     net = TorchModule.of(network(), nn.functional.cross_entropy, "cuda" if torch.cuda.is_available() else "cpu")
-    method = Method(items_per_user=ITEMS, radius=50.0, clip_norm=CLIP)
-    problem = problem_of(method, users=items.users, dimension=net.dimension, door="train_rows")
+    method: Method = {"items_per_user": ITEMS, "radius": 50.0, "clip_norm": CLIP}
+    problem = problem_of(method, users=items.users, dimension=net.dimension)
     plan = Setting(
         problem=problem,
         privacy=Privacy(epsilon or 8.0, 1e-6),

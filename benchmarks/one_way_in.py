@@ -85,7 +85,7 @@ def read(folder: Path, door: str) -> Took:
     return took | {"rows": table.num_rows, "peak": peak() - (0 if frame is None else frame.memory_usage().sum())}
 
 
-def train(folder: Path, door: str, health: float | None) -> Took:
+def train(folder: Path, door: str, quality: float | None) -> Took:
     """From the call to the model."""
     began = time.perf_counter()
     import quoron
@@ -119,9 +119,9 @@ def train(folder: Path, door: str, health: float | None) -> Took:
 
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["QUORON_CACHE"] = scratch  # an index is made anew, and counted
-        shown = quoron.Keep(f"{scratch}/run", ledger=f"{scratch}/lifetime.sqlite")
-        asked: dict[str, Any] = {"privacy": quoron.Privacy(1.0, 1e-6, health=health), "keep": shown}
-        asked |= {"method": quoron.Method(items_per_user=50), "observers": [Watch()], "progress": False}
+        shown = {"out": f"{scratch}/run", "ledger": f"{scratch}/lifetime.sqlite"}
+        asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, **shown}
+        asked |= {"items_per_user": 50, "observers": [Watch()], "progress": False, "data_quality": quality}
         began, spent = time.perf_counter(), time.process_time()
         quoron.train(source, **asked, **given)
     ended["peak"] -= 0 if frame is None else frame.memory_usage().sum()
@@ -162,10 +162,10 @@ def peak() -> int:
     return int(found[1]) * 1024
 
 
-def apart(what: str, folder: Path, door: str, health: float | None) -> Took:
+def apart(what: str, folder: Path, door: str, quality: float | None) -> Took:
     """The figures of a process of its own."""
     words = [sys.executable, __file__, "--alone", what, "--folder", str(folder), "--door", door]
-    words += [] if health is None else ["--health", str(health)]
+    words += [] if quality is None else ["--data-quality", str(quality)]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -175,9 +175,9 @@ def best(found: list[Took]) -> Took:
     return {name: min(each[name] for each in found) for name in found[0]}
 
 
-def measured(folder: Path, rows: int, door: str, repeats: int, health: float | None) -> dict[str, Any]:
+def measured(folder: Path, rows: int, door: str, repeats: int, quality: float | None) -> dict[str, Any]:
     """Figures, and ratios to what they may be."""
-    pairs = [(apart("read", folder, door, health), apart("train", folder, door, health)) for _ in range(repeats)]
+    pairs = [(apart("read", folder, door, quality), apart("train", folder, door, quality)) for _ in range(repeats)]
     alone, ours = best([pair[0] for pair in pairs]), best([pair[1] for pair in pairs])
     items = rows * (4 * FEATURES + 8)
     return {
@@ -207,23 +207,25 @@ def main() -> None:
     parser.add_argument("--order", action="append", choices=ORDERS, help="rows by user, or not; by default both")
     parser.add_argument("--ids", choices=("number", "text"), default="number")
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--health", type=float, help="share of μ² for the look at the table; 0: nobody looks")
+    parser.add_argument("--data-quality", type=float, help="share of μ² for the check of the table; 0: none")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "quoron-one-way-in")
     parser.add_argument("--alone", choices=("read", "train"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     doors = given.door or list(DOORS)
     if given.alone:
-        took = read(given.folder, doors[0]) if given.alone == "read" else train(given.folder, doors[0], given.health)
+        took = (
+            read(given.folder, doors[0]) if given.alone == "read" else train(given.folder, doors[0], given.data_quality)
+        )
         print(json.dumps({name: float(value) for name, value in took.items()}))
         return
     rows = given.rows or (200_000 if given.small else 5_000_000)
     few = written(given.folder, 50_000, "sorted", "number")
     for door in doors:  # compiles
-        apart("train", few, door, given.health)
+        apart("train", few, door, given.data_quality)
     for order in given.order or ORDERS:
         folder = written(given.folder, rows, order, given.ids)
         for door in doors:
-            print(json.dumps(measured(folder, rows, door, given.repeats, given.health)), flush=True)
+            print(json.dumps(measured(folder, rows, door, given.repeats, given.data_quality)), flush=True)
 
 
 if __name__ == "__main__":

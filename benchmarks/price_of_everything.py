@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 import quoron
-from quoron import Keep, Method, Model, Privacy
+from quoron import Model
 from quoron.declare import Declaration, declare
 from quoron.training.lifetime import opened
 
@@ -58,21 +58,23 @@ def steps(rows: pd.DataFrame, folder: Path, off: Any, others: pd.DataFrame) -> N
     """Everything once, with an account of its own."""
     ledger, told = folder / "lifetime.sqlite", Told()
 
-    def keep(name: str, group: str = "colleges") -> Keep:
-        return Keep(folder / name, group=group, ledger=ledger)
+    def charged(name: str, population: str = "colleges") -> dict[str, Any]:
+        return {"out": folder / name, "population": population, "ledger": ledger}
 
     found = declare(
         rows,
         user=USER,
-        privacy=Privacy(DECLARING, DELTA),
+        epsilon=DECLARING,
+        delta=DELTA,
         items=True,
         numeric=[*NUMBERS, LABEL],
         categorical=[DEGREE, STATE],
-        keep=Keep(group="colleges", ledger=ledger),
+        population="colleges",
+        ledger=ledger,
     )
     declared = columns(found)
     told("declarations bought", DECLARING, f"{len(found.declared)} of them", ledger)
-    tuned = quoron.tune(rows, epsilon=TUNING, vary={"domain.radius": RADII}, keep=keep("tuned"), **declared)
+    tuned = quoron.tune(rows, epsilon=TUNING, vary={"domain.radius": RADII}, **charged("tuned"), **declared)
     radius = dict(tuned.choice.varied).get("domain.radius", RADII[0])
     one = tuned.choice.price["trial_epsilon"]
     told("one of three radii chosen", TUNING, f"{radius:g}; ε = {one:.2g} a trial", ledger)
@@ -80,10 +82,10 @@ def steps(rows: pd.DataFrame, folder: Path, off: Any, others: pd.DataFrame) -> N
     trained = quoron.train(
         rows,
         epsilon=TRAINING,
-        evaluate=0.1,
+        holdout=0.1,
         settings=(f"domain.radius={radius}",),
-        keep=keep("trained"),
         progress=False,
+        **charged("trained"),
         **declared,
     )
     told("trained, nine tenths of them", TRAINING, "", ledger)
@@ -93,18 +95,18 @@ def steps(rows: pd.DataFrame, folder: Path, off: Any, others: pd.DataFrame) -> N
     told("judged, by the others", 0.0, judged, ledger)
     told.and_truth("that model", off(trained.model.predict(others)))
     total = told.total(ledger)
-    for name, given, method in (
-        ("all of it on training, bounds known", {"user": USER, "label": LABEL, **KNOWN}, Method(items_per_user=4)),
-        ("all of it on one run that buys its bounds", {"user": USER, "label": LABEL}, Method()),
+    for name, given in (
+        ("all of it on training, bounds known", {"user": USER, "label": LABEL, **KNOWN, "items_per_user": 4}),
+        ("all of it on one run that buys its bounds", {"user": USER, "label": LABEL}),
     ):
         model: Model = quoron.train(
             rows,
-            privacy=Privacy(total, 3 * DELTA),
-            method=method,
+            epsilon=total,
+            delta=3 * DELTA,
             settings=("domain.radius=3.0",) if "numeric" in given else (),
-            keep=keep(name.replace(",", ""), group=name.replace(",", "")),
             progress=False,
-            **given,  # type: ignore[arg-type]
+            **charged(name.replace(",", ""), population=name.replace(",", "")),
+            **given,
         ).model
         told.and_truth(name, off(model.predict(others)))
     print(told)
@@ -125,7 +127,7 @@ def columns(found: Declaration) -> dict[str, Any]:
         "numeric": numeric,
         "categorical": by_kind.get("categorical", {}),
         "missing": "middle",
-        "method": Method(items_per_user=max(1, int(by_kind.get("items", {}).get("items_per_user", 1)))),
+        "items_per_user": max(1, int(by_kind.get("items", {}).get("items_per_user", 1))),
     }
 
 

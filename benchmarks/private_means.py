@@ -146,11 +146,16 @@ def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: f
         try:
             values = [
                 quoron.mean(
-                    away, epsilon=epsilon, delta=DELTA, bound=bound, spread=spread if method == "two-stage" else None,
-                    method=method, simulation_seed=draw + 1000 * run,
+                    away,
+                    epsilon=epsilon,
+                    delta=DELTA,
+                    bound=bound,
+                    spread=spread if method == "two-stage" else None,
+                    method=method,
+                    seed=draw + 1000 * run,
                 ).value
                 for run in again
-            ]  # fmt: skip
+            ]
         except Infeasible:
             return math.nan
         squares += [[np.sum((value - mean) ** 2)] for value in values]

@@ -42,8 +42,8 @@ def carried_out(text: str, folder: Path, settings: list[str]) -> tuple[Prepared[
 
 
 def seeded(seed: int) -> list[str]:
-    """Of noise and of slots."""
-    return [f"run.simulation_seed={seed}", f"run.seed={seed}"]
+    """Of noise and of who is asked when."""
+    return [f"run.seed={seed}"]
 
 
 def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[str, dict[str, float]]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import mean
 
 import quoron
-from quoron import Keep, Method
 from quoron.errors import QuoronError
 
 TABLES = {  # preset, figure, whether more of it is better
@@ -42,8 +41,9 @@ def figures(table: str, epsilon: float, algorithm: str, seeds: int) -> list[quor
                 run = quoron.simulate(
                     table,
                     epsilon=epsilon,
-                    method=Method(algorithm, seed=seed),
-                    keep=Keep(Path(folder) / "run"),
+                    algorithm=algorithm,
+                    seed=seed,
+                    out=Path(folder) / "run",
                     settings=["algorithm.trust_clients=true"],
                 )
             except QuoronError:

@@ -17,8 +17,6 @@ from time import perf_counter, process_time
 
 import numpy as np
 
-from quoron import Keep, Method
-
 ALGORITHMS = ("tracking-srgd", "filtered-sgd")
 SAMPLE = 200_000
 
@@ -31,7 +29,7 @@ def carried_out(algorithm: str, users: int, settings: list[str]) -> dict[str, fl
 
     changes = [f"population.users={users}", "population.items_per_user=10", "population.dimension=20", *settings]
     with tempfile.TemporaryDirectory() as folder:
-        run = quoron.simulate("million", method=Method(algorithm), keep=Keep(Path(folder) / "run"), settings=changes)
+        run = quoron.simulate("million", algorithm=algorithm, out=Path(folder) / "run", settings=changes)
     seconds, processor = perf_counter() - began, process_time() - busy
     peak = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())["VmHWM"]
     return {

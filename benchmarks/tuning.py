@@ -49,7 +49,7 @@ def people(name: str, folder: Path) -> tuple[Any, pd.DataFrame, str]:
     """A description, rows, and the column of users."""
     written = write_example(name, folder)
     toml = next(path for path in written if path.suffix == ".toml")
-    config, _, _ = described(toml, {}, (), {})
+    config, _, _ = described(toml, None, None, {})
     return config, pd.read_csv(next(path for path in written if path.suffix == ".csv")), config.population.user
 
 
@@ -123,7 +123,7 @@ def cell(
             config, frame, user = people(name, Path(place))
         else:
             frame, columns = made(*shape)
-            config, _, _ = described(frame, columns, (), {})
+            config, _, _ = described(frame, None, None, columns)
             user = columns["user"]
         training, test = parted(frame, user)
         users = training[user].nunique()
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--table")
     parser.add_argument("--epsilon", type=float)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--evaluate", type=float)
+    parser.add_argument("--holdout", type=float)
     parser.add_argument("--pooled", action="store_true")
     parser.add_argument("--summary", nargs="+")
     given = parser.parse_args()
@@ -218,7 +218,7 @@ def main() -> None:
     for name, shape in cells:
         for epsilon in EPSILONS if given.epsilon is None else (given.epsilon,):
             if given.table in (None, name):
-                for line in cell(name, shape, epsilon, given.repeats, given.evaluate, given.pooled):
+                for line in cell(name, shape, epsilon, given.repeats, given.holdout, given.pooled):
                     print(json.dumps(line), flush=True)
 
 

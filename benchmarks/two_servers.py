@@ -44,8 +44,7 @@ def run(name: str, how: str, users: int, epsilon: float, seed: int) -> dict[str,
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         given = [*settings(name, how, users, epsilon), f"population.seed={seed}", f"run.seed={seed}"]
-        keep = quoron.Keep(str(Path(folder) / "run"))
-        made = quoron.simulate("one-pass", settings=given, simulation_seed=seed, keep=keep)
+        made = quoron.simulate("one-pass", settings=given, out=Path(folder) / "run")
     of = {"algorithm": name, "how": how, "users": users, "epsilon": epsilon, "seed": seed}
     left = made.summary.excess_risk
     return of | {"excess_risk": left, "rounds": made.plan.cost.rounds, "seconds": time.perf_counter() - began}

@@ -14,7 +14,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import quoron
-from quoron import Keep
 from quoron.reports.pictures import Axis, Line, alone, chart
 
 ROOT = Path(__file__).parent.parent
@@ -38,9 +37,11 @@ def predicted(rows: pd.DataFrame, others: pd.DataFrame, epsilon: float, seed: in
             categorical={"pred_degree_awarded_ipeds": [1, 2, 3]},
             missing="middle",
             epsilon=epsilon,
-            simulation_seed=seed,
-            keep=Keep(Path(folder) / "run"),
-            settings=("domain.radius=3.0", "problem.items_per_user=4", "privacy.delta=1e-6"),
+            delta=1e-6,
+            seed=seed,
+            items_per_user=4,
+            out=Path(folder) / "run",
+            settings=("domain.radius=3.0",),
         )
         assert run.table_model is not None
         return np.asarray(run.table_model.predict(others), np.float64)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 import quoron
-from quoron import Keep, Method
 from quoron.reports.pictures import Axis, Line, alone, chart
 from quoron.run_folder import RunFolder
 from quoron.simulation.run import RunResult
@@ -40,7 +39,7 @@ class Shown:
 
 def carry_out(preset: str, folder: Path) -> Shown:
     """Run a preset with its seed."""
-    result = quoron.simulate(preset, method=Method(ALGORITHM), keep=Keep(folder / preset))
+    result = quoron.simulate(preset, algorithm=ALGORITHM, out=folder / preset)
     return Shown(result, RunFolder(result.directory).rounds(), true_spread(result))
 
 

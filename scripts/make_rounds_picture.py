@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import quoron
-from quoron import Method
 from quoron.reports.curve import rounds_svg
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
@@ -13,7 +12,7 @@ ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "o
 
 def main() -> int:
     """Plan, draw, and say where."""
-    planned = {name: quoron.plan("few-rounds", method=Method(name)) for name in ALGORITHMS}
+    planned = {name: quoron.plan("few-rounds", algorithm=name) for name in ALGORITHMS}
     curves = {name: each.curve for name, each in planned.items() if each.curve is not None}
     chosen = {name: planned[name].plan.cost.rounds for name in curves}
     PICTURE.parent.mkdir(parents=True, exist_ok=True)

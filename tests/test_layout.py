@@ -13,7 +13,7 @@ from measures import FOLDERS, ROOT, distributions, source
 
 # Upper bounds: a change may lower them, none may raise them. Printed into docs/architecture.md.
 BOUNDS = {
-    "lines of the product": 102_356,
+    "lines of the product": 102_240,
     "import rings": 0,
     "distributions of a plain install": 32,
     "modules that `quoron.train` can reach": 342,
@@ -79,7 +79,7 @@ def measured() -> dict[str, int]:
         "lines of the product": code.lines(),
         "import rings": len(code.module_rings()) + len(code.subpackage_rings()),
         "distributions of a plain install": len(distributions()),
-        "modules that `quoron.train` can reach": len(code.reachable("quoron.doors.training")),
+        "modules that `quoron.train` can reach": len(code.reachable("quoron.api.training")),
     }
 
 

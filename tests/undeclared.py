@@ -9,7 +9,6 @@ import pandas as pd
 import quoron
 from quoron.training import lifetime
 from quoron_server.books.ledger import Ledger
-from said import said
 
 USERS = 1500
 QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
@@ -38,7 +37,7 @@ def crowd(users: int = USERS) -> pd.DataFrame:
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:
-    return quoron.train(people, **said(out=out, user="who", **{"label": "ill"} | QUICK | more))
+    return quoron.train(people, out=out, user="who", **{"label": "ill"} | QUICK | more)
 
 
 def charges(ledger: Path) -> list[Any]:

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import quoron.torch
-from quoron import Keep, Method, Privacy
 
 
 def images(count: int, standing: torch.Tensor, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,16 +59,16 @@ def main() -> None:
         (pictures, labels),
         user=owners.numpy(),
         loss=nn.functional.cross_entropy,
-        privacy=Privacy(given.epsilon, 1e-6, simulation_seed=given.simulation_seed),
-        method=Method(
-            "dp-sgd-wor",
-            {"rounds": given.rounds, "rate": 0.1, "step_size": 1.0},
-            items_per_user=12,
-            radius=20.0,
-            clip_norm=0.5,
-            local=quoron.torch.LocalSGD(epochs=1, batch_size=4, step_size=0.2),
-        ),
-        keep=Keep(given.out),
+        epsilon=given.epsilon,
+        delta=1e-6,
+        seed=given.simulation_seed,
+        algorithm="dp-sgd-wor",
+        options={"rounds": given.rounds, "rate": 0.1, "step_size": 1.0},
+        items_per_user=12,
+        radius=20.0,
+        clip_norm=0.5,
+        local=quoron.torch.LocalSGD(epochs=1, batch_size=4, step_size=0.2),
+        out=given.out,
         watch=watch,
     )
     print(trained.statement)

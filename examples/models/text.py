@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import quoron.torch
-from quoron import Keep, Method, Privacy
 
 WORDS = [
     *("<>", ".", "the", "a", "nurse", "doctor", "pilot", "miner", "sees", "calls", "helps", "finds"),
@@ -134,17 +133,17 @@ def main() -> None:
         (sentences, following),
         user=owners.numpy(),
         loss=loss,
-        privacy=Privacy(given.epsilon, 1e-6, simulation_seed=given.simulation_seed),
-        method=Method(
-            "dp-sgd-wor",
-            {"rounds": given.rounds, "rate": 0.1, "step_size": 4.0},
-            items_per_user=8,
-            radius=50.0,
-            clip_norm=0.5,
-            local=quoron.torch.LocalSGD(epochs=1, batch_size=4, step_size=1.0),
-            chunk=200,
-        ),
-        keep=Keep(given.out),
+        epsilon=given.epsilon,
+        delta=1e-6,
+        seed=given.simulation_seed,
+        algorithm="dp-sgd-wor",
+        options={"rounds": given.rounds, "rate": 0.1, "step_size": 4.0},
+        items_per_user=8,
+        radius=50.0,
+        clip_norm=0.5,
+        local=quoron.torch.LocalSGD(epochs=1, batch_size=4, step_size=1.0),
+        chunk=200,
+        out=given.out,
     )
     print(trained.statement)
     print(f"at the end: {perplexity(trained.model, *others):.2f} words to choose a noun from")

@@ -9,7 +9,7 @@
     quoron.tune(visits, user="patient", label="ill", epsilon=2.0)  # with the best of several settings
 
     quoron.mean(days, epsilon=1.0, bound=1000.0).value  # of numbers, a row a user
-    quoron.train_rows(gradients, users=100_000, dimension=50, privacy=quoron.Privacy(2.0))  # a model of your own
+    quoron.train_rows(gradients, users=100_000, dimension=50, epsilon=2.0, delta=1e-6, radius=10.0)  # your own
 
     quoron.simulate("quickstart", epsilon=2.0).summary  # what it would reach, on made-up or shipped users
     quoron.compare("scorecard", seeds=3)  # every method there, with intervals

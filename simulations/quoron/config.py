@@ -19,9 +19,9 @@ from pydantic import Field, ValidationError, field_validator
 
 from quoron import toml_text
 from quoron._explain import explain
+from quoron.arguments import Setting, overlay
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
-from quoron.sections import Setting, overlay
 from quoron.table_section import Count, NonNegative, Positive, Section, Seed, Simulated, with_columns_listed
 from quoron.table_section import TableSection as TableSection
 from quoron_client.data.spans import values
@@ -271,9 +271,8 @@ class BudgetSection(Section):
 class RunSection(Section):
     """One run of the plan."""
 
-    seed: Seed = Field(default=0, description="public seed of slots: who is asked when; never of noise")
-    simulation_seed: Seed = Field(
-        default=0, description="of a simulation: seed of its noise and of what its users draw, which protects nobody"
+    seed: Seed = Field(
+        default=0, description="public: of who is asked when; of a simulation also of noise and of what users draw"
     )
     out: str | None = Field(default=None, description="run folder; default: runs/<name>-<number>")
     network: str | None = Field(
@@ -312,19 +311,19 @@ class RunSection(Section):
 class TrainSection(Section):
     """Training for real on a table that one machine holds: `quoron train`. Simulations leave it alone."""
 
-    group: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = Field(
+    population: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = Field(
         default=EVERYONE,
-        description="name for the people in the table: all runs on the same people are charged to one name",
+        description="whose privacy budget is charged: a name for the users in the table, the same in all runs on them",
     )
     ledger: str | None = Field(
         default=None,
         description="file of the lifetime ledger; default: QUORON_LEDGER, else where the platform keeps programs' data",
     )
-    health: Annotated[float, Field(ge=0, le=0.5)] | None = Field(
+    data_quality: Annotated[float, Field(ge=0, le=0.5)] | None = Field(
         default=None,
-        description="share of μ² for a noisy look at the table before training (docs/train.md); 0: nobody looks",
+        description="share of μ² for the private data quality check before training (docs/train.md); 0: none",
     )
-    evaluate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+    holdout: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,
         description="share of the users that are not trained on, but tell how good the model is (docs/evaluation.md)",
     )

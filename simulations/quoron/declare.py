@@ -3,7 +3,7 @@
     >>> import pandas as pd
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
     >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards})
-    >>> found = declare(visits, user="who", privacy=Privacy(2.0, simulation_seed=1), items=True, categorical=["ward"])
+    >>> found = declare(visits, user="who", epsilon=2.0, seed=1, items=True, categorical=["ward"])
     >>> print(found.toml())
     # SIMULATED, noise from a seed: released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
     # Proofs: docs/privacy/votes.md. Categories with fewer than 36 users' votes may be missing.
@@ -25,6 +25,7 @@ asked for, and charged before anything is told.
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import toml_text, wildcards
-from quoron.sections import DELTA, Keep, Privacy, door, only, shortened, with_keywords
+from quoron.arguments import DELTA, entry_point, shortened
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, tables
@@ -120,21 +121,23 @@ class Declaration:
         return "\n\n".join(parts)
 
 
-@door
+@entry_point
 def declare(
     source: Any,
     *,
     user: str,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
+    epsilon: float,
+    delta: float = DELTA,
+    allow_large_delta: bool = False,
     items: bool = False,
     numeric: Sequence[str] = (),
     dates: Sequence[str] = (),
     categorical: Sequence[str] = (),
     most_votes: int = 1,
     most_below: float = facts.MOST_BELOW,
-    keep: Keep = Keep(),  # noqa: B008  # frozen
+    population: str | None = None,
+    ledger: str | Path | None = None,
+    seed: int | None = None,
 ) -> Declaration:
     """Release what is asked for of a table with one item a row: a file, a DataFrame, whatever `quoron.opened` gives.
 
@@ -143,9 +146,7 @@ def declare(
         user: column that says whose item a row is. How many users there are is public.
         epsilon: the cost of all of it together, shared equally.
         delta: that of all ranges and categories together, 1e-6 unless given; without any, nothing is spent of it.
-        privacy: the same, and `simulation_seed`: SIMULATED:
-            the noise comes from it, comes again, and protects nobody, as the declaration then begins; charged to a
-            given ledger only. A `delta` above 1/n is refused without `allow_large_delta`.
+        allow_large_delta: accept a `delta` above 1/n.
         items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
         numeric: columns whose range is released, also as a pattern `x*` or a span `x[0:9]`: of all at once, where
             most of the numbers are.
@@ -153,19 +154,15 @@ def declare(
             with the ranges; patterns and spans, too.
         categorical: columns whose categories are released, also the classes of a label.
         most_votes: categories of one column that a user votes for.
-        keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
+        population, ledger: whose privacy budget is charged, in which file.
+        seed: SIMULATED: of all noise, which comes again and protects nobody; charged to a given ledger only.
 
     Raises:
         ConfigError: nothing asked for, a column asked for twice or that of the user, a parameter out of range.
         DataError: no such file or column, a column of neither numbers nor text, no users.
         Infeasible: too few users for an ε, told before anything is released, with what would do.
-        BudgetExceeded: the group's limit leaves no room; nothing is released.
+        BudgetExceeded: the population's limit leaves no room; nothing is released.
     """
-    privacy = with_keywords(privacy, "declare", epsilon=epsilon, delta=delta)
-    only("declare", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
-    only("declare", ("group", "ledger"), keep)
-    epsilon, delta = privacy.needed("declare", usual=DELTA)
-    ledger, simulation_seed = keep.ledger, privacy.simulation_seed
     for kind, listed in (("numeric", numeric), ("dates", dates), ("categorical", categorical)):
         if not (
             isinstance(listed, Sequence)
@@ -191,19 +188,19 @@ def declare(
         verify(bins, each, each_delta)
     table, owners, users = read(source, user, names, dates)
     if ranged or categorical:
-        check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
+        check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
     ranges = _ranges_plan(users, len(ranged), each, each_delta, parts) if ranged else None
     choice = _items_choice(users, each, parts, most_below) if items else None
     spent_delta = delta if ranged or categorical else 0.0
     mus = [fact.mu for fact in (ranges, choice) if fact is not None]
     mu = None if categorical else gdp.compose(*mus)
     charged = None
-    if simulation_seed is None or ledger is not None:
+    if seed is None or ledger is not None:
         variation = VARIATION if ranges is None else ranges.variation
         cost: dict[str, Any] = {"mu": mu, "variation": 0.0 if mu is None else variation}
         cost |= {"epsilon": epsilon, "delta": spent_delta, "statement": STATEMENT}
-        charged = lifetime.Charge.made("declare", ledger, keep.group, **cost)
-    noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
+        charged = lifetime.Charge.made("declare", ledger, population, **cost)
+    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
     declared = _ranges(ranges, table, ranged, owners, users, noise, (each, each_delta)) if ranges is not None else []
     for name in categorical:
         words = [None if each and CONTROL.search(each) else each for each in columns.texts(table, name).to_pylist()]
@@ -217,7 +214,7 @@ def declare(
         charged.end({"declared": entries})
     told = tables.opened(source)
     votes = bins.kept_from(0.99) if bins else None
-    simulated = simulation_seed is not None
+    simulated = seed is not None
     return Declaration(
         told.path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulated, told.dialect or Dialect()
     )

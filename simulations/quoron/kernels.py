@@ -30,8 +30,7 @@ import quoron_privacy
 import quoron_server
 from quoron.populations import Cube
 from quoron.processors import processors
-from quoron.sections import Keep, Method
-from quoron.table_columns import TableColumns
+from quoron.table_columns import DescribedTable
 from quoron.training.examples import write_example
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
@@ -56,7 +55,7 @@ VARIANTS = (  # what reaches loops that the default options do not
     ("outlier-iterates", ("algorithm.options.test='laplace'",)),
     ("one-pass-dp-sgd", ("population.outlier_fraction=0.05",)),
 )
-TRAINED: tuple[tuple[str | None, str, TableColumns], ...] = (  # a preset, or the shipped table as a person has it
+TRAINED: tuple[tuple[str | None, str, DescribedTable], ...] = (  # a preset, or the shipped table as a person has it
     ("scorecard", "auto", {}),
     ("storms", "auto", {}),
     ("scorecard", "one-round-least-squares", {}),
@@ -129,7 +128,7 @@ def _on_all_processors(environment: Mapping[str, str]) -> None:
 def _simulate(folder: Path, name: str, options: tuple[str, ...]) -> None:
     zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
     settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
-    quoron.simulate("quickstart", method=Method(name), keep=Keep(folder), settings=settings)
+    quoron.simulate("quickstart", algorithm=name, out=folder, settings=settings)
 
 
 def _make_all_ready() -> None:
@@ -152,9 +151,8 @@ def _gather_and_train(folder: Path) -> None:
     folder.mkdir()
     table, _ = write_example("scorecard", folder)
     for number, (source, algorithm, columns) in enumerate(TRAINED):
-        keep = Keep(folder / str(number), ledger=folder / "lifetime.sqlite")
-        given = table if source is None else source
-        quoron.train(given, epsilon=8.0, method=Method(algorithm), keep=keep, progress=False, **columns)
+        given, out, ledger = table if source is None else source, folder / str(number), folder / "lifetime.sqlite"
+        quoron.train(given, epsilon=8.0, algorithm=algorithm, out=out, ledger=ledger, progress=False, **columns)
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -9,27 +9,29 @@ Proof: docs/privacy/evaluation.md.
 from pathlib import Path
 from typing import Any
 
+from quoron.arguments import DELTA, entry_point
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model, load
-from quoron.sections import DELTA, Keep, Privacy, door, only, with_keywords
 from quoron.training import measured
-from quoron_server.plan import Privacy as PlanPrivacy
+from quoron_privacy.release import Adjacency
+from quoron_server.plan import Privacy
 
-_MEANT = ("epsilon", "delta", "adjacency", "allow_large_delta", "simulation_seed")
 
-
-@door
+@entry_point
 def evaluate(
     model: Model | str | Path,
     source: Any,
-    *,
     user: str,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    privacy: Privacy | None = None,
+    *,
+    epsilon: float,
+    delta: float = DELTA,
+    adjacency: Adjacency = "replace-one",
+    allow_large_delta: bool = False,
     items_per_user: int = 1,
     users: int | None = None,
-    keep: Keep | None = None,
+    seed: int | None = None,
+    population: str | None = None,
+    ledger: str | Path | None = None,
 ) -> Evaluation:
     """How good a model is for the users of a table, with intervals, private for every user as a whole.
 
@@ -37,51 +39,41 @@ def evaluate(
         model: a `Model`, its file, or the folder of a run.
         source: a table with one item a row: its path, a folder of Parquet files, a DataFrame, or `quoron.opened(...)`.
         user: the column that says whose a row is.
-        epsilon, delta: the promise, which is charged beside whatever was charged before; short for `privacy`.
-        privacy: the same, with `adjacency`, `allow_large_delta`, and `simulation_seed` for data of nobody.
+        epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
         items_per_user: above 1 figures are told per item as well, of so many rows of a user at most.
         users: under zero-out the most users that the table may hold.
-        keep: `group` and `ledger`: whose lifetime account is charged, before any value is looked at.
+        seed: SIMULATED: of all noise, for data of nobody. Nothing is charged.
+        population, ledger: whose privacy budget is charged, in which file, before any value is read.
 
-    Users that the model was trained on flatter it: give it others, or `evaluate=0.1` to `train`. Proof:
+    Users that the model was trained on flatter it: give it others, or `holdout=0.1` to `train`. Proof:
     docs/privacy/evaluation.md.
 
     Raises:
         QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
     """
-    prepared = _prepared(model, source, user, privacy, epsilon, delta, items_per_user, users)
-    kept = keep or Keep()
-    only("evaluate", ("group", "ledger"), kept)
-    seed = None if privacy is None else privacy.simulation_seed
-    return measured.carry_out(prepared, group=kept.group, ledger=kept.ledger, simulation_seed=seed)
+    prepared = _prepared(model, source, user, epsilon, delta, adjacency, allow_large_delta, items_per_user, users)
+    return measured.carry_out(prepared, group=population, ledger=ledger, simulation_seed=seed)
 
 
-def foretold(model: Model | str | Path, source: Any, *, user: str, privacy: Privacy, **more: Any) -> str:
+def foretold(model: Model | str | Path, source: Any, **asked: Any) -> str:
     """How wide the intervals of `evaluate`, called so, would be, in words. Nothing is charged or looked at."""
-    return _prepared(model, source, user, privacy, **more).foretold()
+    return _prepared(model, source, **asked).foretold()
 
 
 def _prepared(
     model: Model | str | Path,
     source: Any,
     user: str,
-    privacy: Privacy | None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    items_per_user: int = 1,
-    users: int | None = None,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    allow_large_delta: bool,
+    items_per_user: int,
+    users: int | None,
 ) -> measured.Prepared:
-    said = with_keywords(privacy or Privacy(), "evaluate", epsilon=epsilon, delta=delta)
-    only("evaluate", _MEANT, said)
-    asked = said.needed("evaluate", usual=DELTA)
-    if isinstance(model, str | Path):
-        model = load(model)
-    return measured.prepare(
-        model,
-        source,
-        user=user,
-        privacy=PlanPrivacy(*asked, adjacency=said.adjacency),
-        cap=items_per_user,
-        users=users,
-        allow_large_delta=said.allow_large_delta,
+    made, privacy = (
+        load(model) if isinstance(model, str | Path) else model,
+        Privacy(epsilon, delta, adjacency=adjacency),
     )
+    asked: dict[str, Any] = {"cap": items_per_user, "users": users, "allow_large_delta": allow_large_delta}
+    return measured.prepare(made, source, user=user, privacy=privacy, **asked)

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron import model_text
+from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
 from quoron.run_folder import MODEL, write
-from quoron.sections import door
 from quoron_client.data import fused, spans, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
@@ -437,7 +437,7 @@ def _on_one_line(found: re.Match[str]) -> str:
     return "[" + " ".join(line.strip() for line in found[1].split("\n")) + "]"
 
 
-@door
+@entry_point
 def load(path: str | Path) -> Model:
     """The model in a file, or in the folder of a run that has released one. DataError for anything else.
 

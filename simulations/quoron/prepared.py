@@ -40,9 +40,9 @@ class Prepared(Generic[S]):
             name=self.name,
             plan=self.planned.plan,
             digest=self.digest,
-            group=config.train.group,
+            group=config.train.population,
             account=self.account,
-            simulation_seed=config.run.simulation_seed if simulated else None,
+            simulation_seed=config.run.seed if simulated else None,
             trust_clients=config.algorithm.trust_clients if simulated else True,  # a curator answers for all
             budget=budget_of(config),
         )

@@ -2,7 +2,7 @@
 
     >>> rng = np.random.default_rng(0)
     >>> visits = rng.normal(5.0, 1.0, size=(10_000, 3))
-    >>> found = mean(visits, epsilon=1.0, bound=1000.0, simulation_seed=1)
+    >>> found = mean(visits, epsilon=1.0, bound=1000.0, seed=1)
     >>> found.method, bool(np.abs(found.value - visits.mean(axis=0)).max() < 0.02), bool(found.radius < 10.0)
     ('learnt', True, True)
 
@@ -23,7 +23,7 @@ as large as users are apart, which float64 does not hold, the place is lost, and
 a far corner move all but `robust`, which leaves them out:
 
     >>> visits[:100] = 11.0
-    >>> found = mean(visits, epsilon=1.0, bound=20.0, spread=6.0, outliers=0.01, simulation_seed=1)
+    >>> found = mean(visits, epsilon=1.0, bound=20.0, spread=6.0, outliers=0.01, seed=1)
     >>> found.method, bool(np.abs(found.value - visits[100:].mean(axis=0)).max() < 0.1)
     ('robust', True)
 
@@ -35,12 +35,13 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron.sections import DELTA, Keep, door, only
+from quoron.arguments import DELTA, entry_point
 from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
@@ -98,7 +99,7 @@ class PrivateMean:
         return sentence(self.guarantee)
 
 
-@door
+@entry_point
 def mean(
     users: ArrayLike | Sequence[ArrayLike],
     *,
@@ -108,8 +109,9 @@ def mean(
     spread: float | None = None,
     outliers: float | None = None,
     method: Method = "auto",
-    keep: Keep = Keep(),  # noqa: B008  # frozen
-    simulation_seed: int | None = None,
+    population: str | None = None,
+    ledger: str | Path | None = None,
+    seed: int | None = None,
 ) -> PrivateMean:
     """Return the mean over users of each user's own mean, (ε, δ)-private when one user is replaced by any other.
 
@@ -122,8 +124,8 @@ def mean(
             `range` and `robust` need it. A wrong bound or spread costs accuracy and never privacy.
         outliers: share of users that may lie anywhere, outside `spread` too; for `robust`. A wrong one costs the value.
         method: see the table above.
-        keep: `group`: charge this name for the users, in the file `ledger` or where training has its own.
-        simulation_seed: SIMULATED: noise and rotation come from it, come again, and protect nobody, as the guarantee
+        population, ledger: whose privacy budget is charged, in which file.
+        seed: SIMULATED: noise and rotation come from it, come again, and protect nobody, as the guarantee
             then begins; charged to a given ledger only. None: from the system.
 
     Users with anything that is not finite count as absent: the divisor stays n, so they count as the centre that others
@@ -135,10 +137,9 @@ def mean(
         Infeasible: too few users for the method asked for, or for the outliers declared, or so few that the noise is as
             long as `bound`, when zero would be as good, or, of `auto`, as `spread`, or that no scale is learnt where
             `spread` is not declared; names how many would do. Public numbers decide, before anything is charged.
-        BudgetExceeded: the group's limit leaves no room; nothing is released.
+        BudgetExceeded: the population's limit leaves no room; nothing is released.
         NothingReleased: `robust` found privately that too few users agree. (ε, δ) is spent all the same.
     """
-    only("mean", ("group", "ledger"), keep)
     values = _user_means(users)
     privacy = Privacy(epsilon, delta)
     for name, number in (("bound", bound), ("spread", 1.0 if spread is None else spread)):
@@ -166,13 +167,13 @@ def mean(
         learns = _learns(shape, privacy, bound, spread, must=method == "learnt") if learning else None
         planned = _learnt(privacy, learns) if learns else _central(shape, privacy, bound, spread, method)
     charge = None
-    if simulation_seed is None or keep.ledger is not None:
+    if seed is None or ledger is not None:
         from quoron.training import lifetime  # heavy
 
         cost: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "statement": sentence(planned.guarantee)}
         cost |= {"mu": planned.mu, "variation": total_variation(gaussians=planned.gaussians)}
-        charge = lifetime.Charge.made("mean", keep.ledger, keep.group, **cost)
-    noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
+        charge = lifetime.Charge.made("mean", ledger, population, **cost)
+    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
     found = planned.release(values, noise)
     if charge is not None:
         charge.end({"mean": None if found is None else found.value.tolist(), "method": planned.method})
@@ -182,7 +183,7 @@ def mean(
             f"farther than spread={spread:g} from one point. What it cost, (epsilon={epsilon:g}, delta={delta:g}), is "
             "spent; declare a larger spread or more outliers."
         )
-    return found if simulation_seed is None else replace(found, guarantee=found.guarantee.simulated())
+    return found if seed is None else replace(found, guarantee=found.guarantee.simulated())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """scikit-learn estimators whose fit is private for every user as a whole: pip install 'quoron[sklearn]'.
 
-    model = PrivateLogisticRegression(epsilon=2.0, bounds=(0, 100), classes=[0, 1], group="clinic")
+    model = PrivateLogisticRegression(epsilon=2.0, bounds=(0, 100), classes=[0, 1], population="clinic")
     model.fit(X, y, groups=patients)
     model.model_.promise.statement
 
 All rows of one group are protected together. A fit is `quoron.train` on the arrays: secret noise, charged to the
-group's lifetime account before it trains. What is not private is said by a named warning.
+population's privacy budget before it trains. What is not private is said by a named warning.
 
 **Scores have no noise.** `score`, cross-validation and searches such as GridSearchCV look at private rows and tell what
 they see: neither a score nor the choice of the best setting is covered by `guarantee_`, and every fit of a search is
@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
+from quoron.arguments import Setting, layers_of, one_value, overlay, plain
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
-from quoron.sections import Setting, layers_of, one_value, overlay, plain
 from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron.training.trained import DoubtfulModel
@@ -92,7 +92,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     unit: str = "user"  # whom the promise is for: a user, all of a group's rows; or "row", each a user of its own
     items_per_user: int | None = None  # rows that a user typically has; None: planned as 1
     most_weight: float | None = None  # public largest sample_weight, which counts 1; larger ones are held at it
-    group: str | None = None  # whose lifetime account is charged; None: "everyone", or "rows" by row
+    population: str | None = None  # whose privacy budget is charged; None: "everyone", or "rows" by row
     ledger: str | Path | None = None  # the file of the accounts; None: as QUORON_LEDGER or the platform says
     fit_intercept: bool = True  # whether there is a constant
     radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
@@ -100,10 +100,12 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     algorithm: str = "auto"  # a name from `quoron algorithms`
     rounds: int | None = None  # exactly so many batch gradient steps; None: as many as the plan finds best
     max_rounds: int | None = None  # of these at most so many; not with rounds
-    evaluate: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody
-    health: float | None = None  # share of μ² for a look at how well the rows fit; None: by the plan; 0: nobody looks
+    holdout: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody
+    data_quality: float | None = (
+        None  # share of μ² for a private check of how well the rows fit; None: by the plan; 0: none
+    )
     vary: fitting.Vary | None = None  # settings to try in secret, by dotted key; epsilon is of the whole search
-    effort: Effort | None = None  # how hard it tries (docs/tuning.md)
+    n_trials: float | None = None  # of `vary`, in the mean; None: twice as many as settings (docs/tuning.md)
     settings: Sequence[Setting] = ()  # further keys of the configuration, as in "algorithm.options.rounds=3"
     out: str | Path | None = None  # a folder that keeps a run folder for every fit; None: none is kept
     random_state: RandomState = None  # None: secret noise. A number: noise from a seed, which protects nobody
@@ -118,7 +120,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         Raises:
             InputError: a ValueError, for arrays and arguments that cannot be meant, such as missing groups.
             QuoronError: with the thing, its value and the fix; Infeasible with too few users, BudgetExceeded beyond
-                the group's limit.
+                the population's limit.
         """
         seed = arrays.seed_of(self.random_state)
         if seed is None and self.epsilon is None:
@@ -145,9 +147,9 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
-            fitted = fitting.rehearse(config, self.vary, self.effort, table, seed)
+            fitted = fitting.rehearse(config, self.vary, Effort(self.n_trials), table, seed)
             self.model_, self.plan_, self.n_rounds_, self.choice_ = fitted
-            self.health_: Health | None = None
+            self.data_quality_: Health | None = None
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
         self.evaluation_: Evaluation | None = self.model_.evaluation
@@ -155,7 +157,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return self
 
     def _train(self, config: configs.Config, table: Any, assumptions: Sequence[Assumption]) -> None:
-        prepared = fitting.prepare(config, self.vary, self.effort, table, assumptions)
+        prepared = fitting.prepare(config, self.vary, Effort(self.n_trials), table, assumptions)
         try:
             if self.out is not None:
                 Path(self.out).mkdir(parents=True, exist_ok=True)
@@ -170,7 +172,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         finally:
             if not keep:
                 shutil.rmtree(folder)
-        self.model_, self.health_ = trained.model, trained.health
+        self.model_, self.data_quality_ = trained.model, trained.health
         for amiss in () if trained.health is None else trained.health.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
         for doubt in trained.summary.doubts:
@@ -242,10 +244,10 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             "algorithm": {"name": self.algorithm},
             "budget": {"rounds": self.rounds, "max_rounds": self.max_rounds},
             "train": {
-                "group": self.group or ("rows" if by_row else EVERYONE),
+                "population": self.population or ("rows" if by_row else EVERYONE),
                 "ledger": None if self.ledger is None else str(self.ledger),
-                "health": self.health,
-                "evaluate": self.evaluate,
+                "data_quality": self.data_quality,
+                "holdout": self.holdout,
             },
         }
         return {name: {k: plain(v, k) for k, v in table.items() if v is not None} for name, table in asked.items()}
@@ -367,7 +369,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
         classes_, n_features_in_, feature_names_in_: as in scikit-learn; names of a DataFrame only.
         guarantee_: what is promised; None with noise from a seed. plan_: everything that was fixed before the data.
         model_: the model as a file that people can read, `model_.save(path)`. n_rounds_: rounds taken.
-        health_: how well the rows fit what was declared, by a look with noise; None: nobody looked.
+        data_quality_: how well the rows fit what was declared, by a private check; None: there was none.
         evaluation_: with `evaluate`, private figures of users that were held out, with intervals; else None.
         folder_: the run folder in `out`; None where none is kept.
     """

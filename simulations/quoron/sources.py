@@ -1,4 +1,4 @@
-"""What a door is given, as a configuration: a preset, a TOML file, the file of a table, or a described DataFrame."""
+"""What a function is given, as a configuration: a preset, a TOML file, a table's file or a DataFrame."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from quoron import config as configs
 from quoron import toml_text
+from quoron.arguments import Setting, layers_of, one_value, overlay, plain, sections, shortened
 from quoron.config import Config, TableSection
 from quoron.paths import dataset
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
-from quoron.sections import Setting, layers_of, one_value, overlay, plain, shortened
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron_client.data.declared import check_types, types_of
@@ -23,17 +23,19 @@ if TYPE_CHECKING:  # planning needs no table
 Frame = Any  # a pandas or polars DataFrame, or a pyarrow Table
 Source = str | Path | Config | Frame
 Settings = Sequence[Setting] | Mapping[str, Any]
-STAND = {"privacy": ("epsilon", "delta"), "train": ("group",)}  # of a file, where noise is secret
+STAND = {"privacy": ("epsilon", "delta"), "train": ("population",)}  # of a file, where noise is secret
 
 
 def described(
-    source: Source, columns: Mapping[str, Any], settings: Settings, said: Mapping[str, Any], *, secret: bool = False
+    source: Source, user: str | None, label: str | None, arguments: Mapping[str, Any], *, secret: bool = False
 ) -> tuple[Config, str, Frame]:
-    """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that.
+    """Return the configuration, a name and the DataFrame, if any, of a source and what else a function is given.
 
     A simulation may be of a source with other settings. Where noise is `secret` they may not change the ε and the δ of
     a file or whom it charges, only those of a preset. ConfigError for two values of one thing.
     """
+    said, columns = sections({"user": user, "label": label, **arguments})
+    settings = arguments.get("settings", ())
     tree, name, base, frame = _found(source, columns)
     layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
     if any(value is not None for value in columns.values()):
@@ -51,7 +53,7 @@ def described(
 
 def resolve(source: str | Path, settings: Settings = (), *, secret: bool = False) -> tuple[Config, str]:
     """The configuration of a preset's name or a TOML file's path, and a name for its runs; `secret` as `described`."""
-    config, name, _ = described(source, {}, settings, {}, secret=secret)
+    config, name, _ = described(source, None, None, {"settings": settings}, secret=secret)
     return config, name
 
 

@@ -125,10 +125,8 @@ class Word:
 
 
 class TableColumns(TypedDict, total=False):
-    """How the rows of a table become items: the keys of the table section, docs/config-reference.md."""
+    """How the rows of a table become items, beside user and label: see docs/config-reference.md."""
 
-    user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN")]
-    label: Annotated[str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN")]
     numeric: Annotated[
         Mapping[str, tuple[float, float]] | Sequence[str] | str,
         Word("public range of each column of numbers", "COLUMN=LOW:HIGH,...", _ranges),
@@ -185,9 +183,18 @@ class TableColumns(TypedDict, total=False):
     unit_rows: Annotated[bool, Word("whether rows are divided by their own length")]
 
 
-TYPES: dict[str, Any] = get_type_hints(TableColumns)
+class DescribedTable(TableColumns, total=False):
+    """All that is said of a table."""
+
+    user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN")]
+    label: Annotated[str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN")]
+
+
+_FIRST = ("user", "label")
+TYPES: dict[str, Any] = get_type_hints(DescribedTable)
 WORDS: dict[str, Word] = {
-    name: get_args(hint)[-1] for name, hint in get_type_hints(TableColumns, include_extras=True).items()
+    name: get_args(get_type_hints(DescribedTable, include_extras=True)[name])[-1]
+    for name in (*_FIRST, *TableColumns.__annotations__)
 }
 
 
@@ -219,16 +226,17 @@ def _as_columns(given: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
 
 
 def shown(signature: inspect.Signature) -> inspect.Signature:
-    """The same with each word in place of `**columns: Unpack[TableColumns]`, or of another such list."""
+    """Return the same with each name in place of `**columns: Unpack[TableColumns]`, or of another such list."""
     own = [each for each in signature.parameters.values() if _listed(each) is None]
     if len(own) == len(signature.parameters):
         return signature
-    keyword = inspect.Parameter.KEYWORD_ONLY
     (listed,) = filter(None, map(_listed, signature.parameters.values()))
-    hints = get_type_hints(listed).items()
-    words = [inspect.Parameter(name, keyword, default=None, annotation=hint | None) for name, hint in hints]
-    first = sum(each.kind is not keyword for each in own)
-    return signature.replace(parameters=[*own[:first], *words, *own[first:]])
+    words, hints = [], get_type_hints(listed)
+    for name in sorted(hints, key=TableColumns.__annotations__.__contains__):
+        needed = name in listed.__required_keys__
+        default, kind = inspect.Parameter.empty if needed else None, hints[name] if needed else hints[name] | None
+        words.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return signature.replace(parameters=[*own, *words])
 
 
 def described(text: str | None, signature: inspect.Signature) -> str | None:
@@ -239,7 +247,8 @@ def described(text: str | None, signature: inspect.Signature) -> str | None:
     for line in text.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
         if line.lstrip().startswith("columns:"):
-            for name, word in WORDS.items():
+            for name in TableColumns.__annotations__:
+                word = WORDS[name]
                 lines += textwrap.wrap(
                     f"{name}: {word.means}.", 120, initial_indent=indent, subsequent_indent=indent + "    "
                 )
@@ -250,7 +259,7 @@ def described(text: str | None, signature: inspect.Signature) -> str | None:
 
 def of_tables(signature: inspect.Signature) -> bool:
     """Whether its further words are those of a table."""
-    return TableColumns in map(_listed, signature.parameters.values())
+    return any("numeric" in getattr(_listed(each), "__annotations__", ()) for each in signature.parameters.values())
 
 
 def _listed(parameter: inspect.Parameter) -> Any:

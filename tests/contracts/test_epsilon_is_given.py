@@ -28,7 +28,7 @@ from quoron_client.data.labels import Signs
 from quoron_client.losses import make_loss
 
 SIMULATED = {"simulate", "compare", "plan", "ask"}  # noise from a seed, or none
-METHOD = quoron.Method(items_per_user=1, radius=1.0, clip_norm=1.0)
+METHOD = {"items_per_user": 1, "radius": 1.0, "clip_norm": 1.0}
 TABLE: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
 NAMED = r"(?i)expected epsilon|argument.*'epsilon'"
 FEDERATED = """
@@ -85,7 +85,7 @@ def fit(estimator: Any) -> Any:
 VARIED: dict[str, Any] = {"vary": {"loss.ridge": [0, 0.1]}}
 CALLS: dict[str, Callable[[], Any]] = {
     "train": lambda: quoron.train(Unread(), **TABLE),
-    "train, delta": lambda: quoron.train(Unread(), **TABLE, privacy=quoron.Privacy(delta=1e-6)),
+    "train, delta": lambda: quoron.train(Unread(), **TABLE, delta=1e-6),
     "train, a Config": lambda: quoron.train(configs.parse(FEDERATED)),
     "plan_training": lambda: quoron.plan_training(Unread(), **TABLE),
     "tune": lambda: quoron.tune(Unread(), **TABLE, **VARIED),
@@ -93,9 +93,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "evaluate": lambda: quoron.evaluate(model(), Unread(), user="who"),
     "statistics": lambda: quoron.statistics(Unread(), "mean of age", user="who"),
     "declare": lambda: declare.declare(Unread(), user="who", items=True),
-    "train_rows": lambda: quoron.train_rows(unasked, users=9, dimension=2, method=METHOD),
+    "train_rows": lambda: quoron.train_rows(unasked, users=9, dimension=2, **METHOD),
     "select": lambda: quoron.select([1, 2], unasked, dimensions=1, users=99),
-    "train_privately": lambda: train_privately(None, users=9, dimension=2, method=METHOD, keep=quoron.Keep("books")),
+    "train_privately": lambda: train_privately(None, users=9, dimension=2, **METHOD, out="books"),
     "mean": lambda: quoron.mean(np.zeros((9, 2)), bound=1.0),  # type: ignore[call-arg]
     "PrivateRidge": lambda: fit(PrivateRidge()),
     "PrivateLogisticRegression": lambda: fit(PrivateLogisticRegression(settings=["privacy.delta=1e-6"])),
@@ -156,7 +156,7 @@ def test_every_command_that_takes_epsilon_is_asked() -> None:
 def test_an_estimator_with_a_seed_has_the_default_of_simulations() -> None:
     with pytest.warns(UserWarning, match="protects nobody"):
         fitted = PrivateLogisticRegression(
-            bounds=(0, 1), classes=[0, 1], random_state=0, health=0.0, algorithm="one-pass-dp-sgd", rounds=2
+            bounds=(0, 1), classes=[0, 1], random_state=0, data_quality=0.0, algorithm="one-pass-dp-sgd", rounds=2
         ).fit(np.random.default_rng(0).uniform(size=(300, 2)), np.arange(300) % 2, groups=np.arange(300))
     assert fitted.plan_.guarantee.epsilon == pytest.approx(1.0)
 

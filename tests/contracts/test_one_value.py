@@ -16,19 +16,14 @@ import typer.main
 
 import quoron
 from contracts.test_epsilon_is_given import FEDERATED
-from quoron import Keep, Method, Privacy, declare
 from quoron import config as configs
 from quoron.cli.app import app, invoke
-from quoron.flower import train_privately
 from quoron.sklearn import PrivateLogisticRegression
 from quoron_privacy.errors import ConfigError
 
 FILE = f"{FEDERATED}\n[privacy]\nepsilon = 1.0\ndelta = 1e-4\n"
 ROWS = pd.DataFrame({"who": np.arange(600), "age": np.arange(600) % 90, "ill": np.arange(600) % 2})
 TABLE: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
-METHOD = Method(items_per_user=1, radius=1.0, clip_norm=1.0)
-TWICE: dict[str, Any] = {"epsilon": 5.0, "privacy": Privacy(1.0, 1e-4)}
-BOTH = r"epsilon=5\.0 and Privacy\(epsilon=1\.0\)"
 
 
 def unasked(*_: Any) -> Any:
@@ -42,42 +37,12 @@ def fit(**more: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "train": (lambda: quoron.train(ROWS, **TABLE, **TWICE), BOTH),
-    "plan_training": (lambda: quoron.plan_training(ROWS, **TABLE, **TWICE), BOTH),
-    "tune": (lambda: quoron.tune(ROWS, **TABLE, **TWICE, vary={"loss.ridge": [0, 1]}), BOTH),
-    "simulate": (lambda: quoron.simulate(**TWICE), BOTH),
-    "plan": (lambda: quoron.plan(**TWICE), BOTH),
-    "ask": (lambda: quoron.ask(**TWICE), BOTH),
-    "compare": (lambda: quoron.compare(**TWICE), BOTH),
-    "evaluate": (lambda: quoron.evaluate("model.json", ROWS, user="who", **TWICE), BOTH),
-    "statistics": (lambda: quoron.statistics(ROWS, "mean of age", user="who", **TWICE), BOTH),
-    "declare": (lambda: declare.declare(ROWS, user="who", items=True, **TWICE), BOTH),
-    "train_rows": (lambda: quoron.train_rows(unasked, users=9, dimension=2, method=METHOD, **TWICE), BOTH),
-    "select": (lambda: quoron.select([1, 2], unasked, dimensions=1, users=99, **TWICE), BOTH),
-    "train_privately": (
-        lambda: train_privately(None, users=9, dimension=2, method=METHOD, keep=Keep("books"), **TWICE),
-        BOTH,
-    ),
-    "delta": (
-        lambda: quoron.train(ROWS, **TABLE, epsilon=1.0, delta=1e-3, privacy=Privacy(delta=1e-4)),
-        r"delta=0\.001 and Privacy\(delta=0\.0001\)",
-    ),
-    "items of a user": (
-        lambda: quoron.plan(items_per_user=4, method=Method(items_per_user=5)),
-        r"items_per_user=4 and Method\(items_per_user=5\)",
-    ),
-    "items of a user, rows": (
-        lambda: quoron.train_rows(
-            unasked, users=9, dimension=2, epsilon=1.0, delta=1e-3, items_per_user=4, method=METHOD
-        ),
-        r"items_per_user=4 and Method\(items_per_user=1\)",
-    ),
     "a keyword and a setting": (
         lambda: quoron.plan(epsilon=5.0, settings=["privacy.epsilon=1"]),
         r"value of privacy\.epsilon, got 1 \(settings, --set\) and 5\.0 \(arguments, options\)",
     ),
     "a value and a section": (
-        lambda: quoron.plan(privacy=Privacy(5.0), settings={"privacy": {"epsilon": 1}}),
+        lambda: quoron.plan(epsilon=5.0, settings={"privacy": {"epsilon": 1}}),
         r"privacy\.epsilon, got 1 .* and 5\.0",
     ),
     "two settings": (
@@ -85,7 +50,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"algorithm\.options\.rounds, got 4 .* and 5",
     ),
     "two keys of one number": (
-        lambda: quoron.plan(method=Method("recentred-sgd", {"rounds": 4}), settings=["budget.rounds=5"]),
+        lambda: quoron.plan(algorithm="recentred-sgd", options={"rounds": 4}, settings=["budget.rounds=5"]),
         r"budget\.rounds=5 and algorithm\.options\.rounds=4",
     ),
     "a column's range": (
@@ -113,8 +78,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"privacy\.delta, got 0\.0001 \(visits\.toml\) and 0\.001 \(settings, --set\)",
     ),
     "a file's account": (
-        lambda: quoron.train("charged.toml", keep=Keep(group="others")),
-        r"train\.group, got 'clinic' \(charged\.toml\) and 'others'",
+        lambda: quoron.train("charged.toml", population="others"),
+        r"train\.population, got 'clinic' \(charged\.toml\) and 'others'",
     ),
     "a Config": (
         lambda: quoron.tune(configs.parse(FILE), epsilon=5.0, vary={"loss.ridge": [0, 1]}),
@@ -143,7 +108,7 @@ TYPED = {
         r"--numeric of age, got \(0\.0, 10\.0\) and \(0\.0, 100\.0\)",
     ),
     "below a group": (
-        ["ledger", "limit", "--group", "a", "--epsilon", "8", "--epsilon", "9", "--delta", "1e-5"],
+        ["ledger", "limit", "--population", "a", "--epsilon", "8", "--epsilon", "9", "--delta", "1e-5"],
         r"--epsilon, got --epsilon 8 and --epsilon 9",
     ),
 }
@@ -156,7 +121,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
     ROWS.to_csv("visits.csv", index=False)
     Path("visits.toml").write_text(FILE)
-    Path("charged.toml").write_text(f'{FILE}\n[train]\ngroup = "clinic"\n')
+    Path("charged.toml").write_text(f'{FILE}\n[train]\npopulation = "clinic"\n')
     Path("odd.toml").write_text(f"privacy = 3\n{FILE.partition('[privacy]')[0]}")
     return tmp_path / "lifetime.sqlite"
 
@@ -203,7 +168,7 @@ def test_every_option_of_one_value_is_taken_once_by_every_command() -> None:
 
 def test_equal_values_are_one(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["privacy.epsilon=2.0"]
-    planned = quoron.plan_training(ROWS, **TABLE, epsilon=2, delta=1e-4, privacy=Privacy(2.0, 1e-4), settings=settings)
+    planned = quoron.plan_training(ROWS, **TABLE, epsilon=2, delta=1e-4, settings=settings)
     assert planned.plan.problem.users == 600
     assert quoron.plan_training("visits.toml", epsilon=1.0, delta=1e-4).plan.problem.users == 600
     assert invoke(["train", "visits.toml", "--dry-run", "--epsilon", "1", "--epsilon", "1"]) == 0
@@ -212,7 +177,7 @@ def test_equal_values_are_one(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_default_that_nobody_gave_is_no_value() -> None:
     text = FILE.partition("[privacy]")[0]
-    planned = quoron.plan_training(configs.parse(text), epsilon=1.0, delta=1e-4, keep=Keep(group="clinic"))
+    planned = quoron.plan_training(configs.parse(text), epsilon=1.0, delta=1e-4, population="clinic")
     assert planned.plan.problem.users == 600
     with pytest.raises(ConfigError, match="Expected privacy to be a section"):
         quoron.plan_training("odd.toml", epsilon=1.0)

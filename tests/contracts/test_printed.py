@@ -48,8 +48,8 @@ def inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained(place: Path) -> Any:
-    keep = quoron.Keep(place / "trained", ledger=place / "lifetime.sqlite")
-    return quoron.train(ROWS, **TABLE, evaluate=0.3, settings=QUICK, keep=keep)
+    keep = {"out": place / "trained", "ledger": place / "lifetime.sqlite"}
+    return quoron.train(ROWS, **TABLE, holdout=0.3, settings=QUICK, **keep)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -91,14 +91,13 @@ def test_other_releases_print_their_figures() -> None:
     asked = ["mean of age", "histogram of age in 40 bins"]
     known = {"user": "who", "numeric": {"age": (0, 100)}}
     lines_of(quoron.statistics(ROWS, asked, **known, epsilon=8.0, delta=1e-4), "1,500 users", "mean of age", "more")
-    rows = quoron.train_rows(
-        lambda users, point: np.zeros((len(users), len(point))), users=900, dimension=3, epsilon=2.0, delta=1e-4,
-        items_per_user=3, method=quoron.Method(radius=1.0, clip_norm=1.0, options={"rounds": 2}),
-    )  # fmt: skip
+    given: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "items_per_user": 3, "radius": 1.0, "clip_norm": 1.0}
+    zeros = lambda users, point: np.zeros((len(users), len(point)))  # noqa: E731
+    rows = quoron.train_rows(zeros, users=900, dimension=3, options={"rounds": 2}, **given)
     lines_of(rows, "one-pass-dp-sgd", "900", "differential privacy")
 
 
 def test_a_search_prints_its_price_and_its_choice() -> None:
     asked: dict[str, Any] = {**TABLE, "vary": {"loss.ridge": [0.0, 0.1]}, "settings": QUICK}
     lines_of(quoron.plan_tuning(ROWS, **asked), "settings", "ε = 8")
-    lines_of(quoron.tune(ROWS, **asked, effort=quoron.Effort(trials=2.0)), "chosen", "differential privacy")
+    lines_of(quoron.tune(ROWS, **asked, n_trials=2.0), "chosen", "differential privacy")

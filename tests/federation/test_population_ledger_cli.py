@@ -27,7 +27,7 @@ def filled(database_url):
 
 
 def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
-    everyone = ("--database", filled, "--group", "everyone")
+    everyone = ("--database", filled, "--population", "everyone")
     invoke("fits", *everyone, "--epsilon", "7")
     assert "fits, as there is no limit" in capsys.readouterr().out
     invoke("limit", *everyone, "--epsilon", "0.8", "--delta", "1e-5")
@@ -43,7 +43,7 @@ def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
                 invoke(*command, *numbers)
     invoke("charge", "opendp", *everyone, "--epsilon", "0.3", "--delta", "9e-6", "--note", "counts by ward")
     assert "everyone: opendp charged with ε = 0.3, δ = 9e-06 (replace-one)" in capsys.readouterr().out
-    invoke("show", "--database", filled, "--group", "everyone")
+    invoke("show", "--database", filled, "--population", "everyone")
     assert "another tool's" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(BudgetExceeded, match="Nothing fits"):
         invoke("charge", "more", *everyone, "--epsilon", "0.1")

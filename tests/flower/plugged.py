@@ -13,7 +13,6 @@ from flower.grids import FakeGrid
 from quoron.flower import train_privately
 from quoron.training.trained import TrainedRows
 from quoron_client.flower.answering import answer_with
-from said import said
 
 USERS, DIMENSION, CLIP = 6, 3, 0.5
 
@@ -94,8 +93,8 @@ def trained(grid: FakeGrid, folder: Path, name: str = "one-pass-dp-sgd", **chang
         "algorithm": name,
         "options": SMALL.get(name, {}),
         "smoothness": 1.0,
-        "simulation_seed": 5,
+        "seed": 5,
         "early_ends": True,
         "waiting": 0.01,
     }
-    return train_privately(grid, **said(out=folder, **given | changed))
+    return train_privately(grid, out=folder, **given | changed)

@@ -34,7 +34,6 @@ from quoron.simulation.scene import Setup
 from quoron_client.flower.serving import make_app
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.wording import sentence
-from said import said
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
 SMALL = (
@@ -350,6 +349,6 @@ def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "simulate",
         lambda *given, **named: original(*given, connection=here),  # type: ignore[arg-type]
     )
-    there = quoron.simulate(frame, **said(out=tmp_path / "flower", engine="flower", **options))
+    there = quoron.simulate(frame, out=tmp_path / "flower", engine="flower", **options)
     assert here.thread is not None
-    np.testing.assert_array_equal(there.model, quoron.simulate(frame, **said(out=tmp_path / "inline", **options)).model)
+    np.testing.assert_array_equal(there.model, quoron.simulate(frame, out=tmp_path / "inline", **options).model)

@@ -42,7 +42,7 @@ from quoron_privacy.errors import RunError
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 pytestmark = pytest.mark.slow
 NODES, FEWER = 50, 10
-SEEDS = ("population.seed=7", "run.seed=7", "run.simulation_seed=7")
+SEEDS = ("population.seed=7", "run.seed=7")
 PEOPLE = ("population.items_per_user=4", "population.dimension=3", "domain.radius=2", *SEEDS)
 PROMISE = ("privacy.epsilon=15", "privacy.delta=0.1")
 ROUNDS = 60  # enough that a run is in the middle when its rounds are heard of

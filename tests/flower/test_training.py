@@ -22,8 +22,6 @@ from flower.grids import SECRET, FakeGrid, FakeTime, error_reply, with_values
 from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugged, questions, trained, words
 from postgres_server import quick_folder
 from quoron.flower.training import BOOKS
-from quoron.sections import Keep, Method
-from quoron.sections import Privacy as Promise
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import record
 from quoron_client.protocol.wire import MAX_WHOLE
@@ -57,10 +55,10 @@ def test_a_seed_is_no_secret_where_users_are_real(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("QUORON_ALLOW_SIMULATION")
     monkeypatch.setenv("QUORON_SUPERNODE_AUTH", "1")
     grid = plugged(people())
-    with pytest.raises(ConfigError, match=r"Expected no simulation_seed .* QUORON_ALLOW_SIMULATION=1"):
+    with pytest.raises(ConfigError, match=r"Expected no seed .* QUORON_ALLOW_SIMULATION=1"):
         trained(grid, tmp_path)
     assert not grid.asked
-    trained(grid, tmp_path, simulation_seed=None)
+    trained(grid, tmp_path, seed=None)
     trained(plugged(people()), tmp_path / "simulated", identities="partitions")
 
 
@@ -70,7 +68,7 @@ def test_a_key_is_no_user_unless_the_operator_says_that_it_is_verified(
     monkeypatch.delenv("QUORON_ALLOW_SIMULATION")
     grid = plugged(people())
     with pytest.raises(ConfigError, match="Expected QUORON_SUPERNODE_AUTH=1"):
-        trained(grid, tmp_path, simulation_seed=None)
+        trained(grid, tmp_path, seed=None)
     assert not grid.asked
 
 
@@ -170,7 +168,7 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
         dimension=4000,
         options={"rounds": 1, "step_size": 1.0},
         radius=1e6,
-        simulation_seed=None,
+        seed=None,
     )
     sigma = found.plan.parameters.noise_scale
     assert abs(np.sqrt(np.mean(found.model**2)) / sigma - 1) < 0.08
@@ -261,9 +259,15 @@ def test_rows_and_the_plug_in_train_the_same_bits_by_one_plan(
         lambda users, point: point - own[users],
         users=USERS,
         dimension=DIMENSION,
-        privacy=Promise(8.0, 1e-3, simulation_seed=5),
-        method=Method(name, options, radius=2.0, smoothness=1.0, clip_norm=CLIP),
-        keep=Keep(tmp_path / "rows"),
+        epsilon=8.0,
+        delta=1e-3,
+        seed=5,
+        algorithm=name,
+        options=options,
+        radius=2.0,
+        smoothness=1.0,
+        clip_norm=CLIP,
+        out=tmp_path / "rows",
     )
     order = SeededNoise(5).stream("order of users").permutation(USERS)
     people = {slot: (lambda model, user=user: model - own[user]) for slot, user in enumerate(order)}
@@ -399,9 +403,9 @@ def test_what_becomes_of_questions_is_told_to_nobody_and_ends_nothing(
 
     grid, zeros = plugged(people()), plugged({user: lambda model: np.zeros_like(model) for user in people()})
     grid.fault = after_hellos
-    model = trained(grid, tmp_path / "errors", simulation_seed=5).model
+    model = trained(grid, tmp_path / "errors", seed=5).model
     assert "LocalDpMod" not in caplog.text
-    np.testing.assert_array_equal(model, trained(zeros, tmp_path / "zeros", simulation_seed=5).model)
+    np.testing.assert_array_equal(model, trained(zeros, tmp_path / "zeros", seed=5).model)
 
 
 @pytest.mark.parametrize("name", FIT)
@@ -412,9 +416,9 @@ def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: 
     assert np.linalg.norm(model) <= 2.0 + 1e-9
 
 
-def test_a_public_seed_keeps_the_promise_and_a_seed_of_noise_does_not(tmp_path: Path) -> None:
+def test_a_seed_takes_the_guarantee_away(tmp_path: Path) -> None:
     for seed in (7, None):
-        given: dict[str, Any] = {"simulation_seed": seed, "identities": "partitions", "seed": 9}
+        given: dict[str, Any] = {"seed": seed, "identities": "partitions"}
         said = sentence(trained(plugged(people()), tmp_path / str(seed), **given).guarantee)
         assert said.startswith(SEEDED) == (seed is not None)
 

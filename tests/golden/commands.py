@@ -16,7 +16,7 @@ from quoron.cli.app import invoke
 COLUMNS = "--numeric", "age=0:100", "--categorical", "ward=north,south,west", "--missing", "middle"
 TABLE = ("visits.csv", "--user", "who", "--label", "ill", "--classes", "no,yes", *COLUMNS)
 OF_WARDS = ("visits.csv", "--user", "who", "--label", "ward", "--classes", "north,south,west", *COLUMNS[:2])
-RUN = "--epsilon", "8", "--out", "run", "--simulation-seed", "3"
+RUN = "--epsilon", "8", "--out", "run", "--seed", "3"
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "algorithms": (("algorithms",), ("presets",), ("cite", "accelerated-erm")),
     "examples": (("example", "hospitals", "--out", "trial"), ("example", "scorecard")),

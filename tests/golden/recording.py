@@ -196,7 +196,7 @@ def models(folder: Path, name: str) -> Iterator[tuple[str, Any]]:
     with chdir(folder):
         invoke(["example", "scorecard"])
         try:
-            made = quoron.simulate("scorecard.toml", epsilon=8.0, settings=settings, keep=quoron.Keep(name))
+            made = quoron.simulate("scorecard.toml", epsilon=8.0, settings=settings, out=name)
         except QuoronError as error:
             yield name, str(error).split(" Feasible here")[0]
         else:

@@ -49,7 +49,7 @@ def _trained(users: int = 6000, **given: Any) -> dict[str, Any]:
 
 
 def _evaluated() -> Any:
-    simulated = quoron.simulate(visits(6000), user="who", label="ill", epsilon=8.0, simulation_seed=3, **DECLARED)
+    simulated = quoron.simulate(visits(6000), user="who", label="ill", epsilon=8.0, seed=3, **DECLARED)
     model = simulated.directory
     return _figures(quoron.evaluate(model, visits(5000), user="who", epsilon=4.0, delta=1e-5))
 
@@ -84,7 +84,10 @@ def _rows() -> Any:
         dimension=6,
         epsilon=4.0,
         delta=1e-5,
-        method=quoron.Method("dp-sgd-wor", radius=3.0, clip_norm=4.0, items_per_user=1),
+        algorithm="dp-sgd-wor",
+        radius=3.0,
+        clip_norm=4.0,
+        items_per_user=1,
     )
     return plain({"model": run.model, "statement": run.statement})
 
@@ -94,11 +97,9 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
     "train declared": lambda: _trained(**DECLARED),
     "train undeclared": lambda: _trained(20_000),
     "train undeclared with classes weighted and people held out": lambda: _trained(
-        20_000, evaluate=0.3, class_weight="balanced"
+        20_000, holdout=0.3, class_weight="balanced"
     ),
-    "train zero-out": lambda: _trained(
-        privacy=quoron.Privacy(adjacency="zero-out"), settings=["train.users=7000"], **DECLARED
-    ),
+    "train zero-out": lambda: _trained(adjacency="zero-out", settings=["train.users=7000"], **DECLARED),
     "train a number": lambda: _trained(
         8_000,
         label="dose",
@@ -106,9 +107,9 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
         numeric={"age": (0, 100)},
         settings=["algorithm.name=one-round-least-squares"],
     ),
-    "train a rare label": lambda: _trained(20_000, label="ward", classes=["north", "south", "west"], evaluate=0.2),
+    "train a rare label": lambda: _trained(20_000, label="ward", classes=["north", "south", "west"], holdout=0.2),
     "train a comparison": lambda: _trained(12_000, label="age > 79", numeric={"dose": (0, 5)}),
-    "train without a look": lambda: _trained(privacy=quoron.Privacy(health=0), **DECLARED),
+    "train without a look": lambda: _trained(data_quality=0, **DECLARED),
     "evaluate": _evaluated,
     "statistics undeclared": _statistics,
     "statistics declared": lambda: _statistics(**AGES),

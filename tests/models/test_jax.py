@@ -18,7 +18,6 @@ from quoron.training.timetable import LocalSGD, Timetable
 from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
-from said import said
 
 NOISE = SeededNoise(9)
 COUNTS = (5, 1, 0, 8, 3)
@@ -118,9 +117,9 @@ def trained(out: Path, **changed: Any) -> TrainedRows[Any]:
     owners = np.repeat(np.arange(12), 5)
     given: dict[str, Any] = {"loss": loss, "params": params(), "user": owners, "items_per_user": 5, "epsilon": 8.0}
     given |= {"data": (draw.normal(size=(60, 4)).astype(np.float32), draw.integers(0, 3, 60)), "delta": 1e-3}
-    given |= {"clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "simulation_seed": 5, "out": out, "chunk": 4}
+    given |= {"clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "seed": 5, "out": out, "chunk": 4}
     given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
-    return quoron.jax.train(given.pop("loss"), given.pop("params"), given.pop("data"), **said(**given))
+    return quoron.jax.train(given.pop("loss"), given.pop("params"), given.pop("data"), **given)
 
 
 def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
@@ -149,15 +148,15 @@ def test_held_out_users_tell_how_good_the_parameters_are(tmp_path: Path) -> None
     draw = np.random.default_rng(2)
     data = (draw.normal(size=(1000, 4)).astype(np.float32), draw.integers(0, 3, 1000))
 
-    def figures(params: Any, x: Any, y: Any) -> Any:
+    def second_class(params: Any, x: Any, y: Any) -> Any:
         assert params["last"].shape == (6, 3)
-        return jnp.stack([jnp.full(len(y), 0.25), y == 1], axis=1)
+        return y == 1
 
-    held = quoron.HoldOut(0.3, figures, ("quarter", "second"))
-    found = trained(tmp_path / "run", data=data, user=owners, hold_out=held)
+    metrics = {"quarter": lambda params, x, y: jnp.full(len(y), 0.25), "second": second_class}
+    found = trained(tmp_path / "run", data=data, user=owners, holdout=0.3, metrics=metrics)
     assert found.plan.problem.users == 140
-    quarter, second = (found.evaluation.figure(name) for name in held.names)
+    quarter, second = (found.evaluation.figure(name) for name in metrics)
     assert quarter.low <= 0.25 <= quarter.high
     assert second.low <= (data[1] == 1).mean() <= second.high
     with pytest.raises(ConfigError, match="raised AttributeError"):
-        trained(tmp_path / "no", data=data, user=owners, hold_out=quoron.HoldOut(0.3, lambda p, x, y: x.no, ("a",)))
+        trained(tmp_path / "no", data=data, user=owners, holdout=0.3, metrics={"a": lambda p, x, y: x.no})

@@ -16,7 +16,6 @@ from torch import nn
 import quoron.torch
 from audits.harness import epsilon_lower_bound
 from flower.plugged import Killed
-from quoron.sections import Method
 from quoron.torch import summing
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
@@ -36,7 +35,6 @@ from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
 from quoron_server.wording import SEEDED, sentence
-from said import said
 
 NOISE = SeededNoise(9)
 COUNTS = (5, 1, 0, 8, 3)  # of five users, one of them with nothing
@@ -182,8 +180,8 @@ def test_whom_torch_batches_is_not_decided_by_data() -> None:
 
 def planned(dimension: int) -> tuple[Any, Any]:
     """A problem, and the plan of one round of step one."""
-    method = Method(radius=1e6, items_per_user=MOST, clip_norm=1.0)
-    problem = problem_of(method, users=5, dimension=dimension, door="train_rows")
+    method = {"radius": 1e6, "items_per_user": MOST, "clip_norm": 1.0}
+    problem = problem_of(method, users=5, dimension=dimension)
     options = {"rounds": 1, "step_size": 1.0}
     given: dict[str, Any] = {"problem": problem, "options": options, "privacy": Privacy(2.0, 1e-3), "clip_norm": 1.0}
     return problem, Setting(algorithm="one-pass-dp-sgd", **given).plan(0)
@@ -361,7 +359,7 @@ def device_rows(held: Items, local: LocalSGD | None, activation: type = torch.nn
 def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local: LocalSGD | None) -> None:
     compute, start = device_rows(items(), local)
     d, noise = len(start), SeededNoise(4)
-    problem = problem_of(Method(radius=9.0, items_per_user=5, clip_norm=1.0), users=5, dimension=d, door="train_rows")
+    problem = problem_of({"radius": 9.0, "items_per_user": 5, "clip_norm": 1.0}, users=5, dimension=d)
     points = np.stack([np.zeros(d), np.full(d, 0.1)])
     for task, centre in (
         (AverageGradient(points[:1], (1.0,)), None),
@@ -430,12 +428,12 @@ def people() -> tuple[tuple[torch.Tensor, torch.Tensor], np.ndarray]:
 def trained(out: Path, module: nn.Module | None = None, **changed: Any) -> TrainedRows[Any]:
     data, owners = people()
     given: dict[str, Any] = {"data": data, "user": owners, "loss": CROSS, "items_per_user": ITEMS, "epsilon": 8.0}
-    given |= {"delta": 1e-3, "clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "simulation_seed": 5}
+    given |= {"delta": 1e-3, "clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "seed": 5}
     given |= {"out": out}
     given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
     if given.get("offsets") is not None:
         given["user"] = None
-    return quoron.torch.train(network() if module is None else module, given.pop("data"), **said(**given))
+    return quoron.torch.train(network() if module is None else module, given.pop("data"), **given)
 
 
 def test_a_module_is_trained_in_a_copy_and_says_what_is_promised(tmp_path: Path) -> None:
@@ -446,7 +444,7 @@ def test_a_module_is_trained_in_a_copy_and_says_what_is_promised(tmp_path: Path)
     flat = torch.cat([weight.flatten() for weight in found.model.parameters()]).detach().numpy()
     np.testing.assert_allclose(flat, found.weights, rtol=1e-6)
     assert sentence(found.guarantee).startswith(SEEDED)
-    assert not sentence(trained(tmp_path / "secret", module, simulation_seed=None).guarantee).startswith(SEEDED)
+    assert not sentence(trained(tmp_path / "secret", module, seed=None).guarantee).startswith(SEEDED)
 
 
 def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
@@ -545,7 +543,7 @@ class Own(nn.Module):
 def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_makes(
     seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    more: dict[str, Any] = {"radius": 1e-3, "simulation_seed": seed}
+    more: dict[str, Any] = {"radius": 1e-3, "seed": seed}
     whole, real = trained(tmp_path / "whole", Own(1), **more), ModuleRows.__call__
 
     def dying(self: ModuleRows, round_: int, *given: Any) -> np.ndarray:
@@ -581,20 +579,20 @@ def test_held_out_users_tell_how_good_the_module_is_and_nobody_trains_on_them(tm
     y = (x[:, 0] > 0).long()
     asked: list[int] = []
 
-    def figures(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def accuracy_of(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         assert not module.training
         asked.append(len(y))
         return (module(x).argmax(1) == y).float()
 
-    held = quoron.HoldOut(0.25, figures, ("accuracy",))
     options = {"rounds": 20, "rate": 1.0, "step_size": 1.0}
     more: dict[str, Any] = {"data": (x, y), "user": owners, "options": options, "radius": 50.0, "epsilon": 15.0}
-    found = trained(tmp_path / "run", hold_out=held, **more)
+    more |= {"holdout": 0.25, "metrics": {"accuracy": accuracy_of}}
+    found = trained(tmp_path / "run", **more)
     assert found.plan.problem.users == 300
     assert asked == [2] + [4] * 100
     accuracy = found.evaluation.figure("accuracy")
     assert accuracy.low <= (found.model(x).argmax(1) == y).float().mean() <= accuracy.high
-    assert trained(tmp_path / "run", hold_out=held, **more).evaluation == found.evaluation
-    with pytest.raises(ConfigError, match=r"one for each name, got shape \(2, 2\)"):
-        trained(tmp_path / "no", hold_out=quoron.HoldOut(0.25, lambda module, x, y: module(x)[:, :2], ("a",)), **more)
+    assert trained(tmp_path / "run", **more).evaluation == found.evaluation
+    with pytest.raises(ConfigError, match=r"one number an item, got shape \(2, 2\)"):
+        trained(tmp_path / "no", **more | {"metrics": {"a": lambda module, x, y: module(x)[:, :2]}})
     assert not (tmp_path / "no").exists()

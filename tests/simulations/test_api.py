@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import quoron
-from quoron import Keep, Method
 from quoron import config as configs
 from quoron_server.wording import SEEDED, sentence
 from small_run import TOML
@@ -23,8 +22,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
-    run = quoron.simulate(SMALL, keep=Keep("mine"))
-    again = quoron.simulate(place / "mine" / "config.toml", keep=Keep("again"))
+    run = quoron.simulate(SMALL, out="mine")
+    again = quoron.simulate(place / "mine" / "config.toml", out="again")
     assert np.array_equal(run.model, again.model)
 
 
@@ -33,7 +32,7 @@ def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
     options = ["population.users=2000", "algorithm.options.rounds=1", "algorithm.options.step_size=1.0"]
     runs_ = {
         epsilon: quoron.simulate(
-            method=Method("one-pass-dp-sgd"), keep=Keep(tmp_path / f"{epsilon}"), epsilon=epsilon, settings=options
+            algorithm="one-pass-dp-sgd", out=tmp_path / f"{epsilon}", epsilon=epsilon, settings=options
         )
         for epsilon in (1.0, 2.0)
     }
@@ -44,4 +43,4 @@ def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
             assert statement.startswith(SEEDED)
             assert f"With secret noise: ({epsilon:g}, " in statement
         assert SEEDED in page
-    assert not sentence(quoron.plan(method=Method("one-pass-dp-sgd")).plan.guarantee).startswith(SEEDED)
+    assert not sentence(quoron.plan(algorithm="one-pass-dp-sgd").plan.guarantee).startswith(SEEDED)

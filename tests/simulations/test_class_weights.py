@@ -15,7 +15,6 @@ from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
-from quoron.sections import Privacy
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
 from quoron.training import look
 from quoron.training import run as training
@@ -32,7 +31,6 @@ from quoron_client.losses import make_loss
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.errors import ConfigError, QuoronError, UsageError
 from quoron_server.books.ledger import Ledger
-from said import said
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -50,7 +48,7 @@ def people() -> pd.DataFrame:
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:
-    return quoron.train(people, **said(out=out, **COLUMNS | TWO | QUICK | more))
+    return quoron.train(people, out=out, **COLUMNS | TWO | QUICK | more)
 
 
 def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_path):
@@ -107,27 +105,27 @@ def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, 
 
 def test_where_nobody_looks_classes_count_alike_and_that_is_said(people, tmp_path, capsys):
     few = people[people.who < 40]
-    trained = train(few, tmp_path / "run", class_weight="balanced", privacy=Privacy(1.0))
+    trained = train(few, tmp_path / "run", class_weight="balanced", epsilon=1.0)
     assert trained.health is None
     assert trained.model.encoding.class_weight is None
     assert trained.summary.class_weights is None
     assert any("class_weight='balanced' weighs all classes alike" in each for each in trained.summary.warnings)
-    off = quoron.plan_training(people, **said(**COLUMNS | TWO | QUICK, class_weight="balanced", health=0.0))
-    assert any("train.health = 0" in each for each in off.remarks if each.startswith("class_weight"))
+    off = quoron.plan_training(people, **COLUMNS | TWO | QUICK, class_weight="balanced", data_quality=0.0)
+    assert any("train.data_quality = 0" in each for each in off.remarks if each.startswith("class_weight"))
     with pytest.raises(UsageError, match="nobody looked"):
         trained.model.predict(few, threshold="share")
 
 
 def test_a_simulation_weighs_by_a_simulated_look(people, tmp_path):
-    run = quoron.simulate(people, **said(out=tmp_path / "run", **COLUMNS | TWO | QUICK, class_weight="balanced"))
+    run = quoron.simulate(people, out=tmp_path / "run", **COLUMNS | TWO | QUICK, class_weight="balanced")
     counts = run.table_model.encoding.class_weight.counts
     assert counts[1] == 1.0
     assert counts[0] < 0.5
-    again = quoron.simulate(people, **said(out=tmp_path / "again", **COLUMNS | TWO | QUICK, class_weight="balanced"))
+    again = quoron.simulate(people, out=tmp_path / "again", **COLUMNS | TWO | QUICK, class_weight="balanced")
     assert np.array_equal(run.model, again.model)
     few = people[people.who < 40]
     small: dict[str, Any] = {"epsilon": 1.0, "algorithm": "recentred-sgd", "class_weight": "balanced"}
-    alike = quoron.simulate(few, **said(out=tmp_path / "few", **COLUMNS | TWO | small))
+    alike = quoron.simulate(few, out=tmp_path / "few", **COLUMNS | TWO | small)
     assert alike.table_model.encoding.class_weight is None
     assert any("weighs all classes alike" in each for each in alike.summary.remarks_simulation_only)
 
@@ -227,9 +225,9 @@ def test_estimators_weigh_by_class_and_by_row(people):
     balanced = estimator(class_weight="balanced").fit(X, y, users)
     assert balanced.model_.encoding.class_weight.counts[1] == 1.0
     assert (balanced.predict(X) == "yes").mean() > (plain.predict(X) == "yes").mean()
-    declared = estimator(class_weight={"no": 1, "yes": 9}, health=0).fit(X, y, users)
+    declared = estimator(class_weight={"no": 1, "yes": 9}, data_quality=0).fit(X, y, users)
     weights = np.where(y == "yes", 9.0, 1.0)
-    by_row = estimator(most_weight=9, health=0).fit(X, y, users, sample_weight=weights)
+    by_row = estimator(most_weight=9, data_quality=0).fit(X, y, users, sample_weight=weights)
     np.testing.assert_array_equal(declared.coef_, by_row.coef_)
     assert (estimator(threshold="share").fit(X, y, users).predict(X) == "yes").any()
     odd = weights.copy()
@@ -251,12 +249,12 @@ def test_an_estimator_that_cannot_balance_says_so(people):
 
 def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(people, tmp_path):
     given = {"user": "who", "label": "ill", "epsilon": 8.0, "out": tmp_path / "run", "class_weight": "balanced"}
-    trained = quoron.train(people, **said(**given))
+    trained = quoron.train(people, **given)
     assert trained.model.classes_ == ("no", "yes")
     assert trained.model.encoding.class_weight.counts[1] == 1.0
     assert set(trained.model.predict(people, threshold="share")) <= {"no", "yes"}
     with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or say class_weight = 'balanced'"):
-        quoron.plan_training(people, **said(**{**given, "class_weight": {"yes": 5}}))
+        quoron.plan_training(people, **{**given, "class_weight": {"yes": 5}})
 
 
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
@@ -302,7 +300,7 @@ def test_declared_weights_move_a_model_as_weights_of_rows_do(people, tmp_path):
     column = {"class_weight": None, "weight": {"column": "counts", "most": 8}}
     by_row, _, _ = training.rehearse(config(**column), simulation_seed=3, frame=counted)
     assert by_class.label_shares != by_row.label_shares  # another column is looked at, with noise of its own
-    unlooked = configs.TrainSection(health=0)
+    unlooked = configs.TrainSection(data_quality=0)
     both = [
         training.rehearse(given.model_copy(update={"train": unlooked}), simulation_seed=3, frame=rows)
         for given, rows in ((config(class_weight=weights), people), (config(**column), counted))

@@ -70,7 +70,7 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(
     assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
     before = {path: path.read_bytes() for path in (place / "mine").iterdir()}
     capsys.readouterr()
-    code, printed = failing(capsys, "simulate", "small.toml", "--out", "mine", "--simulation-seed", "9")
+    code, printed = failing(capsys, "simulate", "small.toml", "--out", "mine", "--seed", "9")
     assert code == 2
     assert "belongs to another" in printed
     assert "quoron resume mine" in printed
@@ -233,7 +233,7 @@ def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> N
     assert configs.parse("", settings=["run.out=elsewhere"]).digest() == base.digest()
     for setting in (
         "run.seed=1",
-        "run.simulation_seed=1",
+        "run.seed=1",
         "privacy.epsilon=2",
         "population.users=7",
         "algorithm.options.rounds=3",
@@ -304,7 +304,7 @@ FILES = LEDGER | {"config.toml", "plan.json", "rounds.parquet", "model.npz", "su
 
 
 def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["simulate", "small.toml", "--json", "--simulation-seed", "3"]) == 0
+    assert invoke(["simulate", "small.toml", "--json", "--seed", "3"]) == 0
     printed = capsys.readouterr()
     summary = json.loads(printed.out)
     assert set(summary) >= FIELDS

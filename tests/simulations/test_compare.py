@@ -33,13 +33,11 @@ from quoron.reports import costs
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
-from quoron.sections import Keep
 from quoron.simulation import run as runs
 from quoron.simulation import told
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
-from said import said
 from small_run import TOML, Watched
 from summaries import EXAMPLE
 
@@ -270,9 +268,7 @@ def test_seeds_auto_ends_at_its_limit_and_says_that_no_difference_was_shown(
 ) -> None:
     monkeypatch.setattr("quoron.comparing.request.LOOKS", (2, 3))
     monkeypatch.setattr("quoron.comparing.comparison.decided", lambda cells, keys: False)
-    found = quoron.compare(
-        SMALL, algorithms=["recentred-sgd"], seeds="auto", keep=Keep(tmp_path / "run"), progress=False
-    )
+    found = quoron.compare(SMALL, algorithms=["recentred-sgd"], seeds="auto", out=tmp_path / "run", progress=False)
     assert [row["runs"] for row in found.cells] == [3]
     rows = of_two([0.1, 0.3, 0.2], [0.2, 0.25, 0.21])
     assert not decided(rows, [])
@@ -389,10 +385,10 @@ def people() -> pd.DataFrame:
 
 
 def simulate(people: pd.DataFrame, out: Path, algorithm: str, **more: Any) -> Any:
-    settings = [f"algorithm.name={algorithm}", "train.evaluate=0.15"]
+    settings = [f"algorithm.name={algorithm}", "train.holdout=0.15"]
     if algorithm != "non-private":
         settings.append("algorithm.options.rounds=3")
-    return quoron.simulate(people, **said(out=out, epsilon=4.0, settings=settings, **COLUMNS | more))
+    return quoron.simulate(people, out=out, epsilon=4.0, settings=settings, **COLUMNS | more)
 
 
 def test_every_method_is_measured_on_the_same_users_and_its_cell_has_the_figures(people, tmp_path, monkeypatch):
@@ -423,17 +419,17 @@ def test_every_method_is_measured_on_the_same_users_and_its_cell_has_the_figures
 
 
 def test_users_that_nobody_holds_out_or_that_are_too_few_are_refused_before_any_run(people, tmp_path):
-    with pytest.raises(ConfigError, match=r"evaluate=0\.3 to be of the 400 users that a simulation holds out of 2,000"):
-        quoron.compare(people, **said(out=tmp_path / "a", **COLUMNS), evaluate=0.3, algorithms=["recentred-sgd"])
+    with pytest.raises(ConfigError, match=r"holdout=0\.3 to be of the 400 users that a simulation holds out of 2,000"):
+        quoron.compare(people, out=tmp_path / "a", **COLUMNS, holdout=0.3, algorithms=["recentred-sgd"])
     with pytest.raises(ConfigError, match="made-up users, of whom nobody is held out"):
-        quoron.compare(evaluate=0.1, algorithms=["recentred-sgd"], keep=quoron.Keep(tmp_path / "b"))
+        quoron.compare(holdout=0.1, algorithms=["recentred-sgd"], out=tmp_path / "b")
     with pytest.raises(Infeasible, match="2 users to measure"):
-        quoron.compare(people, **said(out=tmp_path / "c", **COLUMNS), evaluate=0.001, algorithms=["recentred-sgd"])
+        quoron.compare(people, out=tmp_path / "c", **COLUMNS, holdout=0.001, algorithms=["recentred-sgd"])
 
 
 def test_without_a_share_nothing_is_told(people, tmp_path):
     found = simulate(people, tmp_path / "one", "recentred-sgd")
-    config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"evaluate": None})})
+    config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"holdout": None})})
     assert told.told(config, None, found.model, "replace-one") == {}  # type: ignore[arg-type]
 
 

@@ -21,7 +21,6 @@ from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
 from quoron.populations import TablePopulation
 from quoron.populations.table import encoded_table
-from quoron.sections import Keep
 from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.shard import Settings
 from quoron.sharding.shard import opened as opened_shard
@@ -153,7 +152,7 @@ def test_simulating_a_folder_gives_the_bits_of_the_table(algorithm, tmp_path):
     table = in_buckets(rows(2000), tmp_path / "d")
     pq.write_table(table, tmp_path / "one.parquet")
     runs = [
-        quoron.simulate(described(tmp_path, path, algorithm=algorithm), keep=Keep(tmp_path / f"run-{path}"))
+        quoron.simulate(described(tmp_path, path, algorithm=algorithm), out=tmp_path / f"run-{path}")
         for path in ("d", "one.parquet")
     ]
     np.testing.assert_array_equal(runs[0].model, runs[1].model)

@@ -22,7 +22,6 @@ from quoron.cli.app import invoke
 from quoron.datasets import _folder, _names
 from quoron.datasets.index import Index, opened, renewed
 from quoron.datasets.population import from_dataset
-from quoron.sections import Keep
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError, QuoronError, RunError
@@ -199,11 +198,11 @@ class TestWhoseRowsTheyAre:
         renewed(path.parent, "who")
         rewritten(path, as_another)
         with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron index --anew`"):
-            quoron.train(config, keep=Keep(tmp_path / "run"))
+            quoron.train(config, out=tmp_path / "run")
         assert not (tmp_path / "run" / "model.json").exists()
         assert invoke(["index", str(path.parent), "--user", "who", "--anew", "--quiet"]) == 0
         shutil.rmtree(tmp_path / "run")
-        assert (quoron.train(config, keep=Keep(tmp_path / "run")).directory / "model.json").is_file()
+        assert (quoron.train(config, out=tmp_path / "run").directory / "model.json").is_file()
 
     def test_an_index_that_makes_one_user_several_is_refused_however_it_came_there(self, tmp_path):
         """Written whole, with fitting digests, in the right place: only the rows themselves can tell."""
@@ -430,10 +429,10 @@ def test_an_index_of_other_lengths_is_refused(tmp_path):
 def test_a_run_whose_files_change_loses_nothing(tmp_path):
     """Interrupted, then the folder differs: refused by name; put back, the run goes on to the same bits."""
     in_order(rows(1200), tmp_path / "d")
-    whole = quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "whole"))
+    whole = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "whole")
 
     with pytest.raises(Stop):
-        quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "run"), observers=[Stopping()])
+        quoron.simulate(described(tmp_path, "d"), out=tmp_path / "run", observers=[Stopping()])
     path = tmp_path / "d" / "part-000.parquet"
     stood = path.stat().st_mtime_ns
     os.utime(path, ns=(1, 1))

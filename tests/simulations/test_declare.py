@@ -8,11 +8,9 @@ import pandas as pd
 import pytest
 
 from quoron.declare import VARIATION, declare
-from quoron.sections import Keep, Privacy
 from quoron_privacy.errors import BudgetExceeded
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from said import said
 
 pytestmark = pytest.mark.usefixtures("own_ledger")
 USERS = 3000
@@ -56,9 +54,9 @@ class TestLedger:
             return PopulationLedger(opened).charges("patients")
 
     def test_everything_is_charged_once_and_again_when_released_again(self, ledger: Path) -> None:
-        asked = {"items": True, "user": "who", "group": "patients", "ledger": str(ledger)}
-        declare(frame(), **said(categorical=["ward"], epsilon=2.0, delta=1e-6, **asked))
-        only = declare(frame(), **said(epsilon=3.0, **asked))
+        asked = {"items": True, "user": "who", "population": "patients", "ledger": str(ledger)}
+        declare(frame(), categorical=["ward"], epsilon=2.0, delta=1e-6, **asked)
+        only = declare(frame(), epsilon=3.0, **asked)
         first, second = self.charges(ledger)
         assert (first.epsilon, first.delta, first.mu) == (2.0, 1e-6, None)
         assert (second.epsilon, second.delta, second.mu, second.variation) == (3.0, 0.0, only.mu, VARIATION)
@@ -66,7 +64,5 @@ class TestLedger:
 
     def test_what_the_limit_leaves_no_room_for_is_not_released(self, ledger: Path) -> None:
         with pytest.raises(BudgetExceeded, match="patients"):
-            declare(
-                frame(), items=True, user="who", privacy=Privacy(10.5), keep=Keep(group="patients", ledger=str(ledger))
-            )
+            declare(frame(), items=True, user="who", epsilon=10.5, population="patients", ledger=str(ledger))
         assert self.charges(ledger) == []

@@ -11,7 +11,6 @@ import pytest
 import quoron
 from quoron import config as configs
 from quoron.operate.submission import specify
-from quoron.sections import Keep
 from quoron.sklearn import PrivateLogisticRegression
 from quoron_privacy.errors import Infeasible
 
@@ -55,19 +54,13 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def declared(folder: Path) -> Any:
     return quoron.train(
-        people(),
-        user="who",
-        label="ill",
-        numeric=RANGES,
-        keep=Keep(folder),
-        settings=["privacy.delta=1e-4"],
-        epsilon=1.0,
+        people(), user="who", label="ill", numeric=RANGES, out=folder, settings=["privacy.delta=1e-4"], epsilon=1.0
     )
 
 
 def undeclared(folder: Path) -> Any:
     """Here it is declarations that so few users could not tell from noise."""
-    return quoron.train(people(), user="who", label="ill", keep=Keep(folder), epsilon=1.0, delta=1e-4)
+    return quoron.train(people(), user="who", label="ill", out=folder, epsilon=1.0, delta=1e-4)
 
 
 def estimator(folder: Path) -> Any:
@@ -78,7 +71,7 @@ def estimator(folder: Path) -> Any:
 
 
 def simulated(folder: Path) -> Any:
-    return quoron.simulate("people.toml", keep=Keep(folder))
+    return quoron.simulate("people.toml", out=folder)
 
 
 def submitted(folder: Path) -> Any:

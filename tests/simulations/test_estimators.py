@@ -28,7 +28,6 @@ from quoron.sklearn import (
 )
 from quoron.training import arrays, lifetime
 from quoron.training.arrays import labels_in_range, owners, table_of
-from quoron.tuning.effort import Effort
 from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
 from quoron_server.books.lifetime_ledger import Charge
 from quoron_server.wording import sentence
@@ -68,7 +67,7 @@ def charges(ledger: Path, population: str = "everyone") -> list[Charge]:
 
 
 def test_secret_noise_differs_from_fit_to_fit_and_each_is_charged(ledger):
-    one, two = (classifier(group="clinic 7").fit(X, Y, groups=USERS) for _ in range(2))
+    one, two = (classifier(population="clinic 7").fit(X, Y, groups=USERS) for _ in range(2))
     assert not np.array_equal(one.coef_, two.coef_)
     assert [(each.epsilon, each.delta) for each in charges(ledger, "clinic 7")] == [(8.0, 1e-5)] * 2
 
@@ -207,10 +206,10 @@ def test_a_fit_warns_of_rows_that_do_not_fit_by_a_look_that_it_has_paid_for(ledg
     given: dict[str, Any] = {"algorithm": "one-pass-dp-sgd", "epsilon": 4.0}
     with pytest.warns(UnfitRows, match=r"Column 'age' is outside \[0, 100\]"):
         model = classifier(**given).fit(many, ill, groups=whose)
-    assert model.health_.lines[0].what == "users without a row that can be used"
+    assert model.data_quality_.lines[0].what == "users without a row that can be used"
     assert "table-health.md#h1" in sentence(model.guarantee_)
-    blind = classifier(**given, health=0).fit(many, ill, groups=whose)
-    assert blind.health_ is None
+    blind = classifier(**given, data_quality=0).fit(many, ill, groups=whose)
+    assert blind.data_quality_ is None
     assert charges(ledger)[0].mu == pytest.approx(charges(ledger)[1].mu, rel=1e-6)
 
 
@@ -234,7 +233,7 @@ def test_bounds_are_declared_by_names_patterns_and_spans_too() -> None:
 
 def test_settings_to_try_are_one_charge_for_the_best_of_them(ledger, temporary):
     frame, y, users = people(1200)
-    searched = classifier(vary={"loss.ridge": [0.0, 1.0], "algorithm.name": ["one-pass-dp-sgd"]}, effort=Effort(3.0))
+    searched = classifier(vary={"loss.ridge": [0.0, 1.0], "algorithm.name": ["one-pass-dp-sgd"]}, n_trials=3.0)
     model = searched.fit(frame, y, groups=users)
     assert len(charges(ledger)) == 1
     assert model.choice_.algorithm == "one-pass-dp-sgd"

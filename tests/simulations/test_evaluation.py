@@ -23,7 +23,6 @@ from quoron.training import evaluated, lifetime
 from quoron.training.curator import CuratorEngine
 from quoron.training.figures import figures_of
 from quoron.training.items import Items
-from quoron.training.rows import HoldOut
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Classes, Range, Signs
@@ -35,7 +34,6 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import EVALUATED
-from said import said
 
 USERS = 2000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
@@ -48,7 +46,7 @@ def people() -> pd.DataFrame:
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:
-    return quoron.train(people, **said(out=out, **COLUMNS | QUICK | {"evaluate": 0.2} | more))
+    return quoron.train(people, out=out, **COLUMNS | QUICK | {"holdout": 0.2} | more)
 
 
 def charges(ledger: Path) -> list[float]:
@@ -138,7 +136,7 @@ def test_nobody_is_trained_on_and_measured_and_a_run_that_goes_on_holds_out_the_
 
 def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(people, ledger, tmp_path):
     only = {name: COLUMNS[name] for name in ("user", "label")}
-    trained = quoron.train(people, **said(out=tmp_path / "run", epsilon=4.0, evaluate=0.2, **only))
+    trained = quoron.train(people, out=tmp_path / "run", epsilon=4.0, holdout=0.2, **only)
     plan = trained.plan["guarantee"]
     assert plan["bought"]["users"] == 1600
     assert plan["health"]["users"] == 1600
@@ -149,7 +147,7 @@ def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(peopl
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "group-dp-sgd", "outlier-iterates", "local-model"])
 def test_a_plan_with_held_out_users_costs_what_the_worse_of_both_parts_does(name, people, ledger):
-    planned = quoron.plan_training(people, **said(**COLUMNS | {"epsilon": 4.0, "algorithm": name}), evaluate=0.2).plan
+    planned = quoron.plan_training(people, **COLUMNS | {"epsilon": 4.0, "algorithm": name}, holdout=0.2).plan
     info = ALGORITHMS[name]
     pairs, alone = info.pairs(planned), info.pairs(planned.without_held_out())
     assert pairs[:-1] == alone
@@ -163,9 +161,9 @@ def test_a_plan_with_held_out_users_costs_what_the_worse_of_both_parts_does(name
 
 
 def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_path, capsys):
-    model = train(people, tmp_path / "run", evaluate=None).model
-    keep = quoron.Keep(group="others")
-    found = quoron.evaluate(model, people, user="who", epsilon=2.0, items_per_user=2, keep=keep)
+    model = train(people, tmp_path / "run", holdout=None).model
+    keep = {"population": "others"}
+    found = quoron.evaluate(model, people, user="who", epsilon=2.0, items_per_user=2, **keep)
     accuracy, per_item = found.figure("accuracy"), found.figure("accuracy", "item")
     right = float((model.predict(people) == people.ill).mean())
     for each in (accuracy, per_item):
@@ -176,7 +174,7 @@ def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_p
         assert (charge.epsilon, charge.delta, charge.adjacency) == (2.0, 1e-6, "replace-one")
         books.limit("others", epsilon=2.5, delta=1e-5)
     with pytest.raises(BudgetExceeded):
-        quoron.evaluate(model, people, user="who", epsilon=2.0, keep=keep)
+        quoron.evaluate(model, people, user="who", epsilon=2.0, **keep)
     people.to_csv(tmp_path / "people.csv", index=False)
     command = ["evaluate", str(tmp_path / "run"), str(tmp_path / "people.csv"), "--user", "who", "--epsilon", "2"]
     assert invoke([*command, "--dry-run"]) == 0
@@ -185,8 +183,8 @@ def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_p
     shown = capsys.readouterr().out
     assert "AUC per user" in shown
     assert "where the model says" in shown
-    zero_out = quoron.Privacy(2.0, 1e-6, adjacency="zero-out", simulation_seed=3)
-    seeded = [quoron.evaluate(model, people, user="who", privacy=zero_out, users=2500) for _ in range(2)]
+    zero_out = {"epsilon": 2.0, "delta": 1e-6, "adjacency": "zero-out", "seed": 3}
+    seeded = [quoron.evaluate(model, people, user="who", **zero_out, users=2500) for _ in range(2)]
     assert seeded[0] == seeded[1]
     assert seeded[0].statement.startswith("SIMULATED")
 
@@ -259,25 +257,30 @@ def test_rows_of_ones_own_are_measured_on_users_that_nobody_trained_on(ledger, t
         trained.update(users.tolist())
         return point[None, :] - targets[users, None]
 
-    def figures(users, model):
+    def near(users, model):
         measured.update(users.tolist())
-        return np.column_stack([np.abs(model[0] - targets[users]) < 0.1, np.full(len(users), 0.25)])
+        return np.abs(model[0] - targets[users]) < 0.1
 
     given: dict[str, Any] = {
         "users": 2000,
         "dimension": 1,
-        "privacy": quoron.Privacy(2.0, 1e-6),
-        "method": quoron.Method(items_per_user=1, radius=2.0, clip_norm=1.0, options={"rounds": 5}),
+        "epsilon": 2.0,
+        "delta": 1e-6,
+        "items_per_user": 1,
+        "radius": 2.0,
+        "clip_norm": 1.0,
+        "options": {"rounds": 5},
+        "holdout": 0.2,
+        "metrics": {"near": near, "quarter": lambda users, model: np.full(len(users), 0.25)},
     }
-    held = HoldOut(0.2, figures, ("near", "quarter"))
-    found = quoron.train_rows(rows, **given, keep=quoron.Keep(tmp_path / "run"), hold_out=held)
+    found = quoron.train_rows(rows, **given, out=tmp_path / "run")
     assert len(measured) == 400
     assert not measured & trained
     quarter = found.evaluation.figure("quarter")
     assert abs(quarter.value - 0.25) < 6 * (quarter.high - quarter.low) / 3.9
     assert charges(ledger) == [2.0]
     assert found.plan.problem.users == 1600
-    again = quoron.train_rows(rows, **given, keep=quoron.Keep(tmp_path / "run"), hold_out=held)
+    again = quoron.train_rows(rows, **given, out=tmp_path / "run")
     assert again.evaluation == found.evaluation
 
 
@@ -290,7 +293,7 @@ def test_a_program_that_is_killed_when_its_model_is_told_goes_on_to_one_evaluati
     people.to_csv(tmp_path / "people.csv", index=False)
     out, place = tmp_path / "run", tmp_path / "run" / "ledger.sqlite"
     command = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--numeric", "age=0:100"]
-    command += ["--numeric", "dose=0:5", "--epsilon", "4", "--evaluate", "0.2"]
+    command += ["--numeric", "dose=0:5", "--epsilon", "4", "--holdout", "0.2"]
     command += ["--set", "algorithm.name=one-pass-dp-sgd", "--set", "algorithm.options.rounds=3", "--out", str(out)]
     killed = subprocess.run(dying.words(Moment("finish", when), "quoron", *command), capture_output=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -312,8 +315,8 @@ ITEMS = Items((np.arange(5.0), np.array([1, 0, 1, 1, 0])), np.array([0, 2, 2, 5]
 
 
 def test_a_user_is_the_mean_of_its_items_held_to_the_ends_and_none_without_any():
-    held = HoldOut(0.5, lambda model, x, y: np.column_stack([x * model, y]), ("x", "y"))
-    found = figures_of(ITEMS, held, lambda point: float(point[0]), lambda *parts: parts)
+    metrics = {"x": lambda model, x, y: x * model, "y": lambda model, x, y: y}
+    found = figures_of(ITEMS, metrics, lambda point: float(point[0]), lambda *parts: parts)
     np.testing.assert_allclose(found(np.array([2, 1, 0]), np.array([0.1])), [[0.3, 2 / 3], [np.nan] * 2, [0.05, 0.5]])
     np.testing.assert_allclose(found(np.array([2]), np.array([10.0])), [[1.0, 2 / 3]])
 
@@ -327,7 +330,7 @@ def test_an_error_of_one_users_items_is_told_to_nobody_and_moves_no_other_user(b
             return np.zeros((len(x), 7))
         return y
 
-    found = figures_of(ITEMS, HoldOut(0.5, figures, ("y",)), lambda point: None, lambda *parts: parts)
+    found = figures_of(ITEMS, {"y": figures}, lambda point: None, lambda *parts: parts)
     np.testing.assert_array_equal(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [np.nan]])
 
 
@@ -339,7 +342,7 @@ def test_a_warning_of_one_users_items_is_shown_to_nobody():
 
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        found = figures_of(ITEMS, HoldOut(0.5, figures, ("y",)), lambda point: None, lambda *parts: parts)
+        found = figures_of(ITEMS, {"y": figures}, lambda point: None, lambda *parts: parts)
         np.testing.assert_allclose(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [2 / 3]])
     assert not shown
 
@@ -353,9 +356,9 @@ QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settin
 def test_too_few_held_out_users_are_refused_before_the_charge_with_how_many_would_do(people, ledger, tmp_path):
     few = people[people.who < 100]
     with pytest.raises(Infeasible, match=r"10 users to measure .* needs about \d+ of them"):
-        train(few, tmp_path / "run", evaluate=0.1, epsilon=1.0)
+        train(few, tmp_path / "run", holdout=0.1, epsilon=1.0)
     with pytest.raises(ConfigError, match="both sides"):
-        train(people[people.who < 3], tmp_path / "run", evaluate=0.1)
+        train(people[people.who < 3], tmp_path / "run", holdout=0.1)
     assert not ledger.exists()
-    planned = quoron.plan_training(people, **said(**COLUMNS | QUICK), evaluate=0.2)
+    planned = quoron.plan_training(people, **COLUMNS | QUICK, holdout=0.2)
     assert any("400 of 2,000 users are held out" in each and "an AUC to ±" in each for each in planned.remarks)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import quoron
-from quoron.sections import Keep
 from quoron.training import lifetime
 from quoron_privacy.errors import QuoronError
 from quoron_server.books.ledger import Ledger
@@ -52,7 +51,7 @@ class Scene:
         settings = ["algorithm.options.rounds=4"]
         with lifetime.opened(scene.at / "lifetime.sqlite") as ledger:
             ledger.limit("everyone", epsilon=40.0, delta=0.1)
-        quoron.train(config, keep=Keep(scene.at / "done"), settings=settings)
+        quoron.train(config, out=scene.at / "done", settings=settings)
         commit = Ledger.commit
 
         def breaking(self: Ledger, round_: int, *given: Any) -> None:
@@ -62,7 +61,7 @@ class Scene:
 
         monkeypatch.setattr(Ledger, "commit", breaking)
         with pytest.raises(KeyboardInterrupt):
-            quoron.train(config, keep=Keep(scene.at / "open"), settings=settings)
+            quoron.train(config, out=scene.at / "open", settings=settings)
         monkeypatch.setattr(Ledger, "commit", commit)
         shutil.copytree(scene.at, scene.kept)
         scene.expected = {name: scene.read(name) for name in ("open", "done")}

@@ -35,7 +35,6 @@ from quoron.network import Network
 from quoron.operate.submission import declared
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
-from quoron.sections import Keep
 from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.items import ItemBatch
@@ -151,7 +150,7 @@ def test_a_run_that_goes_on_has_the_clients_of_its_beginning(choice: dict[str, A
 
 
 def test_too_little_memory_keeps_nobody_from_a_run_that_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = quoron.simulate(parse(TOML), keep=Keep(tmp_path / "run"))
+    done = quoron.simulate(parse(TOML), out=tmp_path / "run")
     prepared = runs.prepare(done.config, tmp_path)
     monkeypatch.setattr(orders, "free_memory", lambda: 0)
     with pytest.raises(ConfigError, match="free memory"):

@@ -21,7 +21,6 @@ from federation.crowd import FEW, HANGS, items
 from quoron.config import parse
 from quoron.local.folder import Folder
 from quoron.ports import free_port
-from quoron.sections import Keep
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -126,7 +125,7 @@ def command(place: Path, *words: object) -> Iterator[Command]:
 
 
 def inline(text: str, place: Path) -> np.ndarray:
-    return quoron.simulate(parse(text), keep=Keep(place)).model
+    return quoron.simulate(parse(text), out=place).model
 
 
 def model(folder: Path) -> np.ndarray:
@@ -144,7 +143,7 @@ def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away
     faults = ["--kill-client", "3@2", "--kill-client", "8@3", "--slow", "25%:50ms", "--network", "rtt=10ms,up=10Mbps"]
     with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 5, *faults)) as simulation:
         simulation.done()
-    whole = quoron.simulate(parse(MADE_UP), keep=Keep(tmp_path / "inline"))
+    whole = quoron.simulate(parse(MADE_UP), out=tmp_path / "inline")
     np.testing.assert_array_equal(model(tmp_path / "run"), whole.model)
     rows = [pq.read_table(each / "rounds.parquet").to_pylist() for each in (tmp_path / "run", whole.directory)]
     for name in ("simulation.excess_risk", "public.epsilon_spent", "total_messages", "bytes_up"):

@@ -28,7 +28,6 @@ from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.ledger import Ledger
-from said import said
 
 USERS = 1000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
@@ -55,7 +54,7 @@ def people() -> pd.DataFrame:
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:
-    return quoron.train(people, **said(out=out, **COLUMNS | QUICK | more))
+    return quoron.train(people, out=out, **COLUMNS | QUICK | more)
 
 
 def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
@@ -66,13 +65,13 @@ def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"health": 0}, "train.health = 0 says so"),
+        ({"data_quality": 0}, "train.data_quality = 0 says so"),
         (
             {"algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3", "algorithm.options.rate=0.1"]},
             "dp-sgd-wor is not Gaussian",
         ),
         ({"epsilon": 0.2}, "1,000 users are too few"),
-        ({"epsilon": 0.01, "health": 0.1}, "leaves nothing for it"),
+        ({"epsilon": 0.01, "data_quality": 0.1}, "leaves nothing for it"),
     ],
 )
 def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger, tmp_path, monkeypatch):
@@ -217,7 +216,7 @@ def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     drawn = []
     for name in "ab":
         seen.clear()
-        trained = quoron.train(source, **said(out=tmp_path / name, health=0.2, **given))
+        trained = quoron.train(source, out=tmp_path / name, data_quality=0.2, **given)
         assert trained.health.users == 400
         drawn.append(sorted({user for part in seen for user in part}))
         assert sum(map(len, seen)) == 800

@@ -17,7 +17,6 @@ from quoron import config as configs
 from quoron.operate.submission import specify
 from quoron.populations import Numeric, from_table
 from quoron.populations._objective import TrainingObjective
-from quoron.sections import Keep, Method, Privacy
 from quoron.simulation.inline import InlineEngine
 from quoron_client import Answers, L2Ball, Question, make_loss
 from quoron_client.data.labels import Classes
@@ -72,9 +71,10 @@ def test_three_classes_are_learnt(algorithm, part, settings, tmp_path):
         user="who",
         label="kind",
         numeric=RANGES,
-        privacy=Privacy(8.0, 1e-5),
-        method=Method(algorithm),
-        keep=Keep(tmp_path / "run"),
+        epsilon=8.0,
+        delta=1e-5,
+        algorithm=algorithm,
+        out=tmp_path / "run",
         settings=[*SOFTMAX, *settings, "algorithm.trust_clients=true"],
     )
     assert result.plan.problem.outputs == 3
@@ -121,9 +121,10 @@ def test_the_hinge_is_learnt_through_its_envelope(algorithm, tmp_path):
         user="who",
         label="good",
         numeric=RANGES,
-        privacy=Privacy(8.0, 1e-5),
-        method=Method(algorithm),
-        keep=Keep(tmp_path / "run"),
+        epsilon=8.0,
+        delta=1e-5,
+        algorithm=algorithm,
+        out=tmp_path / "run",
         settings=["loss.name=hinge", "algorithm.options.smoothing=2.0", "algorithm.options.rounds=16"],
     )
     assert result.plan.parameters.smoothing == 2.0
@@ -148,7 +149,7 @@ def test_no_model_is_further_below_the_start_than_the_loss_at_zero(name: str, bo
 
 def test_no_noise_depends_on_what_is_known_of_the_label() -> None:
     people = frame(600)
-    given = {"user": "who", "label": "ill", "numeric": RANGES, "privacy": Privacy(4.0, 1e-6)}
+    given = {"user": "who", "label": "ill", "numeric": RANGES, "epsilon": 4.0, "delta": 1e-6}
     plans = [
         quoron.plan_training(people.assign(ill=people.kind == 0), **given, settings=said).plan
         for said in ([], ["problem.label_rate=0.1"])
@@ -164,7 +165,7 @@ def trained(width: float, method: str, users: int = 6_000) -> Any:
     table = pa.table({"who": np.arange(users), "x0": values[:, 0], "x1": values[:, 1], "ill": ill})
     ends = (-3.0 * width, 3.0 * width)
     numeric = {"x0": ends, "x1": ends}
-    return quoron.train(table, user="who", label="ill", numeric=numeric, epsilon=8.0, method=Method(method))
+    return quoron.train(table, user="who", label="ill", numeric=numeric, epsilon=8.0, algorithm=method)
 
 
 def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges_and_not_where_they_fill_them() -> None:

@@ -331,7 +331,7 @@ def test_a_flipped_bit_of_a_model_is_found_or_changes_nothing(tmp_path):
 
 
 USERS = 6000
-ONE = quoron.Method("one-round-least-squares")
+ONE = {"algorithm": "one-round-least-squares"}
 
 
 @pytest.fixture(autouse=True)
@@ -350,7 +350,7 @@ def frame(seed: int = 1) -> pd.DataFrame:
 
 def trained(tmp_path: Path, **words):
     known = {"numeric": {"age": (20, 80)}, "categorical": {"ward": ["north", "south"]}, "label_range": (50, 400)}
-    asked = {"user": "who", "label": "cost", "epsilon": 8.0, "method": ONE, "keep": quoron.Keep(tmp_path / "run")}
+    asked = {"user": "who", "label": "cost", "epsilon": 8.0, **ONE, "out": tmp_path / "run"}
     return quoron.train(frame(), **known | asked | words)
 
 
@@ -377,8 +377,8 @@ def test_values_of_a_category_beside_a_constant_are_not_determined_and_all_else_
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"method": None}, "no interval: whitened-tracking clips"),
-        ({"method": quoron.Method("tracking-srgd")}, "no interval: tracking-srgd releases no second moment"),
+        ({"algorithm": None}, "no interval: whitened-tracking clips"),
+        ({"algorithm": "tracking-srgd"}, "no interval: tracking-srgd releases no second moment"),
         ({"label": "ill", "label_range": None}, "not the best model of a logistic loss"),
         ({"unit_rows": True}, "divided by their own length"),
     ],

@@ -16,7 +16,6 @@ from quoron.planning.costs import fronts, of_candidates
 from quoron.planning.plans import Planned
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
-from quoron.sections import Keep
 from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
@@ -108,7 +107,7 @@ def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
     text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
     planned = quoron.plan("small.toml", settings=[{"run": {"network": text}}])
     assert planned.network is not None
-    run = quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run")).summary
+    run = quoron.simulate("small.toml", settings=[{"run": {"network": text}}], out=small / "run").summary
     assert run.network is not None
     expected = {**run.network["seconds"], "aggregating": 0.0}  # which nothing has measured yet
     expected["total"] -= run.network["seconds"]["aggregating"]
@@ -199,7 +198,7 @@ pytestmark = pytest.mark.usefixtures("planned_once")
 
 def test_a_run_is_projected_round_by_round(small: Path) -> None:
     text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
-    result = quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run"))
+    result = quoron.simulate("small.toml", settings=[{"run": {"network": text}}], out=small / "run")
     rows = RunFolder(small / "run").rounds()
     shown = result.summary.network
     assert shown is not None

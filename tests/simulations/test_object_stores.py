@@ -17,7 +17,6 @@ from quoron import EngineChoice
 from quoron.cli.app import invoke
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import from_dataset
-from quoron.sections import Keep
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
@@ -75,18 +74,18 @@ def upload(store: Store, path: Path, name: str) -> None:
 def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
     assert invoke(["index", store.url(), "--user", "who", "--quiet"]) == 0
     assert "1,200 users" in capsys.readouterr().out
-    here = quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "here"))
+    here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
     config = described(tmp_path, store.url())
-    there = quoron.simulate(config, keep=Keep(tmp_path / "there"))
+    there = quoron.simulate(config, out=tmp_path / "there")
     np.testing.assert_array_equal(there.model, here.model)
     assert there.summary.excess_risk == here.summary.excess_risk
 
 
 @pytest.mark.programs
 def test_workers_on_a_store_release_the_model_of_the_folder(store, tmp_path):
-    here = quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "here"))
+    here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
     engine = EngineChoice.of(workers=2)
-    shared = quoron.simulate(described(tmp_path, store.url()), keep=Keep(tmp_path / "shared"), engine=engine)
+    shared = quoron.simulate(described(tmp_path, store.url()), out=tmp_path / "shared", engine=engine)
     np.testing.assert_array_equal(shared.model, here.model)
 
 

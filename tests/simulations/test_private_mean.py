@@ -5,7 +5,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from quoron import Keep
 from quoron.private_mean import PrivateMean, mean
 from quoron.training import lifetime
 from quoron.training.lifetime import opened
@@ -18,7 +17,7 @@ every = pytest.mark.parametrize("method", METHODS)
 
 
 def found(users=USERS, epsilon=1.0, delta=1e-6, **keywords) -> PrivateMean:
-    return mean(users, epsilon=epsilon, delta=delta, **{"bound": 10.0, "spread": 0.3, "simulation_seed": 1, **keywords})
+    return mean(users, epsilon=epsilon, delta=delta, **{"bound": 10.0, "spread": 0.3, "seed": 1, **keywords})
 
 
 @every
@@ -39,7 +38,7 @@ def test_the_guarantee_is_the_one_that_was_asked_for(method):
 
 @every
 def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_room(method, tmp_path):
-    more = {"bound": 10.0, "spread": 0.3, "method": method, "keep": Keep(ledger=tmp_path / "ledger.sqlite")}
+    more = {"bound": 10.0, "spread": 0.3, "method": method, "ledger": tmp_path / "ledger.sqlite"}
     with opened(tmp_path / "ledger.sqlite") as ledger:
         ledger.limit("everyone", epsilon=5.0, delta=1e-5)
     with mock.patch.object(lifetime.Charge, "end", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
@@ -54,6 +53,6 @@ def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_
 def test_a_robust_mean_of_users_who_do_not_agree_is_charged_and_its_silence_kept(tmp_path):
     far = np.concatenate([USERS[:10_000], USERS[:10_000] + 5.0])
     with pytest.raises(NothingReleased):
-        mean(far, epsilon=2.0, bound=20.0, spread=0.5, outliers=0.01, keep=Keep(ledger=tmp_path / "ledger.sqlite"))
+        mean(far, epsilon=2.0, bound=20.0, spread=0.5, outliers=0.01, ledger=tmp_path / "ledger.sqlite")
     with opened(tmp_path / "ledger.sqlite") as ledger:
         assert len(ledger.charges("everyone")) == 1

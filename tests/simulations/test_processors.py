@@ -172,7 +172,7 @@ def test_a_service_account_without_a_home_runs_commands(words: list[str], tmp_pa
 ALONE = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # nothing that is shipped
 TABLE = ("train", "scorecard.csv", "--user", "unitid", "--epsilon", "4", "--label")
 FIRST = {  # what people begin with
-    "a description": ("train", "scorecard.toml", "--evaluate", "0.1"),
+    "a description": ("train", "scorecard.toml", "--holdout", "0.1"),
     "a number, undeclared": (*TABLE, "earnings_med"),
     "classes, undeclared": (*TABLE, "pred_degree_awarded_ipeds"),
     "yes or no": ("train", "storms"),

@@ -17,8 +17,8 @@ import quoron
 from problems import changed, small
 from quoron import config as configs
 from quoron import sources
+from quoron.api.asking import accuracy_of, risk_of
 from quoron.cli.app import invoke
-from quoron.doors.asking import accuracy_of, risk_of
 from quoron.planning.plans import Planned, RoundsCurve, choose
 from quoron.planning.questions import enough, least
 from quoron.simulation.scene import setup

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import quoron
 from pages import Page, check_loads_nothing
-from quoron import Keep, Method, Privacy
 from quoron import config as configs
 from quoron.cli import one_screen, showing
 from quoron.cli.app import invoke
@@ -36,7 +35,6 @@ from quoron.training import lifetime
 from quoron_client.federation.session import _printable
 from quoron_privacy.errors import RunError, printable
 from quoron_server.rounds import RoundEvent
-from said import said
 from small_run import TOML
 from summaries import EXAMPLE
 
@@ -76,7 +74,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     words = draw.choice(["<i>a</i>", "b"], 2000)
     frame = pd.DataFrame({"who": np.arange(2000), **columns, HOSTILE[3]: words, "ill": draw.integers(0, 2, 2000)})
     features = {"numeric": dict.fromkeys(columns, (0, 1)), "categorical": {HOSTILE[3]: ["<i>a</i>", "b"]}}
-    told = said(
+    told = dict(
         user="who", label="ill", **features, epsilon=8.0, delta=1e-5, out=place / "run", algorithm="one-pass-dp-sgd"
     )
     with pytest.MonkeyPatch.context() as patched:
@@ -177,13 +175,16 @@ SAID: dict[str, Any] = {
     "user": "who",
     "label": "ill",
     "numeric": {"x0": (0, 100)},
-    "privacy": Privacy(2.0, 1e-6, health=0),
-    "method": Method("one-pass-dp-sgd", {"rounds": 4}),
+    "epsilon": 2.0,
+    "delta": 1e-6,
+    "data_quality": 0,
+    "algorithm": "one-pass-dp-sgd",
+    "options": {"rounds": 4},
 }
 
 
 def test_doubts_come_first_and_are_never_cut_and_no_warning_is_hidden(place: Path) -> None:
-    trained = quoron.train("people.csv", **SAID, keep=Keep("trained"))
+    trained = quoron.train("people.csv", **SAID, out="trained")
     doubts = tuple(f"doubt {each}: {'it may be worthless ' * 20}" for each in range(9))
     lesser = tuple(f"lesser remark {each}: {'of no weight ' * 20}" for each in range(9))
     summary = replace(trained.summary, warnings=(*doubts, *lesser), doubts=doubts)
@@ -213,9 +214,9 @@ def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
     with warnings.catch_warnings():
         warnings.simplefilter("error", DoubtfulModel)
         with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
-            quoron.train("few.csv", **said, keep=Keep("stopped"))
+            quoron.train("few.csv", **said, out="stopped")
         with pytest.raises(DoubtfulModel, match="No better than not training"):
-            quoron.tune("people.csv", **said, vary={"loss.ridge": [0, 0.1]}, keep=Keep("searched"))
+            quoron.tune("people.csv", **said, vary={"loss.ridge": [0, 0.1]}, out="searched")
         rows, ill, who = table.filter(like="x"), table["ill"], table["who"]
         with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
             PrivateLogisticRegression(epsilon=1.0, bounds=(0, 100), classes=[False, True]).fit(rows, ill, groups=who)

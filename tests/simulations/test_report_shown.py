@@ -19,7 +19,6 @@ from quoron.reports import alone
 from quoron.run_folder import RunFolder
 from quoron.training import report as training
 from quoron.training import result
-from said import said
 from small_run import TOML
 
 pytestmark = [pytest.mark.programs, pytest.mark.skipif(PROGRAM is None, reason="no Chromium: apt-get install chromium")]
@@ -62,10 +61,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     names = ("<script>console.error('carried out')</script>", LONG, REVERSED)
     frame = pd.DataFrame({"who": np.arange(2000), **{name: draw.uniform(0, 1, 2000) for name in names}})
     frame["ill"] = draw.integers(0, 2, 2000)
-    told = said(user="who", label="ill", numeric=dict.fromkeys(names, (0, 1)), epsilon=8.0, delta=1e-5)
+    told = {"user": "who", "label": "ill", "numeric": dict.fromkeys(names, (0, 1)), "epsilon": 8.0, "delta": 1e-5}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
-        done = quoron.train(frame, **told | said(out=place / "trained", algorithm="one-pass-dp-sgd"))
+        done = quoron.train(frame, **told | {"out": place / "trained", "algorithm": "one-pass-dp-sgd"})
     figures = (
         Figure("AUC", "user", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
         Figure("rmse", "user", 12345.6, 11000.0, 13500.0, 20000.0, "mean", useless=True),
@@ -78,7 +77,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     training.write(folder, summary, stored.model, [])
     (place / "small.toml").write_text(TOML)
     network = ["run.network=phones", "algorithm.name=tracking-srgd"]
-    quoron.simulate(str(place / "small.toml"), settings=network, keep=quoron.Keep(place / "simulated"))
+    quoron.simulate(str(place / "small.toml"), settings=network, out=place / "simulated")
     rows = [
         {
             "algorithm": f"{LONG[:20]}-{at}", "taken": "", "excess_risk": 0.1 / at, "low": 0.05 / at, "high": 0.2 / at,
@@ -97,14 +96,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
         settings = {"vary": {"loss.ridge": [0.0, 1.0]}, "algorithms": ["one-pass-dp-sgd", "filtered-sgd"]}
-        quoron.tune(frame, **told | settings, keep=quoron.Keep(place / "searched"), effort=quoron.Effort(trials=2.0))
+        quoron.tune(frame, **told | settings, out=place / "searched", n_trials=2.0)
     for name in ("figures", "statistics"):
         (place / name).mkdir()
     alone.evaluation(evaluated, place / "figures" / "report.html")
     asked = [f"quantiles of {LONG} at 0.1, 0.9", "mean of who by ill", f"histogram of {REVERSED} by ill"]
-    seeded = quoron.Privacy(8.0, 1e-5, simulation_seed=1)
+    seeded = {"epsilon": 8.0, "delta": 1e-5, "seed": 1}
     known = {"numeric": {LONG: (0, 1), "who": (0, 2000)}, "categorical": {"ill": [0, 1]}}
-    found = quoron.statistics(frame.assign(user=frame.who), asked, **known, privacy=seeded)
+    found = quoron.statistics(frame.assign(user=frame.who), asked, **known, **seeded)
     alone.statistics(found, place / "statistics" / "report.html")
     (place / "statistics" / "found.json").write_text(json.dumps(found.as_json()))
     return {name: place / name / "report.html" for name in PAGES}

@@ -13,7 +13,6 @@ from quoron.training import lifetime
 from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.errors import LedgerError
 from quoron_server.books.ledger import Ledger
-from said import said
 
 
 @pytest.fixture
@@ -29,13 +28,13 @@ def train(out: Path, **more: Any) -> Any:
     table = pd.DataFrame({"who": np.repeat(np.arange(300), 2), **columns})
     given = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}, "epsilon": 4.0, "delta": 1e-5}
     given |= {"algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
-    return quoron.train(table, **said(out=out, **given | more))
+    return quoron.train(table, out=out, **given | more)
 
 
 def rows(out: Path, **more: Any) -> Any:
     given = {"users": 6, "dimension": 2, "epsilon": 4.0, "delta": 1e-3, "clip_norm": 1.0, "radius": 2.0}
     given |= {"algorithm": "one-pass-dp-sgd", "smoothness": 1.0, "options": {"rounds": 3}}
-    return quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **said(out=out, **given | more))
+    return quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), out=out, **given | more)
 
 
 def interrupted(work: Any, out: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
@@ -104,7 +103,7 @@ def test_does_not_go_on_without_room_or_the_account_that_it_was_charged_to(
 
 def test_of_a_simulation_costs_nothing(account, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
-    interrupted(rows, tmp_path / "run", monkeypatch, simulation_seed=5)
+    interrupted(rows, tmp_path / "run", monkeypatch, seed=5)
     assert restored(tmp_path / "run", "--continue-restored") == 0
     assert not account.exists()
-    rows(tmp_path / "run", simulation_seed=5)
+    rows(tmp_path / "run", seed=5)

@@ -6,7 +6,6 @@ from statistics import fmean
 import pytest
 
 import quoron
-from quoron.sections import Keep, Method
 
 # Users of 8 items, 4 features, a generous promise: the filter is feasible with few users.
 BASE = [
@@ -32,9 +31,7 @@ def ran(tmp_path_factory):
     @cache
     def carried_out(algorithm, *settings, seed):
         out = place / str(carried_out.cache_info().misses)
-        return quoron.simulate(
-            method=Method(algorithm, seed=seed), keep=Keep(out), simulation_seed=seed, settings=laid(settings)
-        )
+        return quoron.simulate(algorithm=algorithm, seed=seed, out=out, settings=laid(settings))
 
     return carried_out
 

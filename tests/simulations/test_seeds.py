@@ -1,13 +1,11 @@
-"""A seed of noise is called `simulation_seed`, everywhere, and whatever is promised over it begins with SIMULATED.
+"""Whatever is promised over a seed of noise begins with SIMULATED.
 
-The lists are of all that is public: a function that is new stands in one of them, or the test says so. Estimators have
-scikit-learn's `random_state`, a contract of its own: with a number they promise nothing (test_estimators.py).
+The list is of all that is public: a function that is new stands in it, or the test says so. Estimators have
+scikit-learn's `random_state`: with a number they promise nothing (test_estimators.py).
 """
 
-import ast
 import inspect
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,82 +21,17 @@ from quoron import config as configs
 from quoron.declare import declare
 from quoron.model import Model
 from quoron.operate.submission import specify
-from quoron.sections import Keep
 from quoron.training import lifetime
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
 from quoron_client.data.labels import Signs
 from quoron_client.losses import make_loss
 from quoron_server.wording import sentence
-from said import said
 from small_run import TOML
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("simulations", "server", "client", "privacy")
 SIMULATED = "SIMULATED"
-
-# What any other seed draws. None of it is noise, but where the last lines say so.
-OTHERS = {
-    "quoron_server/books/drawing.py": "members of a run, public: whoever draws again gets them",
-    "quoron/sections.py": "slots of the plan, public: of Flower's plug-in too, whose noise is secret",
-    "quoron/cli/app.py": "slots of the plan, public",
-    "quoron/cli/train.py": "made-up patients",
-    "quoron/config.py": "slots of the plan, public; made-up users",
-    "quoron/table_section.py": "made-up users, and who is held out",
-    "quoron/training/buying.py": "slots of the plan, public",
-    "quoron/training/curator.py": "slots of the plan, public",
-    "quoron/training/start.py": "slots of the plan, public",
-    "quoron/training/hospitals.py": "made-up patients",
-    "quoron/training/rows.py": "slots of the plan, public",
-    "quoron_server/algorithms": "slots of the plan, public",
-    "quoron_server/black_box.py": "slots of the plan, public",
-    "quoron_server/flower/apps.py": "slots of the plan, public",
-    "quoron_server/plan.py": "slots of the plan, public",
-    "quoron_server/specification.py": "slots of the plan, public",
-    "quoron/local/faults.py": "who drops out of a simulation",
-    "quoron/populations": "made-up users, and who is held out",
-    "quoron/datasets/population.py": "outlier users, and who is held out",
-    "quoron_client/compute/draws.py": "directions of a smoothed loss, on which no promise rests",
-    "quoron_client/protocol": "directions of a smoothed loss, on which no promise rests",
-    # Noise and users' own words of a simulation, by the name of whoever makes them: no promise is printed there.
-    "quoron/sharding/shard.py": "words of simulated users",
-    "quoron/simulation/inline.py": "words of simulated users",
-    "quoron_client/randomisers/randomness.py": "SeededRandomness",
-    "quoron_privacy/noise/sources.py": "SeededNoise",
-    "quoron_privacy/two_servers": "masks: secret, of the operating system's randomness",
-}
-
-
-@cache
-def seeds() -> list[tuple[str, str, str]]:
-    """(module, public function or class, name) of every argument or field that is a seed."""
-    found = []
-    for module in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
-        where = module.relative_to(ROOT).as_posix().partition("/")[2]
-        text = module.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(text)) if "seed" in text else ():
-            names: list[str] = []
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                given = node.args
-                names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            elif isinstance(node, ast.ClassDef):
-                fields = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
-                names = [each.id for each in fields if isinstance(each, ast.Name)]
-            if names and (not node.name.startswith("_") or node.name == "__init__"):
-                found += [(where, node.name, name) for name in names if name.endswith("seed")]
-    return found
-
-
-def test_a_seed_has_the_name_of_what_it_draws() -> None:
-    used = set()
-    for where, owner, name in seeds():
-        if name == "simulation_seed":
-            continue
-        kinds = [kind for kind in OTHERS if where == kind or where.startswith(f"{kind}/")]
-        assert name == "seed", f"{where}: {owner}({name})"
-        assert kinds, f"{where}: {owner}({name}) draws what? If noise, call it simulation_seed."
-        used |= set(kinds)
-    assert used == set(OTHERS)
 
 
 def _mean(method: str) -> Callable[[int | None, Path], str]:
@@ -106,7 +39,7 @@ def _mean(method: str) -> Callable[[int | None, Path], str]:
     more = {"outliers": 0.01} if method == "robust" else {}
 
     def said(seed: int | None, folder: Path) -> str:
-        given: dict[str, Any] = {"bound": 20.0, "spread": 2.0, "method": method, "simulation_seed": seed, **more}
+        given: dict[str, Any] = {"bound": 20.0, "spread": 2.0, "method": method, "seed": seed, **more}
         return sentence(quoron.mean(users, epsilon=4.0, **given).guarantee)
 
     return said
@@ -115,26 +48,24 @@ def _mean(method: str) -> Callable[[int | None, Path], str]:
 def _declared(seed: int | None, folder: Path) -> str:
     table = pd.DataFrame({"who": np.arange(900), "age": np.arange(900) % 90})
     asked: dict[str, Any] = {"user": "who", "epsilon": 4.0, "numeric": ["age"], "ledger": folder / "own.sqlite"}
-    return declare(table, **said(simulation_seed=seed, **asked)).toml().removeprefix("# ")
+    return declare(table, seed=seed, **asked).toml().removeprefix("# ")
 
 
 def _rows(seed: int | None, folder: Path) -> str:
     given: dict[str, Any] = {"users": USERS, "dimension": 2, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP}
     given |= {"radius": 2.0, "options": SMALL["one-pass-dp-sgd"], "smoothness": 1.0, "out": folder / "rows"}
-    done = quoron.train_rows(
-        lambda users, point: np.tile(point, (len(users), 1)), **said(simulation_seed=seed, **given)
-    )
+    done = quoron.train_rows(lambda users, point: np.tile(point, (len(users), 1)), seed=seed, **given)
     return sentence(done.guarantee)
 
 
 def _simulated(seed: int | None, folder: Path) -> str:
-    return quoron.simulate(configs.parse(TOML), simulation_seed=seed, keep=Keep(folder / "run")).summary.statement
+    return quoron.simulate(configs.parse(TOML), seed=seed, out=folder / "run").summary.statement
 
 
 def _compared(seed: int | None, folder: Path) -> str:
     asked: dict[str, Any] = {"algorithms": ["recentred-sgd"], "seeds": 1, "out": folder / "compared"}
     asked["engine"] = quoron.EngineChoice.of(workers=1)
-    made = quoron.compare(configs.parse(TOML), **said(simulation_seed=seed, **asked))
+    made = quoron.compare(configs.parse(TOML), seed=seed, **asked)
     return next(iter(made.directory.glob("runs/*/summary.json"))).read_text().partition('"statement": "')[2]
 
 
@@ -171,30 +102,28 @@ def _table() -> pd.DataFrame:
 
 def _answered(seed: int | None, folder: Path) -> str:
     asked = {"user": "who", "epsilon": 2.0, "numeric": {"age": (0, 90)}, "ledger": folder / "own.sqlite"}
-    return quoron.statistics(_table(), "mean of age", **said(simulation_seed=seed, **asked)).statement
+    return quoron.statistics(_table(), "mean of age", seed=seed, **asked).statement
 
 
 def _measured(seed: int | None, folder: Path) -> str:
     encoding = Encoding((Numeric("age", 0, 90),), Signs("sick"), intercept=True, feature_norm=1.0)
     model = Model(np.array([1.0, 0.0]), encoding, make_loss("logistic", feature_norm=1.0), None)
     asked = {"user": "who", "epsilon": 2.0, "ledger": folder / "own.sqlite"}
-    return quoron.evaluate(model, _table(), **said(simulation_seed=seed, **asked)).statement
+    return quoron.evaluate(model, _table(), seed=seed, **asked).statement
 
 
 def _searched(seed: int | None, folder: Path) -> str:
     asked: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "out": folder / "run", "ledger": folder / "own.sqlite"}
-    asked |= {"user": "who", "label": "sick", "numeric": {"age": (0, 90)}, "effort": quoron.Effort(trials=2.0)}
+    asked |= {"user": "who", "label": "sick", "numeric": {"age": (0, 90)}, "n_trials": 2.0}
     tried: dict[str, Any] = {"algorithms": ["one-pass-dp-sgd"], "vary": {"loss.ridge": [0.0, 1.0]}}
-    return quoron.tune(_table(), **tried, **said(simulation_seed=seed, **asked)).statement
+    return quoron.tune(_table(), **tried, seed=seed, **asked).statement
 
 
 def _selected(seed: int | None, folder: Path) -> str:
     asked: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "out": folder / "run", "ledger": folder / "own.sqlite"}
-    asked |= {"users": 600, "dimensions": 1, "effort": quoron.Effort(trials=2.0)}
+    asked |= {"users": 600, "dimensions": 1, "n_trials": 2.0}
     found = quoron.select(
-        [1.0, 2.0],
-        lambda _, at: (at.score(np.full(len(at.held_out), 0.5)), np.zeros(1)),
-        **said(simulation_seed=seed, **asked),
+        [1.0, 2.0], lambda _, at: (at.score(np.full(len(at.held_out), 0.5)), np.zeros(1)), seed=seed, **asked
     )
     return found.statement
 
@@ -231,14 +160,10 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
         f"{name}.{each}"
         for name, door in doors.items()
         for each in door.__all__
-        if inspect.isfunction(it := getattr(door, each))
-        and {"simulation_seed", "privacy"} & set(inspect.signature(it).parameters)
+        if inspect.isfunction(it := getattr(door, each)) and "seed" in inspect.signature(it).parameters
     }
-    public -= {f"quoron.{each}" for each in ("plan", "ask", "plan_tuning")}  # they draw no noise
-    public -= {f"quoron.{each}" for each in ("train", "plan_training")}  # they refuse a seed: test_wrong_arguments.py
-    modules = {("quoron/sections.py", "Privacy"), ("quoron/operate/submission.py", "specify")}
-    assert modules <= {(where, owner) for where, owner, name in seeds() if name == "simulation_seed"}
-    public |= {"quoron.declare.declare", "quoron.operate.submission.specify", *ELSEWHERE}
+    public -= {"quoron.plan_tuning"}  # it draws no noise
+    public |= {"quoron.compare", "quoron.declare.declare", "quoron.operate.submission.specify", *ELSEWHERE}
     assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE
 
 

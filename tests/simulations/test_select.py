@@ -8,22 +8,21 @@ import numpy as np
 import pytest
 
 import quoron
-from quoron import Effort, Keep, Method, Privacy
 from quoron_privacy.errors import UsageError
 
-FEW = Effort(trials=4.0)
+FEW = {"n_trials": 4.0}
 
 
 class TestSelectionOfAnything:
     @staticmethod
     def of(folder: Path, trial: Callable[..., Any], **more: Any) -> Any:
-        keep = Keep(folder / "run", ledger=folder / "lifetime.sqlite")
-        given = {"users": 600, "dimensions": 2, "privacy": Privacy(4.0, 1e-5), "effort": FEW, "keep": keep} | more
+        keep = {"out": folder / "run", "ledger": folder / "lifetime.sqlite"}
+        given = {"users": 600, "dimensions": 2, "epsilon": 4.0, "delta": 1e-5, **FEW, **keep} | more
         return quoron.select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
 
     @staticmethod
-    def by_clip(setting: dict[str, float]) -> Method:
-        return Method(clip_norm=setting["clip"], radius=2.0)
+    def by_clip(setting: dict[str, float]) -> dict[str, Any]:
+        return {"clip_norm": setting["clip"], "radius": 2.0}
 
     @staticmethod
     def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:

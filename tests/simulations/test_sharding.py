@@ -21,7 +21,6 @@ from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic
 from quoron.populations.table import encoded_table
 from quoron.run_folder import RunFolder
-from quoron.sections import Keep
 from quoron.sharding import engine as engines
 from quoron.sharding import processes
 from quoron.sharding.engine import Died, ShardedEngine
@@ -44,7 +43,6 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Engine
 from row_files import RULES, described, in_buckets, rows
-from said import said
 
 pytestmark = pytest.mark.usefixtures("planned_once")
 
@@ -153,7 +151,7 @@ def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_pat
     models = []
     for engine in (
         prepared.scene.engine,
-        here(prepared.scene.population, 7, dies=(3, 5), seed=config.run.simulation_seed),
+        here(prepared.scene.population, 7, dies=(3, 5), seed=config.run.seed),
     ):
         out = RunFolder(tmp_path / str(len(models)))
         out.path.mkdir()
@@ -219,9 +217,7 @@ class TestProcesses:
         settings = [*kernels.SMALL]
         given = {"algorithm": "local-model", "settings": settings}
         models = [
-            quoron.simulate(
-                "quickstart", **said(out=tmp_path / str(k), engine=EngineChoice.of(workers=k), **given)
-            ).model
+            quoron.simulate("quickstart", out=tmp_path / str(k), engine=EngineChoice.of(workers=k), **given).model
             for k in (None, 2)
         ]
         np.testing.assert_array_equal(*models)
@@ -236,8 +232,8 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
     monkeypatch.setattr(StartedNoise, "fresh", StartedNoise.simulated)
     monkeypatch.setattr(start.secrets, "randbits", lambda bits: 12345)
     source = described(folder, path)
-    first = quoron.train(source, keep=Keep(tmp_path / "a", group="a"), engine=EngineChoice.of())
-    second = quoron.train(source, keep=Keep(tmp_path / "b", group="b"), engine=EngineChoice.of(workers=2))
+    first = quoron.train(source, out=tmp_path / "a", population="a", engine=EngineChoice.of())
+    second = quoron.train(source, out=tmp_path / "b", population="b", engine=EngineChoice.of(workers=2))
     np.testing.assert_array_equal(first.model.weights, second.model.weights)
 
 
@@ -300,7 +296,7 @@ def gone(number: int) -> bool:
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux tells when a process of others ends")
 def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_number_of_them(folder, tmp_path):
     source = described(folder, "d")
-    whole = quoron.simulate(source, keep=Keep(tmp_path / "whole"))
+    whole = quoron.simulate(source, out=tmp_path / "whole")
     words = ["simulate", str(source), "--quiet", "--workers", "2", "--out", str(tmp_path / "run")]
     ended = subprocess.run([sys.executable, "-c", KILLER, *words], env=dict(os.environ), check=False, timeout=600)
     assert ended.returncode == -signal.SIGKILL

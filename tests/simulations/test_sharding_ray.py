@@ -19,7 +19,6 @@ from listening import asked, at_rest, family, listening
 from quoron import EngineChoice
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic
-from quoron.sections import Keep
 from quoron.sharding import guarded_ray, on_ray
 from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.shard import Settings
@@ -31,7 +30,6 @@ from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_server.algorithms.slots import partition
 from row_files import RULES, Stop, Stopping, described, in_buckets, rows
-from said import said
 
 pytestmark = [
     pytest.mark.slow,
@@ -158,13 +156,13 @@ def test_a_run_on_ray_is_the_run_of_one_process_and_goes_on_without(cluster, tmp
     logging.getLogger("ray").setLevel(logging.ERROR)
     in_buckets(rows(1000), tmp_path / "d")
     source = described(tmp_path, "d")
-    whole = quoron.simulate(source, keep=Keep(tmp_path / "whole"))
+    whole = quoron.simulate(source, out=tmp_path / "whole")
     where = EngineChoice.of("ray", workers=3, address=cluster.address)
 
     with pytest.raises(Stop):
-        quoron.simulate(source, keep=Keep(tmp_path / "run"), engine=where, observers=[Stopping()])
+        quoron.simulate(source, out=tmp_path / "run", engine=where, observers=[Stopping()])
     np.testing.assert_array_equal(quoron.resume(tmp_path / "run").model, whole.model)
-    np.testing.assert_array_equal(quoron.simulate(source, keep=Keep(tmp_path / "ray"), engine=where).model, whole.model)
+    np.testing.assert_array_equal(quoron.simulate(source, out=tmp_path / "ray", engine=where).model, whole.model)
 
 
 def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: Path):
@@ -172,11 +170,11 @@ def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: P
     asked: dict[str, Any] = {"algorithms": ["tracking-srgd"], "seeds": 2}
     there = quoron.compare(
         described(tmp_path, "d"),
-        **said(engine=EngineChoice.of("ray", workers=3, address=cluster.address), out=tmp_path / "there", **asked),
+        engine=EngineChoice.of("ray", workers=3, address=cluster.address),
+        out=tmp_path / "there",
+        **asked,
     )
-    here = quoron.compare(
-        described(tmp_path, "d"), **said(engine=EngineChoice.of(workers=1), out=tmp_path / "here", **asked)
-    )
+    here = quoron.compare(described(tmp_path, "d"), engine=EngineChoice.of(workers=1), out=tmp_path / "here", **asked)
     assert [run["excess_risk"] for run in there.runs] == [run["excess_risk"] for run in here.runs]
 
 

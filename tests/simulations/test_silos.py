@@ -14,7 +14,6 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.operate.submission import specify
 from quoron.planning.silos import warnings
-from quoron.sections import Keep
 from quoron.simulation.silos import InSilos
 from quoron.training.hospitals import write_hospitals
 from quoron_client.protocol.questions import Answers, Question
@@ -75,7 +74,7 @@ def small(tmp_path: Path, **population: Any) -> Any:
     settings = [{"population": {"users": 2000, "items_per_user": 5, "dimension": 3, **population}}]
     settings += [{"algorithm": {"name": "one-pass-dp-sgd", "options": {"rounds": 4}}}]
     folder = tmp_path / str(len(list(tmp_path.iterdir())))
-    return quoron.simulate("quickstart", settings=settings, keep=Keep(folder))
+    return quoron.simulate("quickstart", settings=settings, out=folder)
 
 
 class TestSimulation:
@@ -229,9 +228,7 @@ def test_the_command_writes_a_run_that_learns_something(
     text = (tmp_path / "trial" / "run.toml").read_text()
     assert "MADE UP" in text
     assert configs.parse(text).privacy.quorum is None, "`quoron train` takes none"
-    result = quoron.simulate(
-        "trial/run.toml", keep=Keep(tmp_path / "run"), settings=["algorithm.name=whitened-tracking"]
-    )
+    result = quoron.simulate("trial/run.toml", out=tmp_path / "run", settings=["algorithm.name=whitened-tracking"])
     assert result.summary.silos["silos"] == 3
     assert result.summary.excess_risk is not None
     assert result.summary.excess_risk < 0.1 * float(result.summary.excess_risk_initial or 0.0)

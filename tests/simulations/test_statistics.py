@@ -17,10 +17,9 @@ import quoron_client.randomisers.randomness as client_randomness
 import quoron_privacy.means.rotation as server_hadamard
 from pages import Page, check_loads_nothing
 from quoron.cli.app import invoke
-from quoron.counting.door import statistics
+from quoron.counting.statistics import statistics
 from quoron.declare import declare
 from quoron.private_mean import PrivateMean, mean
-from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
@@ -29,11 +28,10 @@ from quoron_privacy.means import private_range
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from said import said
 
 pytestmark = pytest.mark.usefixtures("own_ledger")
 USERS = 3000
-SEEDED = Privacy(simulation_seed=3)
+SEEDED = {"seed": 3}
 ALL = [
     "count by ward",
     "histogram of cost in 4 bins",
@@ -68,11 +66,11 @@ def told(ledger: Path) -> list[dict]:
 
 def test_items_weigh_one_each_up_to_the_declared_most():
     asked = ["mean of cost", "count by ward"]
-    found = statistics(frame(), asked, user="who", epsilon=8.0, items_per_user=9, privacy=SEEDED, **DECLARED)
+    found = statistics(frame(), asked, user="who", epsilon=8.0, items_per_user=9, **SEEDED, **DECLARED)
     assert found.of("mean of cost")[0].value == pytest.approx(63.3, abs=3)
     items = sum(row.value for row in found.of("count by ward"))
     assert items == pytest.approx(5 * USERS, rel=0.03)
-    some = statistics(frame(), asked, user="who", epsilon=8.0, items_per_user=3, privacy=SEEDED, **DECLARED)
+    some = statistics(frame(), asked, user="who", epsilon=8.0, items_per_user=3, **SEEDED, **DECLARED)
     assert sum(row.value for row in some.of("count by ward")) == pytest.approx(USERS * 24 / 9, rel=0.03)
 
 
@@ -80,9 +78,7 @@ def test_a_user_with_many_items_moves_nothing_more_than_others():
     asked = ["count by ward", "mean of cost"]
     small = frame()
     large = pd.concat([small, pd.DataFrame({"who": "p0", "ward": "west", "cost": [0.0] * 50_000})], ignore_index=True)
-    one, other = (
-        statistics(each, asked, user="who", epsilon=4.0, privacy=SEEDED, **DECLARED) for each in (small, large)
-    )
+    one, other = (statistics(each, asked, user="who", epsilon=4.0, **SEEDED, **DECLARED) for each in (small, large))
     moved = [abs(a.value - b.value) for a, b in zip(one.rows, other.rows, strict=True)]
     assert max(moved[:3]) <= 1 + 1e-5  # the noise is the same
     assert 0 < moved[3] < 0.05
@@ -91,7 +87,7 @@ def test_a_user_with_many_items_moves_nothing_more_than_others():
 def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
     with lifetime.opened(own_ledger) as ledger:
         ledger.limit("everyone", epsilon=1.0, delta=1e-5)
-    monkeypatch.setattr("quoron.counting.door.held", lambda *_: pytest.fail("a value was looked at"))
+    monkeypatch.setattr("quoron.counting.statistics.held", lambda *_: pytest.fail("a value was looked at"))
     monkeypatch.setattr("quoron.training.votes.release", lambda *_: pytest.fail("a value was looked at"))
     for known in (DECLARED, {}):
         with pytest.raises(BudgetExceeded):
@@ -103,14 +99,14 @@ def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
 def test_a_column_without_numbers_has_no_figures_and_no_range_of_noise(value):
     visits = pd.DataFrame({"who": np.arange(3000), "cost": [value] * 3000})
     for question in ("mean of cost", "median of cost", "histogram of cost"):
-        found = statistics(visits, question, user="who", epsilon=1.0, privacy=SEEDED)
+        found = statistics(visits, question, user="who", epsilon=1.0, **SEEDED)
         assert found.rows == ()
         assert "nothing of cost" in found.remarks[0]
 
 
 def test_groups_that_no_two_dozen_users_share_are_none():
     own = [[f"word {place}"] for place in range(5000)]
-    found = statistics(own, "count by value", epsilon=1.0, privacy=SEEDED)
+    found = statistics(own, "count by value", epsilon=1.0, **SEEDED)
     assert found.rows == ()
     assert "no values of value" in found.remarks[0]
 
@@ -118,8 +114,8 @@ def test_groups_that_no_two_dozen_users_share_are_none():
 @pytest.mark.parametrize("known", [DECLARED, {}])
 def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
     """Noise is less by the root of two than with replace-one, and how many there are is told with noise."""
-    private = Privacy(adjacency="zero-out")
-    found = statistics(frame(), ["count", *ALL], user="who", epsilon=4.0, privacy=private, users=5000, **known)
+    private = {"adjacency": "zero-out"}
+    found = statistics(frame(), ["count", *ALL], user="who", epsilon=4.0, **private, users=5000, **known)
     assert found.users == 5000
     assert "adjacency zero-out" in found.statement
     everybody = found.of("count")[0]
@@ -127,17 +123,17 @@ def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
     assert told(own_ledger)[0]["payload"]["adjacency"] == "zero-out"
     one, other = (
         statistics(frame(), "count by ward", user="who", epsilon=4.0, **DECLARED, **more)
-        for more in ({"privacy": SEEDED}, {"privacy": Privacy(simulation_seed=3, adjacency="zero-out"), "users": USERS})
+        for more in ({**SEEDED}, {"seed": 3, "adjacency": "zero-out", "users": USERS})
     )
     there = frame().drop_duplicates("who").ward.value_counts()
     first, second = ([row.value - there[row.group] for row in each.rows] for each in (one, other))
     assert np.divide(first, second) == pytest.approx(2**0.5, rel=1e-3)
     for nobody in (frame().assign(who=None), frame().iloc[:0]):
         for asked in ("count", "mean of cost", "count by ward"):
-            found = statistics(nobody, asked, user="who", epsilon=4.0, privacy=private, users=5000, **DECLARED)
+            found = statistics(nobody, asked, user="who", epsilon=4.0, **private, users=5000, **DECLARED)
             assert found.of("count")[0].value < 50 if asked == "count" else found.rows
     with pytest.raises(DataError, match="at most users=100"):
-        statistics(frame(), "count", user="who", epsilon=4.0, privacy=private, users=100)
+        statistics(frame(), "count", user="who", epsilon=4.0, **private, users=100)
 
 
 HOSTILE = {
@@ -195,7 +191,7 @@ def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
     assert abs(float(on_page) - float(north)) < 0.6  # one number: whole on the page, a tenth on the console
 
 
-ASKED = {"user": "who", "epsilon": 8.0, "delta": 1e-6, "simulation_seed": 3}
+ASKED = {"user": "who", "epsilon": 8.0, "delta": 1e-6, "seed": 3}
 
 
 def visits() -> pd.DataFrame:
@@ -236,7 +232,7 @@ def check(declared: dict) -> None:
 
 def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
     table = visits().assign(nothing="?", zero=0)
-    declaration = declare(table, **said(numeric=["nothing", "zero"], categorical=["secret"], **ASKED))
+    declaration = declare(table, numeric=["nothing", "zero"], categorical=["secret"], **ASKED)
     declared = declaration.toml()
     assert "# nothing: too few users have numbers here (epsilon = 2.66667, delta = 2.5e-07)" in declared
     assert "# zero: zero for nearly everybody" in declared
@@ -247,20 +243,13 @@ def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
 
 def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path: Path) -> None:
     with pytest.raises(Infeasible, match=r"ranges: 3,000 users .* of a column .*, and epsilon is shared by 2"):
-        declare(
-            visits(),
-            numeric=["delay"],
-            items=True,
-            privacy=Privacy(0.05),
-            keep=Keep(ledger=str(tmp_path / "none.sqlite")),
-            user="who",
-        )
+        declare(visits(), numeric=["delay"], items=True, epsilon=0.05, ledger=str(tmp_path / "none.sqlite"), user="who")
     with pytest.raises(Infeasible, match=r"items per user: 3,000 users"):
-        declare(visits(), items=True, user="who", privacy=Privacy(0.01))
+        declare(visits(), items=True, user="who", epsilon=0.01)
 
 
 def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own_ledger: Path) -> None:
-    declared = declare(visits(), user="who", privacy=Privacy(2.0), numeric=["delay", "height"])
+    declared = declare(visits(), user="who", epsilon=2.0, numeric=["delay", "height"])
     with Database(f"sqlite:///{own_ledger}") as opened:
         (charge,) = PopulationLedger(opened).charges("everyone")
     assert (charge.epsilon, charge.delta, charge.mu) == (2.0, 1e-6, declared.mu)
@@ -281,16 +270,16 @@ def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, m
     rows = np.arange(3000)
     names = ["users", "bought", "places", "cells", "closer", "declare", "items"]
     table = pd.DataFrame({"who": rows, "age": rows % 70, **dict.fromkeys(names, rows % 2)})
-    declare(table, user="who", privacy=Privacy(20.0), items=True, numeric=["age"], categorical=names)
+    declare(table, user="who", epsilon=20.0, items=True, numeric=["age"], categorical=names)
     assert len(drawn) == len(set(drawn)) >= len(names) + 4
 
 
 @pytest.mark.parametrize("value", ["\ud800", b"", "nan", True, np.float32(2.5), 2.0**70, "0x1"], ids=ascii)
 def test_no_other_value_raises_either(value: object) -> None:
     table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
-    declared = declare(table, user="who", privacy=Privacy(32.0, simulation_seed=1), numeric=["odd"])
+    declared = declare(table, user="who", epsilon=32.0, seed=1, numeric=["odd"])
     assert declared.declared[0].value is None
-    declared = declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True, categorical=["odd"])
+    declared = declare(table, user="who", epsilon=8.0, seed=1, items=True, categorical=["odd"])
     assert declared.declared[0].value == ["a"]
 
 
@@ -302,7 +291,7 @@ every = pytest.mark.parametrize("method", METHODS)
 
 
 def found(users=ROWS, epsilon=1.0, delta=1e-6, **keywords) -> PrivateMean:
-    return mean(users, epsilon=epsilon, delta=delta, **{"bound": 10.0, "spread": 0.3, "simulation_seed": 1, **keywords})
+    return mean(users, epsilon=epsilon, delta=delta, **{"bound": 10.0, "spread": 0.3, "seed": 1, **keywords})
 
 
 @pytest.mark.parametrize(
@@ -383,15 +372,15 @@ def test_a_mean_is_refused_or_nearer_than_the_scale_of_users_and_never_refused_t
     """Users of scale 1 far from zero, in bounds up to a million times as large; fixed seeds. Public numbers decide."""
     rng, centre = np.random.default_rng(1), 0.5 * given["bound"] / math.sqrt(columns)
     with pytest.raises(Infeasible, match=f"10 users in dimension {columns} at epsilon={epsilon:g}, delta=1e-06") as few:
-        mean(rng.normal(centre, 1.0, (10, columns)), epsilon=epsilon, **given, simulation_seed=1)
+        mean(rng.normal(centre, 1.0, (10, columns)), epsilon=epsilon, **given, seed=1)
     told = few.value
     assert f"users >= {told.users:,}" in str(told)
     for users in (told.users, told.users + 1, 2 * told.users, 9 * told.users):
         rows = rng.normal(centre, 1.0, (users, columns))
-        error = np.linalg.norm(mean(rows, epsilon=epsilon, **given, simulation_seed=2).value - rows.mean(axis=0))
+        error = np.linalg.norm(mean(rows, epsilon=epsilon, **given, seed=2).value - rows.mean(axis=0))
         assert error < 4 * given.get("spread", math.sqrt(columns))
     with pytest.raises(Infeasible):
-        mean(rows[: told.users - 1], epsilon=epsilon, **given, simulation_seed=1)
+        mean(rows[: told.users - 1], epsilon=epsilon, **given, seed=1)
 
 
 @pytest.mark.parametrize("method", ["auto", "clip", "local"])
@@ -400,10 +389,10 @@ def test_so_few_users_that_the_noise_is_longer_than_the_bound_are_refused_with_t
     few = ROWS[:20]
     said = "to learn their scale within" if method == "auto" else "times as long as"
     with pytest.raises(Infeasible, match=rf"{said} bound=10.*users >= ") as refused:
-        mean(few, epsilon=0.5, bound=10.0, method=method, simulation_seed=1)
+        mean(few, epsilon=0.5, bound=10.0, method=method, seed=1)
     assert refused.value.users is not None
     rows = np.resize(few, (refused.value.users, 5))
-    found = mean(rows, epsilon=0.5, bound=10.0, method=method, simulation_seed=1)
+    found = mean(rows, epsilon=0.5, bound=10.0, method=method, seed=1)
     assert found.noise_scale * math.sqrt(5) <= 10.0
 
 
@@ -417,7 +406,7 @@ def test_what_a_masked_array_hides_is_not_there():
 @pytest.mark.parametrize("declared", [True, False])
 def test_every_question_is_answered_for_one_price(declared):
     known = DECLARED if declared else {}
-    found = statistics(frame(), ALL, user="who", epsilon=4.0, privacy=SEEDED, **known)
+    found = statistics(frame(), ALL, user="who", epsilon=4.0, **SEEDED, **known)
     wards = {row.group: row for row in found.of("count by ward")}
     assert set(wards) == {"north", "south", "west"}
     for name, share in (("north", 1 / 2), ("south", 1 / 3), ("west", 1 / 6)):
@@ -439,8 +428,8 @@ def test_every_question_is_answered_for_one_price(declared):
 
 
 def test_the_charge_is_the_whole_promise_and_stands_before_anything_is_told(own_ledger):
-    statistics(frame(), ALL, user="who", epsilon=4.0, keep=Keep(group="clinic"), **DECLARED)
-    statistics(frame(), ALL, user="who", epsilon=4.0, keep=Keep(group="clinic"))
+    statistics(frame(), ALL, user="who", epsilon=4.0, population="clinic", **DECLARED)
+    statistics(frame(), ALL, user="who", epsilon=4.0, population="clinic")
     rows = told(own_ledger)
     assert [row["kind"] for row in rows] == ["charge", "release", "end"] * 2
     for charge in (rows[0]["payload"], rows[3]["payload"]):
@@ -455,7 +444,7 @@ def test_so_many_users_as_are_asked_for_do(epsilon):
     def call(users: int) -> None:
         own = np.random.default_rng(0).random(users)
         asked = ["median of value", "mean of value", "histogram of value"]
-        statistics(own, asked, epsilon=epsilon, numeric={"value": (0, 1)}, privacy=SEEDED)
+        statistics(own, asked, epsilon=epsilon, numeric={"value": (0, 1)}, **SEEDED)
 
     least = 1
     for _ in range(4):  # each question says what it needs

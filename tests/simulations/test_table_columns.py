@@ -22,7 +22,6 @@ from quoron.cli.app import app
 from quoron.config import Simulated, TableSection
 from quoron.declare import declare
 from quoron.operate.submission import specify
-from quoron.sections import Privacy
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.sources import described
@@ -36,16 +35,17 @@ COMMANDS = ("train", "simulate", "compare", "plan")
 
 def test_every_word_is_a_key_of_the_configuration_and_every_key_of_a_table_a_word() -> None:
     shared = {*Simulated.model_fields, "kind", "path", "test_fraction"}  # of simulations, or the source itself
-    assert set(WORDS) == set(TableColumns.__annotations__) == set(TableSection.model_fields) - shared
+    assert set(WORDS) == {"user", "label", *TableColumns.__annotations__} == set(TableSection.model_fields) - shared
 
 
 @pytest.mark.parametrize("name", DOORS)
 def test_a_door_shows_every_word_of_a_table(name: str) -> None:
     shown = inspect.signature(getattr(quoron, name)).parameters
     assert set(WORDS) < set(shown)
-    assert all(shown[word].kind is inspect.Parameter.KEYWORD_ONLY and shown[word].default is None for word in WORDS)
+    assert all(shown[word].kind is inspect.Parameter.KEYWORD_ONLY for word in TableColumns.__annotations__)
+    assert all(shown[word].default is None for word in WORDS)
     assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in shown.values())
-    assert [*shown][:4] == ["source", "user", "label", "numeric"]
+    assert [*shown][:3] == ["source", "user", "label"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -151,7 +151,7 @@ TOML = """
     [algorithm]
     name = "one-pass-dp-sgd"
     [train]
-    health = 0
+    data_quality = 0
 """
 
 
@@ -218,13 +218,7 @@ class TestAConfiguration:
 
 class TestWhatNobodyDeclared:
     def test_of_dates_is_released_as_the_years_between_which_they_lie(self, place: Path) -> None:
-        found = declare(
-            frame(),
-            user="who",
-            privacy=Privacy(40.0, 1e-6, simulation_seed=3),
-            numeric=["age"],
-            dates=["admi*", "born"],
-        )
+        found = declare(frame(), user="who", epsilon=40.0, delta=1e-6, seed=3, numeric=["age"], dates=["admi*", "born"])
         lines = {each.name: each for each in found.declared}
         assert [each.kind for each in found.declared] == ["numeric", "dates", "dates"]
         low, high = lines["admitted"].value["year"]
@@ -234,10 +228,7 @@ class TestWhatNobodyDeclared:
         assert rules(section).names[1:3] == ("admitted month=January", "admitted month=February")
         with pytest.raises(DataError, match="Expected column 'size' to hold dates, times or text, got type list"):
             declare(
-                pa.table({"who": ["a"], "size": pa.array([[1]])}),
-                user="who",
-                privacy=Privacy(8.0, 1e-6),
-                dates=["size"],
+                pa.table({"who": ["a"], "size": pa.array([[1]])}), user="who", epsilon=8.0, delta=1e-6, dates=["size"]
             )
 
 
@@ -323,7 +314,7 @@ def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> Non
     assert len(json.dumps(rules.as_json())) < 500
     assert rules.dimension == 50_000 + 3 + 2
     told = [
-        described("people.csv", {"user": "who", "label": "sick", "categorical": {"code": values}}, (), {})[0].population
+        described("people.csv", "who", "sick", {"categorical": {"code": values}})[0].population
         for values in ("0:200", range(200), list(range(200)))
     ]
     assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in told}) == 1

@@ -23,7 +23,6 @@ from patients import patients
 from quoron.cli.app import invoke
 from quoron.declare import declare
 from quoron.populations.users import Declared
-from quoron.sections import Privacy
 from quoron.sharding.shard import KeyedRandomness
 from quoron.training import lifetime
 from quoron.training.curator import CuratorEngine
@@ -38,7 +37,6 @@ from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server.books import lifetime_ledger
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
-from said import said
 
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
@@ -53,7 +51,7 @@ def people() -> pd.DataFrame:
 
 
 def train(people: pd.DataFrame, out: Path, **more: Any) -> Any:
-    return quoron.train(people, **said(out=out, **COLUMNS | QUICK | more))
+    return quoron.train(people, out=out, **COLUMNS | QUICK | more)
 
 
 def charged(ledger: Path, population: str = "everyone") -> list[float]:
@@ -78,7 +76,7 @@ def test_a_run_is_charged_before_anything_is_made_of_items(people, ledger, tmp_p
 
     monkeypatch.setattr(HeldTable, "items", looking)
     with pytest.raises(InterruptedError):
-        train(people, tmp_path / "run", group="clinic 7")
+        train(people, tmp_path / "run", population="clinic 7")
 
 
 def test_what_is_private_has_mode_0600_while_open_and_is_erased_at_the_end(people, ledger, tmp_path, monkeypatch):
@@ -377,24 +375,24 @@ def test_what_declarations_and_types_show_is_refused_at_every_door_before_the_ch
     table = arrow(patients_of, **change)
     given = PLAIN | {"algorithm": "one-pass-dp-sgd", "epsilon": 1.0} | columns
     with pytest.raises(error, match=why):
-        getattr(quoron, door)(table, **said(**given, **({"out": tmp_path / "run"} if door != "plan" else {})))
+        getattr(quoron, door)(table, **given, **({"out": tmp_path / "run"} if door != "plan" else {}))
     assert not ledger.exists()
     assert not (tmp_path / "run").exists()
 
 
 def test_a_large_delta_is_taken_where_somebody_says_so(patients_of, ledger, tmp_path):
     taken = PLAIN | {"algorithm": "one-pass-dp-sgd", "epsilon": 1.0, "delta": 1e-2, "allow_large_delta": True}
-    trained = quoron.train(patients_of, **said(**taken, out=tmp_path / "a"))
+    trained = quoron.train(patients_of, **taken, out=tmp_path / "a")
     assert trained.summary.delta == 1e-2
     with pytest.raises(ConfigError, match="allow_large_delta"):
-        declare(patients_of, user="who", privacy=Privacy(1.0, 1e-2), categorical=["ill"])
-    declared = declare(patients_of, user="who", privacy=Privacy(1.0, 1e-2, allow_large_delta=True), categorical=["ill"])
+        declare(patients_of, user="who", epsilon=1.0, delta=1e-2, categorical=["ill"])
+    declared = declare(patients_of, user="who", epsilon=1.0, delta=1e-2, allow_large_delta=True, categorical=["ill"])
     assert declared.delta == 1e-2
     given = {"users": 20, "dimension": 2, "epsilon": 1.0, "delta": 0.1, "clip_norm": 1.0, "radius": 1.0}
     with pytest.raises(ConfigError, match="allow_large_delta"):
-        quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **said(**given))
+        quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **given)
 
 
 def test_the_user_column_is_no_fact_to_release(patients_of, ledger):
     with pytest.raises(ConfigError, match="other than the user's own"):
-        declare(patients_of, user="who", privacy=Privacy(1.0), categorical=["who"])
+        declare(patients_of, user="who", epsilon=1.0, categorical=["who"])

@@ -277,5 +277,5 @@ def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
 
 def test_a_look_without_noise_is_caught(differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableHealth, "release", lambda self, sums, stream: self.reduction.mean(sums))
-    one_pass = RULES.replace("dp-sgd-wor", "one-pass-dp-sgd") + "[train]\nhealth = 0.3\n"
+    one_pass = RULES.replace("dp-sgd-wor", "one-pass-dp-sgd") + "[train]\ndata_quality = 0.3\n"
     assert "run/summary.json" in differing("nothing at all", twin=True, rules=one_pass)

@@ -32,7 +32,7 @@ label = "ill"
 epsilon = 8.0
 delta = 1e-5
 [train]
-evaluate = 0.3
+holdout = 0.3
 """
 ZERO_OUT = UNDECLARED.replace("1e-5", '1e-5\nadjacency = "zero-out"').replace(
     "[train]", f"[train]\nusers = {USERS + 9}"

@@ -16,7 +16,6 @@ from audits.harness import epsilon_lower_bound
 from flower.plugged import CLIP, DIMENSION, SMALL, Killed
 from quoron.populations.users import Declared
 from quoron.run_folder import RunFolder
-from quoron.sections import Method
 from quoron.training import lifetime
 from quoron.training.black_box import problem_of
 from quoron.training.curator import CuratorEngine
@@ -34,7 +33,6 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 from quoron_server.wording import SEEDED, TEXTS, sentence
-from said import said
 
 USERS = 6
 FIT = tuple(SMALL)
@@ -56,8 +54,8 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trained(out: Path, compute: Any = pulls, name: str = "one-pass-dp-sgd", **changed: Any) -> TrainedRows[Any]:
     given = {"users": USERS, "dimension": DIMENSION, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "radius": 2.0}
-    given |= {"algorithm": name, "options": SMALL.get(name, {}), "smoothness": 1.0, "simulation_seed": 5}
-    return quoron.train_rows(compute, **said(out=out, **given | changed))
+    given |= {"algorithm": name, "options": SMALL.get(name, {}), "smoothness": 1.0, "seed": 5}
+    return quoron.train_rows(compute, out=out, **given | changed)
 
 
 def test_rows_answer_as_the_curators_engine_does() -> None:
@@ -73,7 +71,7 @@ def test_rows_answer_as_the_curators_engine_does() -> None:
     def compute(round_: int, users: np.ndarray, point: np.ndarray, dice: Any) -> np.ndarray:
         return np.stack([-np.asarray(batch.features[3 * u : 3 * u + 3], float).mean(axis=0) for u in users])
 
-    problem = problem_of(Method(radius=3.0, items_per_user=3, clip_norm=1.0), users=20, dimension=2, door="train_rows")
+    problem = problem_of({"radius": 3.0, "items_per_user": 3, "clip_norm": 1.0}, users=20, dimension=2)
     reduction = ClippedSum(1.0, 15)
     for chunk in (None, 1, 4):
         ours = RowsEngine(compute, problem, np.zeros(2), noise, chunk).ask(question).values
@@ -154,7 +152,7 @@ def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_p
         assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
         return pulls(users, point)
 
-    found = trained(tmp_path / "run", compute, simulation_seed=None, group="patients")
+    found = trained(tmp_path / "run", compute, seed=None, population="patients")
     assert seen == [8.0] * 3
     assert found.guarantee.curated
     assert TEXTS[Kind.OWN_ROWS] in sentence(found.guarantee)
@@ -228,8 +226,8 @@ def test_other_settings_are_another_run(tmp_path: Path) -> None:
     others = {"start": np.ones(3), "epsilon": 4.0, "clip_norm": 1.0}
     for changed in (
         *({name: value} for name, value in others.items()),
-        {"simulation_seed": None},
-        {"simulation_seed": 6},
+        {"seed": None},
+        {"seed": 6},
     ):
         with pytest.raises(LedgerError, match=f"Different here: .*{next(iter(changed))}"):
             trained(tmp_path / "run", **changed)
@@ -258,9 +256,7 @@ def test_training_counts_from_the_start_and_a_watcher_sees_the_points_of_questio
 
 @pytest.mark.parametrize(("rate", "assumed"), [(0.5, True), (1.0, False)])
 def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forgets(rate: float, assumed: bool) -> None:
-    problem = problem_of(
-        Method(radius=2.0, clip_norm=CLIP, smoothness=1.0), users=USERS, dimension=3, door="train_rows"
-    )
+    problem = problem_of({"radius": 2.0, "clip_norm": CLIP, "smoothness": 1.0}, users=USERS, dimension=3)
     promise = {"privacy": Privacy(8.0, 1e-3), "clip_norm": CLIP}
     for name, how, fixed in (
         ("dp-sgd-wor", {}, True),
@@ -275,7 +271,7 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forge
 
 def released(own: float, leak: float = 0.0, clip: float = 1.0) -> Any:
     """Released means of four users' rows, one of them `own`; `leak` of it gets into all, as in a batch norm."""
-    problem = problem_of(Method(radius=1e6, clip_norm=1.0), users=4, dimension=1, door="train_rows")
+    problem = problem_of({"radius": 1e6, "clip_norm": 1.0}, users=4, dimension=1)
     promise = {"privacy": Privacy(2.0, 1e-3), "clip_norm": 1.0}
     options = {"rounds": 1, "step_size": 1.0}
     plan = Setting(problem=problem, algorithm="one-pass-dp-sgd", options=options, **promise).plan(0)
@@ -342,7 +338,7 @@ def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, accoun
     with lifetime.opened(account) as kept:
         kept.limit("patients", epsilon=5.0, delta=1e-2)
     with pytest.raises(BudgetExceeded):
-        trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None, group="patients")
+        trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None, population="patients")
     assert not (tmp_path / "run").exists()
 
 
@@ -357,11 +353,11 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
         return pulls(users, point)
 
     with pytest.raises(Killed):
-        trained(tmp_path / "run", dying, simulation_seed=None)
+        trained(tmp_path / "run", dying, seed=None)
     with pytest.raises(LedgerError, match="it began with another"):
-        trained(tmp_path / "run", simulation_seed=None, smoothness=0.5)
-    model = trained(tmp_path / "run", simulation_seed=None).model
-    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None)
+        trained(tmp_path / "run", seed=None, smoothness=0.5)
+    model = trained(tmp_path / "run", seed=None).model
+    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None)
     np.testing.assert_array_equal(complete.model, model)
     seeded = [trained(tmp_path / f"{n}").model for n in range(2)]
     np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again

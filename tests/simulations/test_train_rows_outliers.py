@@ -9,7 +9,6 @@ import pytest
 import quoron
 from audits.harness import epsilon_lower_bound
 from flower.plugged import Killed
-from quoron.sections import Method
 from quoron.training import lifetime, room
 from quoron.training.black_box import problem_of
 from quoron.training.rows import RowsEngine, Setting
@@ -21,7 +20,6 @@ from quoron_privacy.robust.neighbour_counts import neighbour_counts
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
-from said import said
 
 USERS, OUTLIERS = 300, 4
 POINTS = np.random.default_rng(0).normal(0.3, 0.05, (USERS, 3))
@@ -40,10 +38,8 @@ def pulls(users: np.ndarray, point: np.ndarray) -> np.ndarray:
 
 
 def trained(out: Path, compute: Any = pulls, **changed: Any) -> TrainedRows[Any]:
-    given = {"users": USERS, "dimension": 3, "epsilon": 8.0, "delta": 1e-3, "radius": 9.0, "simulation_seed": 5}
-    return quoron.train_rows(
-        compute, **said(out=out, **given | {"algorithm": "outlier-gd", "options": OPTIONS} | changed)
-    )
+    given = {"users": USERS, "dimension": 3, "epsilon": 8.0, "delta": 1e-3, "radius": 9.0, "seed": 5}
+    return quoron.train_rows(compute, out=out, **given | {"algorithm": "outlier-gd", "options": OPTIONS} | changed)
 
 
 def test_a_killed_run_goes_on_to_the_same_bits_though_little_memory_is_left(
@@ -82,7 +78,7 @@ def test_what_such_rounds_need_is_asked_for_by_name(changed: dict[str, Any], wor
 
 def released(own: np.ndarray) -> Any:
     """Released means of rows of 300 users, all zero but for one; the statistic is where they were pulled."""
-    problem = problem_of(Method(radius=1e6), users=USERS, dimension=2, door="train_rows")
+    problem = problem_of({"radius": 1e6}, users=USERS, dimension=2)
     options = {"rounds": 1, "step_size": 1.0, "radius": 1.0, "test": "lottery"}
     promise = {"privacy": Privacy(2.0, 1e-3), "clip_norm": None}
     plan = Setting(problem=problem, algorithm="outlier-gd", options=options, **promise).plan(0)

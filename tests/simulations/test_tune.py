@@ -18,7 +18,6 @@ import pytest
 import dying
 import quoron
 from dying import Moment
-from quoron import Effort, Keep, Method, Privacy
 from quoron.cli.app import invoke
 from quoron.evaluating.scores import products
 from quoron.training import lifetime
@@ -39,7 +38,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 
 USERS = 1500
-FEW = Effort(trials=4.0)
+FEW = {"n_trials": 4.0}
 
 
 @cache
@@ -56,9 +55,11 @@ def asked(folder: Path, **more: Any) -> dict[str, Any]:
         "numeric": {"a": (0, 1), "b": (-1, 1)},
         "vary": {"loss.ridge": [0.0, 1.0]},
         "algorithms": ["one-pass-dp-sgd"],
-        "privacy": Privacy(4.0, 1e-5),
-        "effort": FEW,
-        "keep": Keep(folder / "run", ledger=folder / "lifetime.sqlite"),
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        **FEW,
+        "out": folder / "run",
+        "ledger": folder / "lifetime.sqlite",
     } | more
 
 
@@ -104,10 +105,7 @@ class TestASearchOverATable:
         found = []
         for place, source in (("a", named), ("b", tmp_path / "rows")):
             (tmp_path / place).mkdir()
-            more = {
-                "privacy": Privacy(4.0, 1e-5, simulation_seed=3),
-                "algorithms": ["one-pass-dp-sgd", "tracking-srgd"],
-            }
+            more = {"epsilon": 4.0, "delta": 1e-5, "seed": 3, "algorithms": ["one-pass-dp-sgd", "tracking-srgd"]}
             found.append(quoron.tune(source, **asked(tmp_path / place, **more)))
         assert found[0].choice == found[1].choice
         assert np.array_equal(found[0].weights, found[1].weights)
@@ -115,7 +113,7 @@ class TestASearchOverATable:
 
     def test_too_little_epsilon_for_any_trial_is_infeasible(self, tmp_path: Path) -> None:
         with pytest.raises(Infeasible, match="selection"):
-            quoron.plan_tuning(table(), **asked(tmp_path, privacy=Privacy(0.012, 1e-5)))
+            quoron.plan_tuning(table(), **asked(tmp_path, epsilon=0.012, delta=1e-5))
 
     def test_another_search_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
@@ -253,7 +251,7 @@ class TestNothingOfATrialIsOutside:
             assert stat.S_IMODE(self.path.parent.stat().st_mode) == 0o700
 
         monkeypatch.setattr(PrivateState, "write", watched)
-        quoron.tune(table(), **asked(tmp_path, effort=Effort(trials=4.0, padded=True)))
+        quoron.tune(table(), **asked(tmp_path, n_trials=4.0, padded=True))
         assert len(seen) == 12
         assert all(each == seen[0] for each in seen)
         assert len(set(sizes)) == 1
@@ -316,7 +314,7 @@ class TestTheCommand:
         table().to_csv(tmp_path / "t.csv", index=False)
         return [
             *("tune", "t.csv", "--user", "user", "--label", "y", "--numeric", "a=0:1", "--numeric", "b=-1:1"),
-            *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--trials", "4"),
+            *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--n-trials", "4"),
             *("--vary", "loss.ridge=[0, 1]", "--out", "run"),
         ]
 
@@ -335,8 +333,16 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
     table().to_csv(tmp_path / "t.csv", index=False)
     command = [
         *("tune", str(tmp_path / "t.csv"), "--user", "user", "--label", "y", "--numeric", "a=0:1"),
-        *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--trials", "4"),
-        *("--most", "12", "--padded", "--vary", "loss.ridge=[0, 1]", "--ledger", str(tmp_path / "lifetime.sqlite")),
+        *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--n-trials", "4"),
+        *(
+            "--max-trials",
+            "12",
+            "--padded",
+            "--vary",
+            "loss.ridge=[0, 1]",
+            "--ledger",
+            str(tmp_path / "lifetime.sqlite"),
+        ),
         *("--out", str(tmp_path / "run")),
     ]
     lives = [("charge", "before"), ("charge", "after"), *[("search", "before"), ("search", "after")] * 2]
@@ -406,13 +412,13 @@ class TestTheScore:
 class TestSelectionOfAnything:
     @staticmethod
     def of(folder: Path, trial: Callable[..., Any], **more: Any) -> Any:
-        keep = Keep(folder / "run", ledger=folder / "lifetime.sqlite")
-        given = {"users": 600, "dimensions": 2, "privacy": Privacy(4.0, 1e-5), "effort": FEW, "keep": keep} | more
+        keep = {"out": folder / "run", "ledger": folder / "lifetime.sqlite"}
+        given = {"users": 600, "dimensions": 2, "epsilon": 4.0, "delta": 1e-5, **FEW, **keep} | more
         return quoron.select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
 
     @staticmethod
-    def by_clip(setting: dict[str, float]) -> Method:
-        return Method(clip_norm=setting["clip"], radius=2.0)
+    def by_clip(setting: dict[str, float]) -> dict[str, Any]:
+        return {"clip_norm": setting["clip"], "radius": 2.0}
 
     @staticmethod
     def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
@@ -440,9 +446,14 @@ class TestSelectionOfAnything:
     def test_methods_that_are_no_gaussian_are_priced_by_their_own_pairs(self, tmp_path: Path) -> None:
         options = {"rounds": 20, "rate": 0.1, "step_size": 0.1}
 
-        def either(setting: dict[str, float]) -> Method:
+        def either(setting: dict[str, float]) -> dict[str, Any]:
             name = "dp-sgd-wor" if setting["clip"] == 1.0 else "one-pass-dp-sgd"
-            return Method(name, options if name == "dp-sgd-wor" else {}, clip_norm=setting["clip"], radius=1.0)
+            return {
+                "algorithm": name,
+                "options": options if name == "dp-sgd-wor" else {},
+                "clip_norm": setting["clip"],
+                "radius": 1.0,
+            }
 
         done = self.of(tmp_path, self.trial, methods=either)
         assert done.price["epsilon"] == 4.0
@@ -460,7 +471,7 @@ class TestSelectionOfAnything:
             seen.append(setting["clip"])
             return broken[len(seen) % 3] if setting["clip"] == 1.0 else (score, np.full(2, 7.0))
 
-        done = self.of(tmp_path, trial, effort=Effort(trials=20.0), privacy=Privacy(4.0, 1e-5, simulation_seed=2))
+        done = self.of(tmp_path, trial, n_trials=20.0, epsilon=4.0, delta=1e-5, seed=2)
         assert {1.0, 0.1} == set(seen)
         assert done.model.tolist() == [7.0, 7.0]
 
@@ -485,7 +496,7 @@ class TestSelectionOfAnything:
         with pytest.raises(OtherVersion, match="settings to try"):  # its promise would be another
             self.of(tmp_path, self.trial, methods=self.by_clip)
         with pytest.raises(OtherVersion, match="settings to try"):
-            self.of(tmp_path, self.trial, methods=Method(clip_norm=0.5, radius=2.0), data=data)
+            self.of(tmp_path, self.trial, methods={"clip_norm": 0.5, "radius": 2.0}, data=data)
         done = self.of(tmp_path, self.trial, methods=self.by_clip, data=data)
         assert "goes on with the same data" not in done.statement
         assert not (tmp_path / "run" / "private").exists()
@@ -507,21 +518,21 @@ class TestSelectionOfAnything:
         def trial(setting: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
             return at.score(np.full(len(at.held_out), setting["clip"])), np.zeros(long(setting))
 
-        seeded = {"privacy": Privacy(4.0, 1e-5, simulation_seed=7), "effort": Effort(trials=20.0), "dimensions": long}
+        seeded = {"epsilon": 4.0, "delta": 1e-5, "seed": 7, "n_trials": 20.0, "dimensions": long}
         self.of(tmp_path, trial, **seeded)
         assert set(sizes) == {2, 50_000}
         assert len(set.union(*sizes.values())) == 1
 
     def test_of_a_declared_base_costs_what_the_price_says_or_is_refused(self, tmp_path: Path) -> None:
         base = Pair.gaussian(0.2)
-        least = price_of(2, base, 1e-5, FEW)
+        least = price_of(2, base, 1e-5, **FEW)
 
         def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
             noise = at.noise.stream("own").gaussian_steps(1)[0] * 2.0**-30
             return float(noise), np.array([noise])
 
         own = {"users": None, "base": base, "dimensions": 1}
-        refused, done = (own | {"privacy": Privacy(least * times, 1e-5)} for times in (0.98, 1.01))
+        refused, done = (own | {"epsilon": least * times, "delta": 1e-5} for times in (0.98, 1.01))
         with pytest.raises(Infeasible, match="cost epsilon"):
             self.of(tmp_path / "refused", trial, **refused)
         chosen = self.of(tmp_path, trial, **done)

@@ -33,7 +33,6 @@ from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.wording import domain_words
-from said import said
 from undeclared import QUICK, USERS, charges, crowd, train
 
 
@@ -56,7 +55,7 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     people, ledger, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(votes, "release", lambda *_: pytest.fail("somebody looked"))
-    planned = quoron.plan_training(people, **said(user="who", label="ill", **QUICK))
+    planned = quoron.plan_training(people, user="who", label="ill", **QUICK)
     assert any("are bought with" in each and "epsilon=" in each for each in planned.remarks)
     assert any("two classes and 4 numbers, the fewest; the most, 97, leave 0." in each for each in planned.remarks)
     assert planned.plan.guarantee.epsilon == 4.0
@@ -107,7 +106,7 @@ def test_classes_of_a_label_are_found_whatever_many_columns_of_words_are_named_b
     draw, users = np.random.default_rng(1), 1500
     people = pd.DataFrame({"who": np.arange(users)} | {f"w{k}": draw.choice([*"abcdef"], users) for k in range(10)})
     people["ill"] = [f"{each}{twice}" for each, twice in zip(people.w0, draw.integers(0, 2, users), strict=True)]
-    trained = quoron.train(people, **said(user="who", label="ill", epsilon=8.0, items_per_user=1, out=tmp_path / "run"))
+    trained = quoron.train(people, user="who", label="ill", epsilon=8.0, items_per_user=1, out=tmp_path / "run")
     assert len(trained.model.classes_) == 12
     errors = {line.column: line.error for line in trained.bought}
     assert errors["w0"] / errors["ill"] == pytest.approx(20**0.5 / 2**0.5)
@@ -147,8 +146,8 @@ def test_a_type_that_nothing_can_be_read_of_is_refused_before_the_charge(column,
 
 def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(people, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
-    given = said(user="who", label="ill", **QUICK)
-    runs = [quoron.simulate(tmp_path / "people.csv", **given, keep=quoron.Keep(tmp_path / each)) for each in "ab"]
+    given = dict(user="who", label="ill", **QUICK)
+    runs = [quoron.simulate(tmp_path / "people.csv", **given, out=tmp_path / each) for each in "ab"]
     np.testing.assert_array_equal(runs[0].model, runs[1].model)
     (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED purchases")]
     assert "ill: classes = no, yes" in remark
@@ -164,7 +163,7 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
     """A frame's type of dates may be made of values: the plan is that of the same column as text."""
     born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
     plans = [
-        quoron.plan_training(people.assign(born=some), **said(user="who", label="ill", **QUICK)).plan.guarantee.bought
+        quoron.plan_training(people.assign(born=some), user="who", label="ill", **QUICK).plan.guarantee.bought
         for some in (born, born.dt.tz_localize("UTC"), born.astype(str))
     ]
     assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
@@ -174,9 +173,7 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
 
 def test_a_column_that_is_declared_is_not_paid_for_as_well(people):
     with pytest.raises(ConfigError, match="'age' to be declared or bought, got both"):
-        quoron.plan_training(
-            people, **said(user="who", label="ill", numeric={"age": (0, 9)}, buy={"age": "any"}, **QUICK)
-        )
+        quoron.plan_training(people, user="who", label="ill", numeric={"age": (0, 9)}, buy={"age": "any"}, **QUICK)
 
 
 def test_types_that_a_schema_declares_are_bought_nothing_for(people):
@@ -366,7 +363,7 @@ def test_a_cap_on_predictions_that_holds_the_model_is_said_for_real_and_in_a_sim
     given = {"user": "who", "label": "ill", "numeric": {"x": (-1, 1)}, "epsilon": 8.0, "algorithm": "whitened-tracking"}
     given["settings"] = [f"algorithm.options.robust={str(robust).lower()}"]
     for door in (quoron.train, quoron.simulate):
-        summary = door(frame, **said(**given, out=tmp_path / door.__name__)).summary
+        summary = door(frame, **given, out=tmp_path / door.__name__).summary
         warnings = summary.remarks_simulation_only if door is quoron.simulate else summary.warnings
         found = [each for each in warnings if "held at a root mean square of 4, in fear of hostile users" in each]
         assert len(found) == (robust and slope == 30.0)
@@ -391,7 +388,7 @@ def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, l
         born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
         source = pa.Table.from_pandas(people.assign(born=born, text=born.astype(str)), preserve_index=False)
     more = {} if kind != "folder" else {"user": None, "label": None}
-    given = said(out=tmp_path / "run", **{"user": "who", "label": "ill"} | QUICK | more)
+    given = dict(out=tmp_path / "run", **{"user": "who", "label": "ill"} | QUICK | more)
     found = {line.column: line.value for line in quoron.train(source, **given).bought}
     assert found["ill"] == "classes = no, yes"
     if kind == "frame of dates":

@@ -233,19 +233,19 @@ def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(peop
     with monkeypatch.context() as once:
         once.setattr(run, "_planned_for", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            train(table, out, evaluate=0.3)
+            train(table, out, holdout=0.3)
     shutil.copytree(out, tmp_path / "twin")
     before, table = table, table.assign(who=table["who"].replace("u0007", "zoe"))
     with pytest.raises(OtherVersion, match="same table"):
-        train(table, out, evaluate=0.3)
+        train(table, out, holdout=0.3)
     assert not measured
     with monkeypatch.context() as twin:
         twin.setattr(Numbering, "digest", property(lambda self: b"\0" * 32))
         twin.setattr(Ledger, "same_inputs", lambda *_: True)
-        train(table, tmp_path / "twin", evaluate=0.3)
+        train(table, tmp_path / "twin", holdout=0.3)
     assert bought_from[0] & measured[-1]
     table = before
-    train(table, out, evaluate=0.3)
+    train(table, out, holdout=0.3)
     assert len(bought_from) == 1
     assert not bought_from[0] & measured[-1]
     assert bought_from[0] | measured[-1] == set(names())

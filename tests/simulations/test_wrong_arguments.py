@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron import EngineChoice, Keep, Method, Privacy, sections
+from quoron import EngineChoice, arguments
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.declare import declare
@@ -36,7 +36,6 @@ NO_NUMBER: tuple[Any, ...] = ("2", [2], True, THING, 1j, b"2")
 NO_TEXT: tuple[Any, ...] = (3, ["who"], {"who": 1}, True, 1.5, b"who", THING, "")
 NO_SWITCH: tuple[Any, ...] = ("yes", 3, [], THING)
 NO_RANGE: tuple[Any, ...] = (5, (0,), (1, 0), ("a", "b"), "0:1", (0, NAN), (0, INF), True, THING, (0, 1, 2))
-NO_SECTION: tuple[Any, ...] = ("2", 2, (2.0, 1e-6), {"epsilon": 2}, Privacy, Method, Keep, THING)
 WRONG: dict[str, tuple[Any, ...]] = {
     "source": (
         *("nowhere.csv", "nowhere.toml", "nothing", "", Path("nowhere"), "nofolder/", 3, None, True, b"v.csv", THING),
@@ -76,28 +75,22 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "epsilon": (*NO_NUMBER, -1, 0, NAN, INF, 1e9, 1e-30),
     "delta": (*NO_NUMBER, -1, 0, 3, NAN),
     "items_per_user": (*NO_NUMBER, -1, 0, 1.5, NAN),
-    "privacy": (
-        *NO_SECTION,
-        *(Privacy(each) for each in (*NO_NUMBER, -1, 0, NAN)),
-        *(Privacy(2.0, each) for each in ("2", -1, 0, 3, NAN)),
-        *(Privacy(2.0, **{key: "x"}) for key in ("adjacency", "quorum", "health", "allow_large_delta")),
-    ),
-    "method": (
-        *NO_SECTION,
-        *(Method("nope"), Method(3), Method(options=3), Method("recentred-sgd", {"nope": 3})),
-        *(Method(**{key: "x"}) for key in ("items_per_user", "radius", "smoothness", "clip_norm", "chunk")),
-        *(Method(**{key: -1}) for key in ("algorithm", "items_per_user", "radius", "smoothness")),
-    ),
-    "keep": (*NO_SECTION, Keep(3), Keep(THING), Keep(group="*"), Keep(group=3), Keep(ledger=3), Keep(run=3)),
+    "adjacency": ("x", 3, True, THING, ["zero-out"], ""),
+    "allow_large_delta": NO_SWITCH,
+    "algorithm": ("nope", *NO_TEXT),
+    "options": (3, True, THING, "rounds=3", [3], {"nope": 3}),
+    "population": ("*", 3, True, THING, ["clinic"], "", "a" * 65),
+    **dict.fromkeys(("out", "ledger"), (3, True, THING, ["run"], 1.5)),
     "settings": (
         *("privacy.delta=1e-7", 3, True, THING, [3], [None], ["nokey"], ["a=b=c"], ["privacy.nope=1"], ["privacy=3"]),
         *({"nope": {}}, {"privacy": 3}, {"privacy": {"nope": 1}}, {"privacy": {"delta": THING}}, {3: {}}),
     ),
     "observers": (3, "x", [3], [print], THING),
-    "evaluate": ("x", 0, 1, -0.1, 2, float("nan"), [0.1], True, THING),
+    "holdout": ("x", 0, 1, -0.1, 2, float("nan"), [0.1], True, THING),
     "progress": ("yes", 3, []),
     "engine": ("nope", 3, None, [], True),
-    "simulation_seed": ("x", -1, 1.5, 2**70, True, [1], THING),
+    "data_quality": ("x", -1, 2, True, [1], THING),
+    "seed": ("x", -1, 1.5, 2**70, True, [1], THING),
     "algorithms": ("auto", "nope", 3, ["nope"], [3], [], [""], {"auto": 1}, THING),
     "vary": (3, "x", [], {"nope": [1]}, {"privacy.epsilon": 3}, {"privacy.epsilon": []}, {"privacy.epsilon": "12"}),
     "seeds": ("x", 0, -1, 1.5, True, [1], THING, None),
@@ -108,11 +101,11 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }
 GOOD: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
 OWN = {
-    "simulate": ("simulation_seed",),
+    "simulate": ("seed",),
     "compare": ("algorithms", "vary", "seeds"),
     "ask": ("risk", "accuracy", "epsilons"),
 }
-SHARED = ("settings", "user", "privacy", "keep", "engine", "observers", "progress")  # everywhere, read by the same code
+SHARED = ("settings", "user", "delta", "out", "engine", "observers", "progress")  # everywhere, read by the same code
 
 
 def calls() -> Iterator[tuple[str, str, Any]]:
@@ -153,7 +146,7 @@ def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
     for door, name, value in calls():
         said = (
             GOOD
-            | ({} if name == "privacy" else {"epsilon": 1.0})
+            | {"epsilon": 1.0}
             | {name: value}
             | ({"risk": "5%"} if door == "ask" and name not in OWN["ask"] else {})
         )
@@ -169,14 +162,16 @@ def rows(users: Any, point: Any) -> Any:
 
 def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
     numbers, users = (*NO_NUMBER, -1, 0, NAN), np.zeros((50, 2))
-    declared: dict[str, Any] = {"user": "who", "privacy": Privacy(2.0, simulation_seed=1), "numeric": ["age"]}
+    declared: dict[str, Any] = {"user": "who", "epsilon": 2.0, "seed": 1, "numeric": ["age"]}
     by_rows: dict[str, Any] = {
         "users": 1000,
         "dimension": 2,
-        "privacy": Privacy(2.0, 1e-5),
-        "method": Method(radius=10, clip_norm=1),
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "radius": 10,
+        "clip_norm": 1,
     }
-    sections = {"privacy": (None, *NO_SECTION, Privacy("2", 1e-5), Privacy(2.0, "x")), "keep": WRONG["keep"]}  # type: ignore[arg-type]
+    shared: dict[str, Any] = {name: WRONG[name] for name in ("epsilon", "delta", "population", "ledger", "seed")}
     tables = {
         quoron.mean: (
             {"users": users, "epsilon": 1.0, "delta": 1e-6, "bound": 1.0},
@@ -185,7 +180,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
                 **dict.fromkeys(("epsilon", "delta", "bound"), (*(each for each in numbers if each is not True), None)),
                 **dict.fromkeys(("spread", "outliers"), (*NO_NUMBER[:2], THING, -1, NAN)),
                 "method": ("no", 3, THING, None, []),
-                "simulation_seed": ("no", THING, 1.5, []),
+                "seed": ("no", THING, 1.5, []),
             },
         ),
         declare: (
@@ -199,7 +194,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
                 "items": (3, "x", THING, None),
                 "most_votes": ("x", 1.5, THING, None, True),
                 "most_outside": ("x", -1, 2, THING, None, NAN),
-                **sections,
+                **shared,
             },
         ),
         quoron.train_rows: (
@@ -207,11 +202,13 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
             {
                 "rows": (3, None, "x", THING),
                 **dict.fromkeys(("users", "dimension"), (0, -1, 1.5, "x", None, THING, True)),
-                "method": (None, *NO_SECTION, Method(), Method("no", radius=1, clip_norm=1), Method(radius=THING)),  # type: ignore[arg-type]
+                "algorithm": WRONG["algorithm"],
+                **dict.fromkeys(("radius", "clip_norm"), (*NO_NUMBER, -1, 0, NAN)),
+                **dict.fromkeys(("items_per_user", "chunk"), (*NO_NUMBER, -1, 0, 1.5)),
                 "start": ("x", THING, [3], [3, "x"], np.zeros(3)),
                 "watch": (3, "x"),
                 "observers": WRONG["observers"],
-                **sections,
+                **shared,
             },
         ),
         quoron.load: ({}, {"path": (3, None, THING, [1], b"x", "nowhere")}),
@@ -239,7 +236,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
 
 
 def test_predictions_and_files_of_a_model_refuse_by_name() -> None:
-    trained = quoron.train(FRAME, **GOOD, epsilon=4.0, method=Method("recentred-sgd", {"rounds": 2}), keep=Keep("run"))
+    trained = quoron.train(FRAME, **GOOD, epsilon=4.0, algorithm="recentred-sgd", options={"rounds": 2}, out="run")
     tables = (3, None, THING, "nowhere.csv", [1], np.zeros((2, 2)), FRAME[["who"]], {"age": [1]}, [{"age": 1}])
     told = {f"predict({table!r})": refused(trained.model.predict, table) for table in tables}
     told |= {f"save({path!r})": refused(trained.model.save, path) for path in (3, None, THING, [])}
@@ -247,64 +244,46 @@ def test_predictions_and_files_of_a_model_refuse_by_name() -> None:
 
 
 ROOT = Path(__file__).parent.parent.parent
-DOORS: dict[str, Any] = {
-    "train": quoron.train,
-    "simulate": quoron.simulate,
-    "compare": quoron.compare,
-    "train_rows": quoron.train_rows,
-    "train_privately": train_privately,
-}
 
 
 @pytest.mark.parametrize(
-    ("door", "word", "home"),
+    ("function", "argument", "meant"),
     [
-        ("train", {"adjacency": "zero-out"}, r"adjacency as privacy=Privacy\(adjacency=\.\.\.\) for train"),
-        ("simulate", {"algorithm": "srgd"}, r"algorithm as method=Method\(algorithm=\.\.\.\)"),
-        ("compare", {"workers": 2}, r"workers as engine=EngineChoice"),
-        ("train_rows", {"radius": 1.0}, r"radius as method=Method\(radius=\.\.\.\) for train_rows"),
-        ("train_privately", {"seconds": 3}, r"seconds as timing=Timing"),
+        (quoron.train, {"epsilonn": 1.0}, "'epsilon'"),
+        (quoron.simulate, {"algoritm": "srgd"}, "'algorithm'"),
+        (quoron.train_rows, {"clip": 1.0}, "'clip_norm'"),
+        (train_privately, {"second": 3}, "'seconds'"),
+        (quoron.train, {"seed": 3}, r"help\(train\)"),
     ],
 )
-def test_a_word_that_is_said_elsewhere_is_sent_there(door: str, word: dict[str, Any], home: str) -> None:
-    with pytest.raises(ConfigError, match=home):
-        DOORS[door](**word)
+def test_a_misspelt_argument_has_one_suggestion(function: Any, argument: dict[str, Any], meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"got '{next(iter(argument))}'\. (Did you mean|See) {meant}"):
+        function(**argument)
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ({"privacy": Privacy(1.0, 1e-6, health=0.1)}, "health"),
-        ({"method": Method(clip_norm=1.0)}, "radius=None"),
-        ({"keep": Keep(run="first")}, "run"),
-    ],
-)
-def test_rows_need_both_numbers_of_a_promise_and_a_radius(given: dict[str, Any], name: str) -> None:
-    whole = {"privacy": Privacy(1.0, 1e-6), "method": Method(radius=1.0)} | given
-    with pytest.raises(ConfigError, match=name):
-        quoron.train_rows(lambda users, point: pytest.fail("asked"), users=9, dimension=2, **whole)  # type: ignore[arg-type]
+@pytest.mark.parametrize("missing", ["epsilon", "delta", "radius"])
+def test_rows_need_both_numbers_of_a_guarantee_and_a_radius(missing: str) -> None:
+    whole = {name: 1.0 for name in ("epsilon", "delta", "radius") if name != missing}
+    with pytest.raises(ConfigError, match=missing):
+        quoron.train_rows(lambda users, point: pytest.fail("asked"), users=9, dimension=2, **whole)
 
 
-def test_sections_are_the_settings_they_stand_for() -> None:
+def test_arguments_are_the_settings_they_stand_for() -> None:
     texts = ["privacy.epsilon=2.0", "privacy.delta=1e-5", "algorithm.name=dp-ftrl", "algorithm.options.rounds=4"]
-    texts += ["problem.items_per_user=3", "domain.radius=2.0", "run.seed=4", "train.group=clinic", "run.out=here"]
-    method = Method("dp-ftrl", {"rounds": 4}, items_per_user=3, radius=2.0, seed=4)
-    said = sections.sections(Privacy(2.0, 1e-5), method, Keep("here", group="clinic"), door="plan")
-    assert configs.parse("", settings=[said]) == configs.parse("", settings=texts)
+    texts += ["problem.items_per_user=3", "domain.radius=2.0", "run.seed=4", "train.population=clinic", "run.out=here"]
+    said = {"epsilon": 2.0, "delta": 1e-5, "algorithm": "dp-ftrl", "options": {"rounds": 4}, "items_per_user": 3}
+    tree, columns = arguments.sections(said | {"radius": 2.0, "seed": 4, "out": "here", "population": "clinic"})
+    assert configs.parse("", settings=[tree]) == configs.parse("", settings=texts)
+    assert not columns
 
 
-def test_a_number_that_is_said_is_never_taken_for_one_that_is_not(tmp_path: Path) -> None:
-    """Zero is no promise to a door that would otherwise take what stands elsewhere, or what is usual."""
-    assert sections.with_keywords(Privacy(delta=1e-3), "a door", epsilon=0.0).needed("a door") == (0.0, 1e-3)
-    assert Privacy(0.0, 0.0).needed("a door", usual=1e-6) == (0.0, 0.0)
-    assert Privacy(1.0).needed("a door", usual=1e-6) == (1.0, 1e-6)
+@pytest.mark.parametrize("name", ["epsilon", "delta"])
+def test_zero_is_no_guarantee_and_not_taken_for_what_is_usual(name: str, tmp_path: Path) -> None:
     table = pd.DataFrame({"who": np.arange(600), "x": np.arange(600) % 2, "y": np.arange(600) % 2 == 0})
     encoding = Encoding((Numeric("x", 0, 1),), Signs("y"), intercept=True, feature_norm=1.0)
     model = Model(np.array([1.0, 0.0]), encoding, make_loss("logistic", feature_norm=1.0), None)
-    for name, said in (("epsilon", Privacy(delta=1e-3)), ("delta", Privacy(1.0))):
-        none: dict[str, Any] = {name: 0.0}
-        with pytest.raises(ConfigError, match=f"Expected {name}"):
-            quoron.evaluate(model, table, user="who", privacy=said, keep=Keep(ledger=tmp_path / "own.sqlite"), **none)
+    with pytest.raises(ConfigError, match=f"Expected {name}"):
+        quoron.evaluate(model, table, user="who", ledger=tmp_path / "own.sqlite", **{"epsilon": 1.0, name: 0.0})
 
 
 def test_commands_that_run_something_go_through_the_doors() -> None:
@@ -343,7 +322,7 @@ def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.Data
 
 
 def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
-    run = quoron.simulate(SMALL, keep=Keep("mine"))
+    run = quoron.simulate(SMALL, out="mine")
     for name in ("ledger.sqlite", "ledger.sqlite-acknowledged", "summary.json", "model.npz"):
         (place / "mine" / name).unlink()
     assert np.array_equal(quoron.resume("mine").model, run.model)

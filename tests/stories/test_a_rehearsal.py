@@ -132,7 +132,7 @@ def test_an_interrupted_simulation_goes_on_to_the_same_bits(place: Path) -> None
 
     whole = package.simulate("quickstart", settings=SMALL)
     with pytest.raises(KeyboardInterrupt):
-        package.simulate("quickstart", settings=SMALL, keep=package.Keep("cut"), observers=[Impatient()])
+        package.simulate("quickstart", settings=SMALL, out="cut", observers=[Impatient()])
     assert np.array_equal(package.resume("cut").model, whole.model)
 
 

@@ -30,7 +30,7 @@ def test_a_dry_run_states_the_guarantee_and_charges_nothing(quoron: Command, pla
     assert said.code == 0
     assert "ε = 8" in said.out
     assert not (place / "runs").exists()
-    account = quoron("ledger", "show", "--group", "everyone")
+    account = quoron("ledger", "show", "--population", "everyone")
     assert account.code == 0
     assert "visits-" not in account.out
     assert "ε = 8" not in account.out
@@ -95,13 +95,13 @@ def test_undeclared_columns_are_estimated_privately_within_the_same_epsilon(quor
     declared = (place / "runs" / "visits-1" / "declared.toml").read_text()
     assert "age" in declared
     assert "dose" in declared
-    account = quoron("ledger", "show", "--group", "everyone").out
+    account = quoron("ledger", "show", "--population", "everyone").out
     assert account.count("visits-") == 1
     assert account.count("ε = 8") == 1
 
 
 def test_held_out_people_tell_how_good_the_model_is(quoron: Command) -> None:
-    said = quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK, "--evaluate", "0.3")
+    said = quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK, "--holdout", "0.3")
     assert said.code == 0
     assert "accuracy" in said.out
     assert "95 %" in said.out
@@ -136,9 +136,9 @@ def test_a_private_mean_needs_no_spread() -> None:
 
 
 def test_a_search_of_settings_is_charged_once(quoron: Command) -> None:
-    said = quoron("tune", "visits.csv", *ILL, *PRIVATE, *QUICK, "--vary", "loss.ridge=[0,0.1]", "--trials", "2")
+    said = quoron("tune", "visits.csv", *ILL, *PRIVATE, *QUICK, "--vary", "loss.ridge=[0,0.1]", "--n-trials", "2")
     assert said.code == 0
-    assert quoron("ledger", "show", "--group", "everyone").out.count("ε = 8") == 1
+    assert quoron("ledger", "show", "--population", "everyone").out.count("ε = 8") == 1
 
 
 def test_missing_cells_do_not_change_the_guarantee(quoron: Command) -> None:

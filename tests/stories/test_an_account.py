@@ -4,7 +4,7 @@ import json
 
 from stories.conftest import ILL, PRIVATE, QUICK, Command
 
-OWN = ("--group", "everyone")
+OWN = ("--population", "everyone")
 
 
 def trained(quoron: Command, *more: str) -> int:

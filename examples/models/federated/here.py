@@ -6,14 +6,12 @@ On a federation: README.md beside this file.
 """
 
 import argparse
-from dataclasses import replace
 
 import numpy as np
 import torch
 from network import promise, task
 
 import quoron.torch
-from quoron import Keep, Privacy
 
 
 def main() -> None:
@@ -33,9 +31,12 @@ def main() -> None:
         tuple(torch.cat(parts) for parts in zip(*held, strict=True)),
         user=np.repeat(np.arange(given.users), task.ITEMS),
         loss=task.loss,
-        privacy=Privacy(config["epsilon"], config["delta"], simulation_seed=given.simulation_seed),
-        method=replace(promise.method(config), local=promise.local(config)),
-        keep=Keep(given.out),
+        epsilon=config["epsilon"],
+        delta=config["delta"],
+        seed=given.simulation_seed,
+        local=promise.local(config),
+        out=given.out,
+        **promise.method(config),
     )
     print(trained.statement)
     print(f"accuracy on one machine: {task.accuracy(trained.model):.3f}")

@@ -40,7 +40,6 @@ from quoron.cli.common import (
     Run,
     Seed,
     Settings,
-    SimulationSeed,
     Source,
     Workers,
     citable,
@@ -55,7 +54,7 @@ from quoron.cli.connection import shared_options
 from quoron.cli.health import health
 from quoron.cli.tables import declare, evaluate, index, statistics
 from quoron.cli.tune import tune
-from quoron.table_columns import TableColumns
+from quoron.table_columns import DescribedTable
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -192,12 +191,11 @@ class EngineOptions:
 @shared_options
 def simulate(
     engine: EngineOptions,
-    columns: TableColumns,
+    columns: DescribedTable,
     source: Source = "quickstart",
     epsilon: Epsilon = None,
     items_per_user: ItemsPerUser = None,
     seed: Seed = None,
-    simulation_seed: SimulationSeed = None,
     out: Out = None,
     network: Link = None,
     dropout: Dropout = None,
@@ -210,9 +208,9 @@ def simulate(
         result = quoron.simulate(
             source,
             epsilon=epsilon,
-            simulation_seed=simulation_seed,
-            method=quoron.Method(seed=seed, items_per_user=items_per_user),
-            keep=quoron.Keep(out),
+            seed=seed,
+            items_per_user=items_per_user,
+            out=out,
             settings=(*(settings or ()), *networked(network, dropout)),
             observers=[observer],
             engine=engine.choice(),
@@ -234,11 +232,10 @@ def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet 
 @app.command()
 @table_options
 def plan(
-    columns: TableColumns,
+    columns: DescribedTable,
     source: Source = "quickstart",
     epsilon: Epsilon = None,
     items_per_user: ItemsPerUser = None,
-    seed: Seed = None,
     network: Link = None,
     settings: Settings = None,
     risk: Annotated[
@@ -264,9 +261,8 @@ def plan(
     _check_picture(picture)
     if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
-    method = quoron.Method(seed=seed, items_per_user=items_per_user)
     said = (*(settings or ()), *networked(network))
-    asked: dict[str, Any] = {"epsilon": epsilon, "method": method, "settings": said, **columns}
+    asked: dict[str, Any] = {"epsilon": epsilon, "items_per_user": items_per_user, "settings": said, **columns}
     answers = quoron.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
     if picture is not None and epsilons:
         showing.draw_epsilons(picture, answers)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import quoron
-from quoron.table_columns import TYPES, WORDS, TableColumns, read
+from quoron.table_columns import TYPES, WORDS, DescribedTable, read
 from quoron_privacy.errors import QuoronError
 
 
@@ -22,7 +22,7 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
     def given(**options: Any) -> None:
         said = {name: options.pop(name) for name in WORDS}
         columns = {name: _value(name, typed) for name, typed in said.items() if typed not in (None, [], ())}
-        command(columns=TableColumns(**columns), **options)  # type: ignore[typeddict-item]
+        command(columns=DescribedTable(**columns), **options)  # type: ignore[typeddict-item]
 
     given.__dict__["__signature__"] = inspect.Signature(parameters)  # what typer reads
     return given

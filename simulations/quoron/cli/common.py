@@ -70,8 +70,7 @@ ItemsPerUser = Annotated[
     int | None, typer.Option(help="What a user typically holds, as planned; short for problem.items_per_user.")
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=_run_folders)]
-Seed = Annotated[int | None, typer.Option(help="Public seed of slots; short for run.seed.")]
-SimulationSeed = Annotated[int | None, typer.Option(help="Seed of simulated noise; short for run.simulation_seed.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
 Separator = Annotated[
     str | None,
@@ -119,14 +118,10 @@ class Charged:
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
     ] = False
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Whose lifetime account is charged.")] = None
+    population: Annotated[str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.")] = None
     ledger: Annotated[
-        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
+        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The file of privacy budgets, if not the usual one.")
     ] = None
-
-    def keep(self, out: Path | None = None) -> "quoron.Keep":
-        """The same as Python says it."""
-        return quoron.Keep(out, group=self.group, ledger=self.ledger)
 
 
 Settings = Annotated[

@@ -9,12 +9,12 @@ import typer
 import quoron
 from quoron.cli.columns import table_options
 from quoron.cli.common import Address, Epsilon, Json, Link, Quiet, Settings, Source, interruptible, networked, showing
-from quoron.table_columns import TableColumns
+from quoron.table_columns import DescribedTable
 
 
 @table_options
 def compare(
-    columns: TableColumns,
+    columns: DescribedTable,
     source: Source = "quickstart",
     epsilon: Epsilon = None,
     algorithms: Annotated[
@@ -28,11 +28,11 @@ def compare(
         str,
         typer.Option(
             metavar="NUMBER|auto",
-            help="Runs of each, with seeds from run.simulation_seed and run.seed on; auto: 3, 6, 12, 24, at most 48, "
+            help="Runs of each, with seeds from run.seed on; auto: 3, 6, 12, 24, at most 48, "
             "until the best two are told apart.",
         ),
     ] = "5",
-    evaluate: Annotated[
+    holdout: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE", help="Of a table's users, held out: they tell how good each model is, privately."
@@ -65,9 +65,9 @@ def compare(
             algorithms=names,
             vary=sweep(vary or ()),
             seeds=number_or_auto(seeds),
-            evaluate=evaluate,
-            privacy=quoron.Privacy(epsilon),
-            keep=quoron.Keep(out),
+            holdout=holdout,
+            epsilon=epsilon,
+            out=out,
             settings=(*(settings or ()), *networked(network)),
             progress=not quiet and (not as_json or sys.stderr.isatty()),
             engine=quoron.EngineChoice.of(engine, workers=workers, address=address),

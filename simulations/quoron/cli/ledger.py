@@ -52,7 +52,7 @@ Asked = Annotated[
     str | None,
     typer.Option("--coordinator", metavar="HOST:PORT", help="Ask this control plane, and open no database."),
 ]
-Group = Annotated[str, typer.Option("--group", help="The group of users; of `quoron train`, the population.")]
+Group = Annotated[str, typer.Option("--population", metavar="NAME", help="Whose privacy budget.")]
 Create = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="ε of the promise to every user.")]
 Delta = Annotated[float, typer.Option("--delta", help="Its δ.")]
@@ -135,10 +135,12 @@ class Source:
 @shared_options
 def show(
     source: Source,
-    group: Annotated[str | None, typer.Option("--group", help="Only this group, with its runs.")] = None,
+    group: Annotated[
+        str | None, typer.Option("--population", metavar="NAME", help="Only this one, with its runs.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """What is promised to each group, and what its limit leaves; with --group its runs."""
+    """What is promised to each group, and what its limit leaves; with --population its runs."""
     from rich.markup import escape
 
     known = source.known()

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,19 +61,20 @@ def declare(
 ) -> None:
     """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
 
-    All of it is charged to the group's lifetime account before anything is told, as training is. Asking again
+    All of it is charged to the population's privacy budget before anything is told, as training is. Asking again
     costs again.
     """
     declared = declaring.declare(
         text.opened(table),
         user=user,
-        privacy=quoron.Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
+        epsilon=epsilon,
+        delta=delta,
         items=items,
         numeric=_names(numeric),
         dates=_names(dates),
         categorical=_names(categorical),
         most_votes=most_votes,
-        keep=charged.keep(),
+        **asdict(charged),
     )
     typer.echo(declared.toml())
 
@@ -120,7 +122,7 @@ def statistics(
 ) -> None:
     """Tell counts, histograms, quantiles and means of a table, each with its standard error and a 95 % interval.
 
-    All questions share one price, which is charged to the group's lifetime account before anything is looked at. A
+    All questions share one price, which is charged to the population's privacy budget before anything is looked at. A
     user weighs one, whatever it holds. Asking again costs again.
     """
     check_page(report)
@@ -133,8 +135,10 @@ def statistics(
         dates=_dates(dates or ()),
         items_per_user=items_per_user,
         users=users,
-        privacy=quoron.Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta),
-        keep=charged.keep(),
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        **asdict(charged),
     )
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
     if report is not None:
@@ -175,13 +179,14 @@ def evaluate(
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else text.opened(table)
-    privacy = quoron.Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta)
-    asked: dict[str, Any] = {"user": user, "privacy": privacy, "items_per_user": items_per_user, "users": users}
+    asked: dict[str, Any] = {"user": user, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+    asked |= {"items_per_user": items_per_user, "users": users}
     if dry_run:
-        print(f"{measure.foretold(model, rows, **asked)}. Nothing is charged, and no value was looked at.")
+        told = measure.foretold(model, rows, allow_large_delta=charged.allow_large_delta, **asked)
+        print(f"{told}. Nothing is charged, and no value was looked at.")
         return
     check_page(report)
-    found = quoron.evaluate(model, rows, keep=charged.keep(), **asked)
+    found = quoron.evaluate(model, rows, **asked, **asdict(charged))
     showing.show_evaluation(found, as_json=as_json)
     if report is not None:
         alone.evaluation(found, report)

@@ -1,6 +1,7 @@
 """`quoron train` and `quoron predict`: a private model of one's own table, and what it says of new rows."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from quoron.cli.common import (
     sources,
 )
 from quoron.cli.connection import shared_options
-from quoron.table_columns import TableColumns
+from quoron.table_columns import DescribedTable
 from quoron_privacy.errors import ConfigError
 
 Table = Annotated[
@@ -45,15 +46,15 @@ Table = Annotated[
 def train(
     charged: Charged,
     source: Table,
-    columns: TableColumns,
+    columns: DescribedTable,
     epsilon: Epsilon = None,
     delta: Delta = None,
     items_per_user: ItemsPerUser = None,
-    health: Annotated[
+    data_quality: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Of μ², for a look at the table; 0: nobody looks. Short for train.health."),
+        typer.Option(metavar="SHARE", help="Of μ², for a private check of the table; 0: none."),
     ] = None,
-    evaluate: Annotated[
+    holdout: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Of the users, held out to say how good the model is, for the same ε."),
     ] = None,
@@ -75,33 +76,20 @@ def train(
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     choice = quoron.EngineChoice.of(engine, workers=workers, address=address)
-    privacy = quoron.Privacy(epsilon, delta, health=health, allow_large_delta=charged.allow_large_delta)
-    keep = charged.keep(out)
-    method, given = quoron.Method(items_per_user=items_per_user), settings or ()
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user, "out": out}
+    asked |= {
+        "holdout": holdout,
+        "data_quality": data_quality,
+        "settings": settings or (),
+        **asdict(charged),
+        **columns,
+    }
     if dry_run:
-        asked: dict[str, Any] = {
-            "privacy": privacy,
-            "method": method,
-            "keep": keep,
-            "settings": given,
-            "evaluate": evaluate,
-        }
-        planned = quoron.plan_training(source, compare=details or as_json, **asked, **columns)
+        planned = quoron.plan_training(source, compare=details or as_json, **asked)
         showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible(), doubts():
-        trained = quoron.train(
-            source,
-            evaluate=evaluate,
-            privacy=privacy,
-            method=method,
-            keep=keep,
-            settings=given,
-            observers=[observer],
-            progress=False,
-            engine=choice,
-            **columns,
-        )
+        trained = quoron.train(source, observers=[observer], progress=False, engine=choice, **asked)
     showing.show_trained(trained, as_json=as_json, details=details)
 
 

@@ -1,5 +1,6 @@
 """`quoron tune`: the best of several settings by a private score, for little more than the price of one run."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import typer
@@ -9,7 +10,7 @@ from quoron.cli.columns import table_options
 from quoron.cli.common import Charged, Delta, Epsilon, ItemsPerUser, Json, Out, Settings, doubts, interruptible
 from quoron.cli.connection import shared_options
 from quoron.cli.train import Table
-from quoron.table_columns import TableColumns
+from quoron.table_columns import DescribedTable
 
 
 @shared_options
@@ -17,7 +18,7 @@ from quoron.table_columns import TableColumns
 def tune(
     charged: Charged,
     source: Table,
-    columns: TableColumns,
+    columns: DescribedTable,
     epsilon: Epsilon = None,
     delta: Delta = None,
     vary: Annotated[
@@ -27,7 +28,7 @@ def tune(
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; the configured one without.")
     ] = None,
-    trials: Annotated[
+    n_trials: Annotated[
         float | None, typer.Option(help="How many trials in the mean; twice as many as settings without.")
     ] = None,
     law: Annotated[
@@ -36,12 +37,12 @@ def tune(
             metavar="negative-binomial|geometric|logarithmic|poisson|uniform", help="Of the secret number of trials."
         ),
     ] = "negative-binomial",
-    most: Annotated[int | None, typer.Option(help="Trials at most; five times the mean without.")] = None,
+    max_trials: Annotated[int | None, typer.Option(help="Trials at most; five times the mean without.")] = None,
     padded: Annotated[
         bool,
         typer.Option("--padded", help="Always carry out the most trials, so that the clock tells not how many."),
     ] = False,
-    evaluate: Annotated[
+    holdout: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Of users, held out to score every trial; 0.1 to 0.3 without."),
     ] = None,
@@ -61,10 +62,16 @@ def tune(
     asked: dict[str, Any] = {
         "vary": sweep(vary or ()),
         "algorithms": names,
-        "effort": quoron.Effort(trials, law, most, padded, evaluate),
-        "privacy": quoron.Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
-        "method": quoron.Method(items_per_user=items_per_user),
-        "keep": charged.keep(out),
+        "n_trials": n_trials,
+        "max_trials": max_trials,
+        "law": law,
+        "padded": padded,
+        "holdout": holdout,
+        "epsilon": epsilon,
+        "delta": delta,
+        "items_per_user": items_per_user,
+        "out": out,
+        **asdict(charged),
         "settings": settings or (),
     }
     if dry_run:

@@ -107,7 +107,7 @@ def carry_out(
     With `sharing` there is one run at a time, for whose users other processes answer.
     """
     scene = setup(request.config, folder)  # a table that cannot be read is refused once, before any work
-    if request.config.train.evaluate is not None:
+    if request.config.train.holdout is not None:
         runs.telling.release(request.config, scene.population, "replace-one")  # and users that are too few to tell
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
     settings = None if sharing is None else asdict(sharing)
@@ -197,7 +197,7 @@ def _jobs(request: Request, folder: Path, seeds: int) -> list[Job]:
             config = cell.seeded(number)
             decides = f"{quoron.__version__} {runs.fingerprint(config, folder)}"
             digest = hashlib.sha256(decides.encode()).hexdigest()[:12]
-            name = f"{cell.algorithm}-{digest}-seed-{config.run.simulation_seed}"
+            name = f"{cell.algorithm}-{digest}-seed-{config.run.seed}"
             jobs.append(Job(cell, number, config, folder / RUNS / name))
     return jobs
 
@@ -215,7 +215,7 @@ def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Ma
     refused = {job.cell: reason for job in jobs if (reason := _refusal(job)) is not None}
     outcomes = []
     for job in jobs:
-        seed, where = job.config.run.simulation_seed, str(job.folder.relative_to(folder))
+        seed, where = job.config.run.seed, str(job.folder.relative_to(folder))
         if job.cell in refused:
             if job.number == 0:
                 outcomes.append(Outcome(job.cell, seed, where, infeasible=refused[job.cell]))

@@ -38,7 +38,7 @@ class Job:
     @property
     def named(self) -> str:
         """For people."""
-        return f"{self.cell.named} seed {self.config.run.simulation_seed}"
+        return f"{self.cell.named} seed {self.config.run.seed}"
 
 
 class Watcher(Protocol):

@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 from quoron import config as configs
 from quoron import toml_text
+from quoron.arguments import overlay
 from quoron.config import Config
 from quoron.network import Network
-from quoron.sections import overlay
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
 SEEDS = 5  # runs of each cell, unless told otherwise
 LOOKS = (3, 6, 12, 24, 48)  # runs after which `auto` looks whether the best two part; after the last it ends
-OURS = ("algorithm.name", "run.seed", "run.simulation_seed", "run.out")  # keys that a comparison sets by itself
+OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets by itself
 NETWORK = "run.network"
 Varied = tuple[tuple[str, Any], ...]
 
@@ -37,8 +37,7 @@ class Cell:
     def seeded(self, number: int) -> Config:
         """The configuration of the run with the given number, from 0."""
         run = self.config.run
-        seeds = {"seed": run.seed + number, "simulation_seed": run.simulation_seed + number}
-        return self.config.model_copy(update={"run": run.model_copy(update=seeds)})
+        return self.config.model_copy(update={"run": run.model_copy(update={"seed": run.seed + number})})
 
     @property
     def named(self) -> str:

@@ -112,7 +112,7 @@ class Work:
 def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[Setup]:
     """What `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
     dropout = config.run.dropout
-    engine = engine_for(prepared.scene.population, seed=config.run.simulation_seed, dropout=dropout)
+    engine = engine_for(prepared.scene.population, seed=config.run.seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
     scene = replace(prepared.scene, engine=engine)
     digest = runs.fingerprint(config, base)
@@ -120,7 +120,7 @@ def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[
 
 
 def _but_for_the_seed(config: Config) -> dict[str, Any]:
-    return config.model_dump(exclude={"run": {"seed", "simulation_seed", "out"}})
+    return config.model_dump(exclude={"run": {"seed", "out"}})
 
 
 def _users(config: Config) -> tuple[Any, ...]:

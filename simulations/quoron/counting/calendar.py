@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.sections import shortened
+from quoron.arguments import shortened
 from quoron_privacy.errors import ConfigError
 
 Calendar = Literal["months", "years"]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
+from quoron.arguments import shortened
 from quoron.counting import calendar
 from quoron.counting.calendar import Calendar
-from quoron.sections import shortened
 from quoron_privacy.counts import spread
 from quoron_privacy.errors import ConfigError, count
 

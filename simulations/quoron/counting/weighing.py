@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from quoron.arguments import shortened
 from quoron.counting import calendar
 from quoron.counting.questions import Question
-from quoron.sections import shortened
 from quoron_client.data import columns
 from quoron_client.data.dates import DateNumber
 from quoron_privacy.counts.spread import Spread, thirds

@@ -330,7 +330,7 @@ def require_telling(held: HeldOut, epsilon: float, *, bought: bool = False) -> N
             f"{held.users:,} users to measure a model tell nothing"
             + (f" of a label that nobody declared, of up to {held.classes} classes," if bought else "")
             + f" at epsilon={epsilon:g}: an accuracy would be known to ± {width:.2g}",
-            f"about {needed:,} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon"
+            f"about {needed:,} of them (train.holdout is their share of a run's), for ± 0.25, or a larger epsilon"
             + (", or the label declared" if bought else ""),
         )
 

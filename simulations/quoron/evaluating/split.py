@@ -30,11 +30,11 @@ def parts(users: int, share: float | None, noise: NoiseSource) -> tuple[Users, U
 
 def held_users(users: int, share: float) -> int:
     """How many of so many users, or slots, are held out. ConfigError unless both parts have somebody."""
-    probability(evaluate=share)
+    probability(holdout=share)
     held = round(users * share)
     if not 0 < held < users:
         raise ConfigError(
-            f"Expected evaluate to leave users on both sides, got evaluate={share:g} of {users:,} users. Take more."
+            f"Expected holdout to leave users on both sides, got holdout={share:g} of {users:,} users. Take more."
         )
     return held
 

@@ -1,5 +1,5 @@
 """Flower for people: its simulation as an engine, runs submitted to a federation, private aggregation in their apps."""
 
-from quoron.flower.training import Timing, train_privately
+from quoron.flower.training import train_privately
 
-__all__ = ["Timing", "train_privately"]
+__all__ = ["train_privately"]

@@ -70,7 +70,7 @@ def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine | Piece
     config, _, base = read(dict(settings))
     engine = setup(config, base).engine
     assert isinstance(engine, InlineEngine | Pieces)
-    return engine, config.run.simulation_seed
+    return engine, config.run.seed
 
 
 def read(settings: Settings) -> tuple[Config, str, Path]:

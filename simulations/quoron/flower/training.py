@@ -6,9 +6,11 @@
             grid,
             users=5,
             dimension=1000,
-            privacy=Privacy(2, 1e-6),
-            method=Method(clip_norm=1, radius=10),
-            keep=Keep("private-run"),
+            epsilon=2,
+            delta=1e-6,
+            clip_norm=1,
+            radius=10,
+            out="private-run",
         )
         print(trained.statement)
         np.save("model.npy", trained.model)
@@ -19,17 +21,18 @@ Clients answer with `quoron_client.flower.answering.answer_with`.
 import hashlib
 import logging
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from quoron.arguments import entry_point
 from quoron.flower.permission import require_secret_noise, require_users
-from quoron.sections import Keep, Method, Privacy, door, only, with_keywords
-from quoron.training.black_box import ONE_PASS, origin_of, problem_of
-from quoron.training.rows import METHOD, PRIVACY
+from quoron.training.black_box import Method, algorithm_of, origin_of, problem_of
 from quoron.training.start import Start
 from quoron.training.trained import TrainedRows
 from quoron_privacy.counts.quorum import spent_on
@@ -40,57 +43,58 @@ from quoron_server.books.registry import EVERYONE
 from quoron_server.budget import check_delta
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
-from quoron_server.plan import Privacy as Wish
+from quoron_server.plan import Privacy
 from quoron_server.runs import Books
 from quoron_server.wording import sentence
 
 BOOKS = "books.sqlite"
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long a server waits: public, as who sees it must learn nothing of who answered."""
-
-    seconds: float = 60.0  # that a round takes answers, also when all have answered before
-    waiting: float = 600.0  # for users to come
-    early_ends: bool = False  # a round ends once all have answered: who sees when learns whether one was absent
-
-
-@door
+@entry_point
 def train_privately(
     grid: Grid,
     *,
     users: int,
     dimension: int,
-    epsilon: float | None = None,
-    delta: float | None = None,
+    out: str | Path,
+    epsilon: float,
+    delta: float,
+    radius: float,
+    clip_norm: float | None = None,
+    algorithm: str | None = None,
+    options: Mapping[str, Any] | None = None,
     items_per_user: int | None = None,
-    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
-    method: Method,
-    keep: Keep,
+    smoothness: float | None = None,
+    allow_large_delta: bool = False,
+    seed: int | None = None,
+    quorum: float | None = None,
+    quorum_epsilon: float | None = None,
+    population: str | None = None,
+    run: str = "private",
     start: NDArray[np.float64] | None = None,
     action: str = "private",
-    timing: Timing = Timing(),  # frozen
+    seconds: float = 60.0,
+    waiting: float = 600.0,
+    early_ends: bool = False,
     identities: Identities = "keys",
 ) -> TrainedRows[NDArray[np.float64]]:
     """Train a model of `dimension` numbers on `users` nodes with (ε, δ)-differential privacy for all items of a user.
 
-    | argument     | meaning                                                                                       |
-    | ------------ | --------------------------------------------------------------------------------------------- |
-    | `privacy`    | `epsilon` and `delta`, as by themselves; `simulation_seed`: made-up data only. `quorum`: a    |
-    |              | share of those asked; a round in which fewer answer, by a noisy count, ends the run as        |
-    |              | `WithoutQuorum`; for `quorum_epsilon` of epsilon, a twentieth unless told, or less. None:     |
-    |              | nobody checks. A δ above 1/n is refused without `allow_large_delta`                           |
-    | `method`     | as of `quoron.train_rows`: `radius`, `clip_norm`, at which a user's answer is shortened on    |
-    |              | the server, `options`, ...; `seed`, public, of slots                                          |
-    | `keep`       | `out`, needed: a folder for the books: members, spent budget, ledger. Secret until the run is |
-    |              | complete; yours. `run` and `group`: the name of this run in them, and whose lifetime budget   |
-    |              | it is charged to, "everyone" unless told                                                      |
-    | `start`      | public start, shape (d,); zero by default. Its values must not depend on protected data       |
-    | `timing`     | see `Timing`. With `early_ends` the promise says so; refused where cohorts are secret. With   |
-    |              | "partitions" always                                                                           |
-    | `identities` | "keys": a user is a SuperNode's key, proved by `--enable-supernode-auth`; "partitions": a     |
-    |              | partition of Flower's simulation, where all data are yours anyway                             |
+    Args:
+        out: a folder for the books: members, spent budget, ledger. Secret until the run is complete; yours.
+        epsilon, delta, radius, clip_norm, algorithm, options, items_per_user, smoothness, allow_large_delta, seed: as
+            of `quoron.train_rows`. A user's answer is shortened to `clip_norm` on the server.
+        quorum: a share of those asked; a round in which fewer answer, by a noisy count, ends the run as
+            `WithoutQuorum`; for `quorum_epsilon` of epsilon, a twentieth unless given, or less. None: nobody checks.
+        population: whose privacy budget is charged, "everyone" unless given.
+        run: the name of this run in the books.
+        start: public start, shape (d,); zero by default. Its values must not depend on protected data.
+        seconds: that a round takes answers, also when all have answered before: an observer must not learn who did.
+        waiting: seconds that users have to come.
+        early_ends: a round ends once all have answered: an observer learns whether one was absent, and the guarantee
+            says so; refused where cohorts are secret. With "partitions" always.
+        identities: "keys": a user is a SuperNode's key, proved by `--enable-supernode-auth`; "partitions": a partition
+            of Flower's simulation, where all data are yours anyway.
 
     With "keys" the environment of the ServerApp has to say QUORON_SUPERNODE_AUTH=1, that the SuperLink does verify
     them; QUORON_ALLOW_SIMULATION=1 there allows made-up users, and a seed, instead.
@@ -101,35 +105,29 @@ def train_privately(
     algorithms that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion,
     WithoutQuorum, RunError.
     """
-    privacy = with_keywords(privacy, "train_privately", epsilon=epsilon, delta=delta)
-    method = with_keywords(method, "train_privately", items_per_user=items_per_user)
     _speak()
-    origin, seed = origin_of(start, dimension), privacy.simulation_seed
-    only("train_privately", (*PRIVACY, "quorum", "quorum_epsilon"), privacy)
-    only("train_privately", (*METHOD, "seed"), method)
-    only("train_privately", ("out", "run", "group"), keep)
-    (epsilon, delta), run = privacy.needed("train_privately"), keep.run or "private"
-    if keep.out is None:
-        raise ConfigError("Expected keep=Keep(out=...) for train_privately, a folder for its books; got none.")
-    folder, quorum = Path(keep.out), None if privacy.quorum == "none" else privacy.quorum
-    positive(seconds=timing.seconds, waiting=timing.waiting)
+    origin, folder = origin_of(start, dimension), Path(out)
+    method: Method = {"radius": radius, "clip_norm": clip_norm, "algorithm": algorithm, "options": options}
+    method |= {"items_per_user": items_per_user, "smoothness": smoothness}
+    positive(seconds=seconds, waiting=waiting)
     if identities == "keys":
         require_secret_noise(os.environ, seed)
         require_users(os.environ)
     if seed is None:
-        check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
+        check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
+    name, given = algorithm_of(method)
     training = Training(
         run=run,
-        algorithm=method.algorithm or ONE_PASS,
-        problem=problem_of(method, users=users, dimension=dimension, door="train_privately"),
-        privacy=Wish(epsilon, delta, quorum, spent_on(quorum, epsilon, privacy.quorum_epsilon)),
-        clip_norm=method.clip_norm,
-        options=dict(method.options),
+        algorithm=name,
+        problem=problem_of(method, users=users, dimension=dimension),
+        privacy=Privacy(epsilon, delta, quorum, spent_on(quorum, epsilon, quorum_epsilon)),
+        clip_norm=clip_norm,
+        options=given,
         identities=identities,
-        group=keep.group or EVERYONE,
-        seed=method.seed or 0,
+        group=population or EVERYONE,
+        seed=seed or 0,
         simulation_seed=seed,
-        early_ends=timing.early_ends,
+        early_ends=early_ends,
     )
     plan = training.plan()
     _make_ours(folder)
@@ -139,9 +137,7 @@ def train_privately(
         begin = _start(folder, run, Start(origin), known=known, given=start is not None)
         origin, training = begin.weights, replace(training, start=begin.digest)
         books.settle()
-        moved = train(
-            grid, training, plan, books, origin, action=action, seconds=timing.seconds, waiting=timing.waiting
-        )
+        moved = train(grid, training, plan, books, origin, action=action, seconds=seconds, waiting=waiting)
     model = origin + moved
     return TrainedRows(model, model, sentence(plan.guarantee), folder, plan)
 

@@ -1,11 +1,10 @@
 """User-level privacy for a pure loss over a tree of parameters: per-user gradients or local SGD, for all users at once.
 
-    from quoron import Method, Privacy
     from quoron.jax import LocalSGD
 
     trained = quoron.jax.train(
-        loss, params, (images, labels), user=owners, privacy=Privacy(8, 1e-6),
-        method=Method("dp-sgd-wor", items_per_user=50, local=LocalSGD(batch_size=10), clip_norm=1, radius=10),
+        loss, params, (images, labels), user=owners, epsilon=8, delta=1e-6,
+        algorithm="dp-sgd-wor", items_per_user=50, local=LocalSGD(batch_size=10), clip_norm=1, radius=10,
     )
     trained.model, trained.statement
 

@@ -69,7 +69,7 @@ class Ordered:
             processes=min(population.users, self.processes or processes_for(population.users, resumed=resumed)),
             listen=f"127.0.0.1:{listen}",
             control=f"127.0.0.1:{control}",
-            simulation_seed=run.simulation_seed,
+            simulation_seed=run.seed,
             corruption=tuple(corruption) if any(corruption) else (),
             kills=self.kills,
             slow=self.slow,
@@ -132,7 +132,7 @@ def specification(prepared: Prepared[Setup]) -> RunSpecification:
         columns=columns_of(config, population),
         run=NAME,
         seconds=seconds if config.run.link is None else config.run.link.deadline,
-        simulation_seed=config.run.simulation_seed,
+        simulation_seed=config.run.seed,
         early_ends=True,
     )
 

@@ -68,8 +68,8 @@ _UNDECLARED = (
     "number of items."
 )
 _UNBALANCED = (
-    "class_weight='balanced' weighs all classes alike: with so few users, or train.health = 0, nobody looks at their "
-    "shares. Write a weight for each class."
+    "class_weight='balanced' weighs all classes alike: with so few users, or train.data_quality = 0, nobody looks at "
+    "their shares. Write a weight for each class."
 )
 
 

@@ -44,6 +44,6 @@ def shared(prepared: Prepared[Setup], sharing: Sharing | None) -> Iterator[Prepa
         yield prepared
         return
     config, scene = prepared.config, prepared.scene
-    settings = Settings(config.run.simulation_seed, config.run.dropout)
+    settings = Settings(config.run.seed, config.run.dropout)
     with sharing.engine(scene.population, settings) as engine:
         yield replace(prepared, scene=replace(scene, engine=engine))

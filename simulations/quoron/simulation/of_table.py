@@ -70,7 +70,7 @@ def weighing(config: Config) -> Weighing:
         health = _health(config, encoding, int(np.count_nonzero(training)))
         if health is None:
             return replace(encoding, class_weight=None)
-        noise, tally = SeededNoise(config.run.simulation_seed), Tally(encoding, health.users)
+        noise, tally = SeededNoise(config.run.seed), Tally(encoding, health.users)
         known = np.flatnonzero(training)
         chosen = noise.stream("table health", "users").subset(len(known), health.users)
         place = np.full(len(training), -1, np.int64)
@@ -89,7 +89,7 @@ def weighing(config: Config) -> Weighing:
 def _health(config: Config, encoding: Encoding, users: int) -> TableHealth | None:
     """The look that `quoron train` would plan for, by its share of μ²; None where it is too little to see anything."""
     columns, labels = len(declared_columns(encoding)), len(declared_labels(encoding))
-    privacy, share = config.privacy, config.train.health
+    privacy, share = config.privacy, config.train.data_quality
     mu, m = gdp.mu_for(privacy.epsilon, privacy.delta), looked_at(users)
     if share is None:
         share = table_health.share_for(users=m, columns=columns, labels=labels, mu=mu, adjacency=privacy.adjacency)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:  # planning needs neither
 simulated = OnFirstUse("quoron.reports.simulated")
 telling = OnFirstUse("quoron.simulation.told")
 LOOK = (
-    "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.health), where the method is "
-    "Gaussian as a whole: this plan does not."
+    "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.data_quality), where the method "
+    "is Gaussian as a whole: this plan does not."
 )
 
 
@@ -90,10 +90,10 @@ def prepare(
     planned = choose(config, problem, compare=compare, alternatives=alternatives)
     if isinstance(config.population, TableSection):
         planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
-        if compare and config.train.health != 0 and planned.plan.guarantee.servers is None:
+        if compare and config.train.data_quality != 0 and planned.plan.guarantee.servers is None:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
     scene = scene.settled(planned.plan)
-    if config.train.evaluate is not None and not compare:
+    if config.train.holdout is not None and not compare:
         telling.release(config, scene.population, planned.plan.guarantee.adjacency)  # or why it cannot be
     if not compare:
         planned = replace(planned, plan=planned.plan.simulated())
@@ -219,7 +219,7 @@ def _results(
     traffic = projection.by_round(events, network=link)
     beside = scene.population.beside(model)
     told = {}
-    if config.train.evaluate is not None:
+    if config.train.holdout is not None:
         told = telling.told(config, scene.population, model, plan.guarantee.adjacency)
     summary = Summary.of(
         plan,
@@ -229,7 +229,7 @@ def _results(
         test=scene.population.test_metrics(model),
         test_without_privacy=scene.population.test_metrics(scene.population.optimum),
         beside=replace(beside, remarks=(*beside.remarks, *bounds.capped(events))),
-        simulation_seed=config.run.simulation_seed,
+        simulation_seed=config.run.seed,
         seconds=seconds,
         memory=memory,
         once=_once(prepared),

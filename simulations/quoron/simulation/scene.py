@@ -87,7 +87,7 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
     """
     population = _population(with_columns(config, folder, table), folder, table) if population is None else population
     dropout = config.run.dropout
-    engine = engine_for(population, seed=config.run.simulation_seed, dropout=dropout)
+    engine = engine_for(population, seed=config.run.seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)
 
 

@@ -1,4 +1,4 @@
-"""What users that a simulation holds out would tell of its model, privately: `train.evaluate` of a table.
+"""What users that a simulation holds out would tell of its model, privately: `train.holdout` of a table.
 
 Every run of a comparison measures the same users, whatever its algorithm and its seed; the noise is of the run's seed.
 """
@@ -25,18 +25,18 @@ def release(config: Config, population: Population, adjacency: Adjacency) -> Hel
 
     ConfigError where nobody is held out, or fewer than so many; Infeasible where they are too few to tell.
     """
-    share, privacy = config.train.evaluate, config.privacy
+    share, privacy = config.train.holdout, config.privacy
     if share is None:
         return None
     if not isinstance(population, TablePopulation):
         raise ConfigError(
-            "Expected train.evaluate where users are a table's, got made-up users, of whom nobody is held out. Leave "
+            "Expected train.holdout where users are a table's, got made-up users, of whom nobody is held out. Leave "
             'it out, or set population.kind = "table".'
         )
     wanted, there = held_users(population.everybody, share), population.held_out.users
     if wanted > there:
         raise ConfigError(
-            f"Expected train.evaluate={share:g} to be of the {there:,} users that a simulation holds out of "
+            f"Expected train.holdout={share:g} to be of the {there:,} users that a simulation holds out of "
             f"{population.everybody:,}, got {wanted:,}. Lower it, or raise population.test_fraction."
         )
     held = HeldOut.calibrate(
@@ -58,6 +58,6 @@ def told(config: Config, population: Population, model: NDArray[np.float64], adj
         return {}
     scorer, everybody = Scorer(model, population.loss, population.encoding), population.held_out.users
     some = population.held_out.of(np.flatnonzero(held_out(SeededNoise(0), everybody, held.users)))
-    released = measuring.release(held, scorer, lambda: [some], SeededNoise(config.run.simulation_seed))
+    released = measuring.release(held, scorer, lambda: [some], SeededNoise(config.run.seed))
     found = figures.read(held, scorer, released, figures.Promise(privacy.epsilon, privacy.delta, ""))
     return {f"{each.name} per {each.per}": (each.value, each.low, each.high) for each in found.figures}

@@ -1,12 +1,11 @@
 """User-level privacy for an unmodified torch module: per-user gradients or local SGD, for all users on one machine.
 
-    from quoron import Method, Privacy
     from quoron.torch import LocalSGD
 
     trained = quoron.torch.train(
         network, (images, labels), user=owners, loss=torch.nn.functional.cross_entropy,
-        privacy=Privacy(8, 1e-6),
-        method=Method("dp-sgd-wor", items_per_user=50, local=LocalSGD(batch_size=10), clip_norm=1, radius=10),
+        epsilon=8, delta=1e-6, algorithm="dp-sgd-wor", items_per_user=50, local=LocalSGD(batch_size=10), clip_norm=1,
+        radius=10,
     )
     trained.model, trained.statement
 

@@ -127,7 +127,7 @@ def forecast(
 
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
-    trained = trained_users(users, config.train.evaluate)
+    trained = trained_users(users, config.train.holdout)
     paid = purchases_of(config, asked, trained)
     words = [each.column for each in asked.features if each.what != "number"]
 

@@ -1,7 +1,7 @@
 """Users of a curator's run that are held out: planned with it, drawn when it begins, measured when it ends.
 
     planned = with_held_out(planned, config, encoding, users)
-    trained, apart = split.parts(users, config.train.evaluate, run.noise(own))
+    trained, apart = split.parts(users, config.train.holdout, run.noise(own))
     model = run.carry_out(own, engine, observers, last=last(prepared, items, apart))
     evaluation(prepared, own, model)
 
@@ -66,10 +66,10 @@ def measured_by(
 
     Infeasible where they are too few to tell; `bought`: so many classes are the most that the label may have.
     """
-    if config.train.evaluate is None or privacy.exposure == "none":  # which is refused for what it is
+    if config.train.holdout is None or privacy.exposure == "none":  # which is refused for what it is
         return None
     held = HeldOut.calibrate(
-        users=users - trained_users(users, config.train.evaluate),
+        users=users - trained_users(users, config.train.holdout),
         classes=classes,
         epsilon=privacy.epsilon,
         delta=privacy.delta,

@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.training.black_box import Training
 from quoron_privacy.errors import DataError
 
 Array = NDArray[Any]
 Data = Any  # a DataFrame, a Dataset of Hugging Face, an array or tensor, a tuple of them, or a torch Dataset
 
 
-class ItemColumns(TypedDict, total=False):
-    """Whose each item is, and of a table which columns it has."""
+class ModuleTraining(Training, total=False):
+    """The arguments of every function that trains on items: whose each is, and of a table which columns it has."""
 
     user: str | Sequence[Any] | NDArray[Any] | None  # a column of a table, or whose each item is
     offsets: Sequence[int] | NDArray[np.int64] | None  # where items are sorted by user: user u has those from u's on
@@ -56,6 +57,7 @@ def items_of(
     offsets: Sequence[int] | NDArray[np.int64] | None = None,
     features: Sequence[str] | None = None,
     label: str | None = None,
+    **_: Any,
 ) -> Items:
     """Items of `data`; `user` is a column of a table, or whose each item is, `offsets` says it for sorted arrays.
 

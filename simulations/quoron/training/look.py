@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # only a folder needs it
 
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
-OFF = "train.health = 0 says so"
+OFF = "train.data_quality = 0 says so"
 
 
 def plan(
@@ -166,13 +166,15 @@ def weigh(items: "ItemBatch | Rows", encoding: Encoding) -> "ItemBatch | Rows":
 
 def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, int]) -> tuple[float, str | None]:
     """s, and why it is 0."""
-    name, wanted = config.algorithm.name, config.train.health
+    name, wanted = config.algorithm.name, config.train.data_quality
     if wanted == 0:
         return 0.0, OFF
     if name in ALGORITHMS and not ALGORITHMS[name].may_be_gaussian:
         return 0.0, _not_gaussian(name)
     if wanted is not None:
-        return (wanted, None) if wanted >= table_health.SMALLEST else (0.0, f"train.health={wanted:g} buys nothing")
+        return (
+            (wanted, None) if wanted >= table_health.SMALLEST else (0.0, f"train.data_quality={wanted:g} buys nothing")
+        )
     mu, adjacency = gdp.mu_for(privacy.epsilon, privacy.delta), config.privacy.adjacency
     share = table_health.share_for(users=looked_at(problem.users), mu=mu, adjacency=adjacency, **sizes)
     few = f"at epsilon={privacy.epsilon:g} {problem.users:,} users are too few to see even that none of them has a row"

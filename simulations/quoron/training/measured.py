@@ -1,6 +1,6 @@
 """How good a model is for the users of a table, for a promise of its own: read, charge, release, and nothing else.
 
-    evaluation = measured(model, visits, user="patient", privacy=Privacy(0.5, 1e-6), keep=Keep(group="others"))
+    evaluation = measured(model, visits, user="patient", epsilon=0.5, population="others")
 
 The model is released, and so public: whoever it was trained on, the promise is the same, and is charged beside that of
 training. But of users that it was trained on figures flatter. Statement and proof: docs/privacy/evaluation.md#ev2.

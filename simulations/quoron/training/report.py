@@ -15,7 +15,7 @@ from quoron.run_folder import CHOICE, RunFolder
 if TYPE_CHECKING:
     from quoron.training.result import TrainingSummary
 
-UNMEASURED = "Nobody was kept apart, so nobody knows: train with --evaluate 0.1, or see “quoron evaluate”."
+UNMEASURED = "Nobody was kept apart, so nobody knows: train with --holdout 0.1, or see “quoron evaluate”."
 FOOTER = (
     "Made by quoron. All that this page says of the table was released with noise within the promise, or is public: "
     "it may be shown to anybody."

@@ -216,7 +216,7 @@ def _summary(
     measured: Evaluation | None,
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
-    looked, group = plan.guarantee.health, told.group
+    looked, group = plan.guarantee.health, told.population
     known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
     health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
     problem, left = _with_rate(plan.problem, model), _last(events).get("left")

@@ -4,7 +4,7 @@
         return np.stack([average_gradient(point, items[user]) for user in users])
 
     trained = quoron.train_rows(
-        rows, users=1000, dimension=d, privacy=Privacy(2, 1e-6), method=Method(clip_norm=1, radius=10)
+        rows, users=1000, dimension=d, epsilon=2, delta=1e-6, clip_norm=1, radius=10
     )
     trained.model, trained.statement
 
@@ -24,24 +24,24 @@ Until the end ledger.sqlite is private (mode 0600). Page: docs/models.md.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.figures import Promise, of_means
 from quoron.evaluating.split import held_out, held_users
 from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
-from quoron.sections import Keep, Method, Privacy, door, only, with_keywords
 from quoron.training import lifetime
-from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
+from quoron.training.black_box import Training, Vector, algorithm_of, origin_of, problem_of
 from quoron.training.room import make_sure_of_answers
 from quoron.training.start import Identity, Start, has_begun
 from quoron.training.trained import TrainedRows
@@ -58,10 +58,9 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan
-from quoron_server.plan import Privacy as PlanPrivacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
-from quoron_server.rounds import Last, Observer
+from quoron_server.rounds import Last
 from quoron_server.runs import Run, end
 from quoron_server.wording import plan_json, sentence
 
@@ -71,19 +70,8 @@ Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, told
 Summation = Callable[[Question, Users, Vector, NoiseSource, float], Sums]  # the reduction of users' answers, made there
 Watch = Callable[[int, Vector], None]  # a round from 0, and the point (d,) of its question
 
-PRIVACY = ("epsilon", "delta", "allow_large_delta", "simulation_seed")
 CHUNK = 64  # users whose rows a framework computes at once
-METHOD = ("algorithm", "options", "items_per_user", "radius", "smoothness", "clip_norm")
-
-
-@dataclass(frozen=True, slots=True)
-class HoldOut:
-    """Users that are held out of training, and what is measured of the final model with them."""
-
-    share: float  # of the users
-    figures: Callable[..., Any]  # users (k,), model (d,) -> (k, F), each in [0, 1], NaN: without items; of a framework:
-    # its model, and the parts of one user's items, (m, ...) each -> (m, F), of which the mean is taken
-    names: tuple[str, ...]  # of the F figures
+Metric = Callable[..., Any]  # see `train_rows`, or that of a framework
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,33 +86,32 @@ class Setting(Asked):
     @classmethod
     def of(
         cls,
-        privacy: Privacy,
-        method: Method,
-        keep: Keep,
+        training: Training,
         *,
         users: int,
         start: "Start",
-        door: str,
         model: str = "",
-        evaluate: HoldOut | None = None,
+        holdout: float | None = None,
+        metrics: Mapping[str, Metric] | None = None,
     ) -> "Setting":
-        """Of a door's values. ConfigError for what is missing, or means nothing to it."""
-        only(door, PRIVACY, privacy)
-        only(door, ("out", "group", "ledger"), keep)
-        held = 0 if evaluate is None else held_users(users, evaluate.share)
+        """Return the setting. ConfigError for users that are held out without a metric, or the reverse."""
+        if (holdout is None) != (not metrics):
+            raise ConfigError(f"Expected holdout and metrics together, got holdout={holdout} and metrics={metrics}.")
+        held = 0 if holdout is None else held_users(users, holdout)
+        algorithm, options = algorithm_of(training)
         return cls(
             held=held,
-            measured=() if evaluate is None else tuple(evaluate.names),
-            problem=problem_of(method, users=users - held, dimension=len(start.weights), door=door),
-            privacy=PlanPrivacy(*privacy.needed(door)),
-            clip_norm=method.clip_norm,
-            algorithm=method.algorithm or ONE_PASS,
-            options=dict(method.options),
+            measured=tuple(metrics or ()),
+            problem=problem_of(training, users=users - held, dimension=len(start.weights)),
+            privacy=Privacy(training["epsilon"], training["delta"]),
+            clip_norm=training.get("clip_norm"),
+            algorithm=algorithm,
+            options=options,
             start=start.digest,
             model=model,
-            simulation_seed=privacy.simulation_seed,
-            group=keep.group or EVERYONE,
-            allow_large_delta=privacy.allow_large_delta,
+            simulation_seed=training.get("seed"),
+            group=training.get("population") or EVERYONE,
+            allow_large_delta=training.get("allow_large_delta", False),
         )
 
     def plan(self, seed: int) -> Plan:
@@ -205,11 +192,11 @@ class RowsEngine:
         return FAR * question.task.honest(self.problem.bounds)
 
 
-def items_needed(method: Method, door: str) -> int:
-    """The most items of a user that take part. ConfigError without: each round's cost hangs on it."""
-    if method.items_per_user is None:
-        raise ConfigError(f"Expected method=Method(items_per_user=...) for {door}, got none. It is public.")
-    return method.items_per_user
+def items_needed(training: Training) -> int:
+    """Return the most items of a user that take part. ConfigError without: the cost of a round depends on it."""
+    if (most := training.get("items_per_user")) is None:
+        raise ConfigError("Expected items_per_user, the most items of a user that take part, got none. It is public.")
+    return most
 
 
 def as_matrix(rows: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -231,22 +218,17 @@ def as_matrix(rows: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     return found
 
 
-@door
+@entry_point
 def train_rows(
     rows: Rows,
     *,
     users: int,
     dimension: int,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    items_per_user: int | None = None,
-    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
-    method: Method,
-    keep: Keep = Keep(),  # noqa: B008  # frozen
     start: NDArray[np.float64] | None = None,
     watch: Watch | None = None,
-    observers: Sequence[Observer] = (),
-    hold_out: HoldOut | None = None,
+    holdout: float | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    **training: Unpack[Training],
 ) -> TrainedRows[Vector]:
     """Train any model of `dimension` numbers with (ε, δ)-differential privacy for all items of each of `users` users.
 
@@ -255,69 +237,82 @@ def train_rows(
     makes of it. Rows are clipped at `clip_norm` here. One that is not finite is the zero row, as a user without items
     should be.
 
-    | argument  | meaning                                                                                          |
-    | --------- | ------------------------------------------------------------------------------------------------ |
-    | `epsilon` | with `delta`, both needed; also as `privacy=Privacy(epsilon, delta)`, which has                  |
-    |           | `simulation_seed`, for made-up data only: noise that comes again. The promise then begins with   |
-    |           | SIMULATED, and nothing is charged. A δ above 1/n is refused without its `allow_large_delta`      |
-    | `method`  | `radius`: the model stays within this distance of `start`. `clip_norm`: longer rows are          |
-    |           | shortened to it; None: it follows the users, privately, for a share of ε, and `options` need a   |
-    |           | `step_size`. `options` of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses    |
-    |           | what is left out. `smoothness` and `items_per_user` set step sizes only. `chunk`: users in one   |
-    |           | call of `rows`, at most: bounds its memory; a cohort at once by default                          |
-    | `keep`    | `group`: whose lifetime account is charged, in the file `ledger`. `out`: the run's folder; by    |
-    |           | default runs/rows-1, or the next that is free                                                    |
-    | `start`   | public start, shape (d,); zero by default. Its values must not depend on protected data. It is   |
-    |           | kept with the run, which goes on from it: another one is refused by name, none taken             |
-    | `watch`   | called before each round with its number and the released point that it asks at; evaluate on     |
-    |           | public data there                                                                                |
+    Args:
+        rows, users, dimension: see above.
+        epsilon, delta: the guarantee. A δ above 1/n is refused without `allow_large_delta=True`.
+        radius: the model stays within this ℓ2 distance of `start`.
+        clip_norm: longer rows are shortened to it. None: it follows the users, privately, for a share of ε, and
+            `options` need a `step_size`.
+        algorithm, options: a name from `quoron algorithms`, and its `rounds`, `step_size`, `rate`, ...; the plan
+            chooses what is left out.
+        smoothness, items_per_user: public, for step sizes only.
+        chunk: users in one call of `rows`, at most: bounds its memory; by default a cohort at once.
+        start: public start, shape (d,); zero by default. Its values must not depend on protected data. It is kept with
+            the run, which goes on from it: another one is refused by name, none taken.
+        seed: for made-up data only: of all noise, which then comes again. The guarantee begins with SIMULATED, and
+            nothing is charged.
+        population, ledger: whose privacy budget is charged, in which file.
+        out: the run's folder; by default runs/rows-1, or the next that is free.
+        watch: called before each round with its number and the released point that it asks at; evaluate on public data
+            there.
+        holdout: share of the users that are not trained on but measure the final model, for the same ε, as nobody is
+            in both parts (docs/evaluation.md).
+        metrics: of these users, by name: metric(user_ids, model) returns (k,) numbers in [0, 1], NaN for a user without
+            items. Means over users, with 95 % intervals, are in `evaluation` of the result.
+        observers: called with the public figures of every round.
 
-    | `hold_out` | `HoldOut(share, figures, names)`: so many users are not trained on. Of these `figures` gives    |
-    |           | numbers in [0, 1] at the final model; their means over users, with 95 % intervals, are in        |
-    |           | `evaluation` of the result, for the same ε, as nobody is in both parts (docs/evaluation.md)      |
-
-    Nobody looks at what the items are (docs/train.md): `rows` alone knows.
+    Nobody checks what the items are (docs/train.md): `rows` alone knows.
 
     The plan reads nothing but these arguments. The run is charged before `rows` is first called. Interrupted, the same
     call with the same `out` and the same data goes on after the last committed round, which stands, with noise of its
     own: the same privacy for one charge. A simulation goes on to the same bits, as far as `rows` answers the same. A
-    complete run returns its model and calls nothing. Raises ConfigError, naming why, for algorithms that need more than
-    gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
+    complete run returns its model and calls nothing.
+
+    Raises:
+        ConfigError: naming why, for algorithms that need more than gradients.
+        QuoronError: Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
     """
-    privacy = with_keywords(privacy, "train_rows", epsilon=epsilon, delta=delta)
-    method = with_keywords(method, "train_rows", items_per_user=items_per_user)
-    only("train_rows", (*METHOD, "chunk"), method)
     count(users=users, dimension=dimension)
-    kept = None if start is not None or keep.out is None else Start.of_run(RunFolder(Path(keep.out)))
+    kept = None if start is not None else begun_with(training)
     begin = kept or Start(origin_of(start, dimension))
-    setting = Setting.of(privacy, method, keep, users=users, start=begin, door="train_rows", evaluate=hold_out)
+    setting = Setting.of(training, users=users, start=begin, holdout=holdout, metrics=metrics)
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:
         del round_, noise
         return rows(asked, point)
 
-    figures = None if hold_out is None else hold_out.figures
-    given: dict[str, Any] = {"chunk": method.chunk, "watch": watch, "observers": observers}
-    return carry_out(compute, setting, begin, keep, figures=figures, **given)
+    def measured(asked: Users, point: Vector) -> Any:
+        return np.stack([metric(asked, point) for metric in (metrics or {}).values()], axis=1)
+
+    return carry_out(compute, setting, begin, training, watch=watch, figures=measured if metrics else None)
+
+
+def begun_with(training: Training) -> Start | None:
+    """Return the start that the run in `out` began with; None where none has begun, or it began at zero."""
+    out = training.get("out")
+    return None if out is None else Start.of_run(RunFolder(Path(out)))
 
 
 def carry_out(
     compute: Computation,
     setting: Setting,
     start: Start,
-    keep: Keep,
+    training: Training,
     *,
-    chunk: int | None,
-    watch: Watch | None,
-    observers: Sequence[Observer],
+    chunk: int | None = None,
+    watch: Watch | None = None,
     summing: Summation | None = None,
     figures: Rows | None = None,
 ) -> TrainedRows[Vector]:
-    """Plan, charge, train from wherever the books stand, keep the model, erase what is secret."""
+    """Plan, charge, train from wherever the books stand, keep the model, erase what is secret.
+
+    `chunk` is of training, unless that has its own.
+    """
+    out, chunk = training.get("out"), chunk if training.get("chunk") is None else training.get("chunk")
     if chunk is not None:
         count(chunk=chunk)
-    begun = None if keep.out is None else _begun(RunFolder(Path(keep.out)))
-    seed, place = setting.simulation_seed, lifetime.place(keep.ledger)
+    begun = None if out is None else _begun(RunFolder(Path(out)))
+    seed, place = setting.simulation_seed, lifetime.place(training.get("ledger"))
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
     run = Run(
         name=identity.run,
@@ -327,11 +322,11 @@ def carry_out(
         account=lifetime.account(place) if seed is None else None,  # a simulation promises nothing
         simulation_seed=seed,
     )
-    with _naming_differences(keep.out if begun else None, setting):
+    with _naming_differences(out if begun else None, setting):
         run.check()
     if begun is None:
         make_sure_of_answers(run.plan)
-    folder = claim_rows(keep.out)
+    folder = claim_rows(out)
     if begun is None:
         start.keep(folder)
         folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
@@ -347,7 +342,7 @@ def carry_out(
             among = np.flatnonzero(~apart)
             last = _measuring(run.plan, figures, start.weights, np.flatnonzero(apart), seed)
         engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among)
-        moved = run.carry_out(own, engine, observers, last=last)
+        moved = run.carry_out(own, engine, training.get("observers", ()), last=last)
         events, told = own.events(), own.evaluated()
     model, statement = start.weights + moved, sentence(run.plan.guarantee)
     folder.write_model(model)

@@ -114,7 +114,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
     source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
-    among, apart = parts(held.declared.users, config.train.evaluate, source)
+    among, apart = parts(held.declared.users, config.train.holdout, source)
     seen = None if health is None else health.shares(look.drawn(health, held, source, among))
     encoding, noise = look.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
     items = held.items()
@@ -146,7 +146,7 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
     scene, planned = buying.prepared(config, base, identity, frame, ())
     prepared = _prepared(config, scene, planned, "", identity)
     paid = buying.paid_by(prepared)
-    released, _ = buying.release(scene, paid, SeededNoise(config.run.simulation_seed))
+    released, _ = buying.release(scene, paid, SeededNoise(config.run.seed))
     bought = buying.read(prepared, released)
     found = buying.configured(config, scene.wanted, bought.found)
     left = found.privacy.model_copy(update={"epsilon": paid.rest_epsilon})
@@ -165,7 +165,7 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
     scene, planned = buying.prepared(config, base, identity, frame, ())
     prepared = _prepared(config, scene, planned, config.digest(), identity)
     source = SeededNoise(identity.seed)
-    trained, _ = parts(scene.users, config.train.evaluate, source)
+    trained, _ = parts(scene.users, config.train.holdout, source)
     released, _ = buying.release(scene, buying.paid_by(prepared), source, trained)
     run, refused = _planned_for(prepared, released)
     if run is None:
@@ -175,7 +175,7 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
 
 def _alone(config: Config) -> Config:
     """For a simulation, which holds out users of its own."""
-    return config.model_copy(update={"train": config.train.model_copy(update={"evaluate": None})})
+    return config.model_copy(update={"train": config.train.model_copy(update={"holdout": None})})
 
 
 def _planned(
@@ -197,10 +197,10 @@ def _planned(
     held = hold(config, base, frame, begun=begun, given=given, people=people)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     users = held.declared.users
-    trained = replace(held.declared, users=trained_users(users, config.train.evaluate))
+    trained = replace(held.declared, users=trained_users(users, config.train.holdout))
     of = seeded, problem_of(config, trained), held.encoding
     planned, unlooked = look.plan(*of) if bought is None else buying.within(*of, bought.paid)
-    if config.train.evaluate is not None:
+    if config.train.holdout is not None:
         planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
@@ -239,7 +239,7 @@ def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepare
             raise other_run(folder.path, "table")
         if own.bought() is None:
             prepared.run.charge()
-            trained, _ = parts(prepared.scene.users, prepared.config.train.evaluate, prepared.run.noise(own))
+            trained, _ = parts(prepared.scene.users, prepared.config.train.holdout, prepared.run.noise(own))
             released, entries = buying.release(prepared.scene, buying.paid_by(prepared), among=trained)
             own.buy(entries, {"bought": released})
         found, said, run = own.bought(), own.planned(), None
@@ -326,7 +326,7 @@ def carry_out(
             if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
-            among, apart = parts(held.declared.users, prepared.config.train.evaluate, source)
+            among, apart = parts(held.declared.users, prepared.config.train.holdout, source)
             seen, words = look.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
             encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
@@ -361,7 +361,7 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
     if config.population.kind == "table" and config.population.path == FRAME:
         raise ConfigError(
             f"Expected a run on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the same "
-            f"call of quoron.train and keep=Keep(out={str(folder.path)!r})."
+            f"call of quoron.train and out={str(folder.path)!r}."
         )
     prepared = prepare(config, folder.path, name=folder.path.name, folder=folder)
     return carry_out(prepared, folder, observers, sharing=sharing)

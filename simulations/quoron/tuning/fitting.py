@@ -27,7 +27,7 @@ Vary = Mapping[str, Sequence[Any]]  # dotted keys, each with the values to try; 
 
 
 def prepare(
-    config: Config, vary: Vary | None, effort: Effort | None, frame: Any, assumptions: Sequence[Assumption]
+    config: Config, vary: Vary | None, effort: Effort, frame: Any, assumptions: Sequence[Assumption]
 ) -> "TableSearch | AnyPrepared":
     """What a fit is, planned and priced. Raises what `prepare` of either raises."""
     if vary:
@@ -48,7 +48,7 @@ def carry_out(
 
 
 def rehearse(
-    config: Config, vary: Vary | None, effort: Effort | None, frame: Any, simulation_seed: int
+    config: Config, vary: Vary | None, effort: Effort, frame: Any, simulation_seed: int
 ) -> "tuple[Model, Plan, int, Choice | None]":
     """With noise from a seed, for whoever holds the rows alone: nothing is charged, written or promised."""
     if not vary:

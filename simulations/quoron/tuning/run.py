@@ -133,10 +133,10 @@ def books_of(search: TableSearch, folder: RunFolder) -> Books:
         text=text,
         digest=digest,
         price=search.price,
-        group=train.group,
+        group=train.population,
         statement=search.statement,
         account=None if seeded else lifetime.account(lifetime.place(train.ledger)),
-        simulation_seed=search.config.run.simulation_seed if seeded else None,
+        simulation_seed=search.config.run.seed if seeded else None,
     )
 
 
@@ -183,7 +183,7 @@ def resume(folder: RunFolder) -> Tuned:
     if "vary" not in kept:
         raise ConfigError(
             f"Expected a search that its folder describes, got {folder.path} of quoron.select, whose trials a program "
-            f"computes. Go on with the same call and keep=Keep(out={str(folder.path)!r})."
+            f"computes. Go on with the same call and out={str(folder.path)!r}."
         )
     config = folder.config()
     if (folder.path / MODEL).is_file():
@@ -195,7 +195,7 @@ def resume(folder: RunFolder) -> Tuned:
     if config.population.kind == "table" and config.population.path == FRAME:
         raise ConfigError(
             f"Expected a search on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the "
-            f"same call of quoron.tune and keep=Keep(out={str(folder.path)!r})."
+            f"same call of quoron.tune and out={str(folder.path)!r}."
         )
     search = prepare(
         config,

@@ -4,9 +4,9 @@
         weights = at.train(rows)                           # by `methods`, of the users who train
         return at.score(accuracy(weights, at.held_out)), weights
 
-    by_clip = lambda setting: Method(clip_norm=setting["clip"], radius=10)
+    by_clip = lambda setting: {"clip_norm": setting["clip"], "radius": 10}
     chosen = quoron.select(
-        settings, trial, users=1000, dimensions=d, methods=by_clip, privacy=Privacy(2, 1e-6)
+        settings, trial, users=1000, dimensions=d, methods=by_clip, epsilon=2, delta=1e-6
     )
     chosen.candidate, chosen.model, chosen.statement
 
@@ -21,20 +21,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.arguments import entry_point, shortened
 from quoron.evaluating.split import held_out
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, numbered
-from quoron.sections import Keep, Method, Privacy, door, only, shortened, with_keywords
 from quoron.training import lifetime
-from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
-from quoron.training.rows import METHOD, Rows, RowsEngine
+from quoron.training.black_box import Method, Vector, algorithm_of, origin_of, problem_of
+from quoron.training.rows import Rows, RowsEngine
 from quoron.training.start import Identity
 from quoron.training.trained import Trained
-from quoron.tuning.effort import Effort
+from quoron.tuning.effort import Effort, Law
 from quoron.tuning.private_state import Outcome, room_for
 from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean
 from quoron.tuning.searching import THEOREM, Books, Price, within
@@ -49,8 +49,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Kind
-from quoron_server.plan import Plan
-from quoron_server.plan import Privacy as PlanPrivacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.rounds import other_run
 from quoron_server.wording import TEXTS
 
@@ -130,21 +129,28 @@ class Selected(Trained[Vector]):
         return [("chosen", self.name), ("score", f"{self.score:.4g}, of the best of several"), *Trained.rows(self)]
 
 
-@door
+@entry_point
 def select(
     candidates: Mapping[str, Any] | Sequence[Any],
     trial: Callable[[Any, Trial], tuple[float, NDArray[np.float64]]],
     *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
+    epsilon: float,
+    delta: float,
+    allow_large_delta: bool = False,
     dimensions: int | Callable[[Any], int],
     users: int | None = None,
     methods: Method | Callable[[Any], Method] | None = None,
     base: Pair | Sequence[Pair] | None = None,
     data: Any = None,
-    effort: Effort = Effort(),  # noqa: B008  # frozen
-    keep: Keep = Keep(),  # noqa: B008  # frozen
+    n_trials: float | None = None,
+    max_trials: int | None = None,
+    law: Law = "negative-binomial",
+    padded: bool = False,
+    holdout: float | None = None,
+    seed: int | None = None,
+    population: str | None = None,
+    ledger: str | Path | None = None,
+    out: str | Path | None = None,
 ) -> Selected:
     """Try candidates a secret number of times, each time one at random, and release the best by its private score.
 
@@ -153,28 +159,26 @@ def select(
         trial: `trial(candidate, at)` trains, scores, and returns the score with noise and the model, numbers (d,). It
             must show, keep and raise nothing that depends on anybody's data, and draw its noise from `at`. A score or
             a model that is not finite counts as the worst there is.
-        epsilon, delta: of the whole search; both are needed, here or in `privacy`.
-        privacy: the same; with `simulation_seed` nothing is promised or charged.
+        epsilon, delta: of the whole search. A δ above 1/n is refused without `allow_large_delta=True`.
         dimensions: d, how many numbers a model has; or a function of the candidate that says it.
         users: how many there are, numbered from 0: `at` splits them, and trains and scores within the promise.
-        methods: what `at.train` trains by, or a function of the candidate that says it; planned before any charge.
+        methods: what `at.train` trains by, `{"algorithm": ..., "options": ..., "radius": ..., "clip_norm": ...}`, or a
+            function of the candidate that returns it; planned before any charge.
         base: instead of `users`, what one whole trial costs: the pairs of which every user is in one.
         data: what trials compute with, an array, bytes or a list of these: a search that goes on is refused with other
             data. Its digest is kept in private, and erased. Without, that it is the same is assumed, by name.
-        effort: trials in the mean, law, padding, share held out (docs/tuning.md).
-        keep: the run's folder, and whose lifetime account is charged, in which file.
+        n_trials, max_trials, law, padded, holdout: as of `tune` (docs/tuning.md).
+        seed: SIMULATED: of all noise. Nothing is promised or charged.
+        population, ledger: whose privacy budget is charged, in which file.
+        out: the run's folder.
 
     The whole price is charged before `trial` is first called. Interrupted, the same call with the same `out` goes on:
     the same trials, whose noise is a function of the run's key. Raises ConfigError, Infeasible where trials cost more
     than is promised, BudgetExceeded, LedgerError, OtherVersion; NothingReleased where no trial gave finite numbers.
     """
-    privacy = with_keywords(privacy, "select", epsilon=epsilon, delta=delta)
-    only("select", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
-    only("select", ("out", "group", "ledger"), keep)
-    named = _named(candidates)
-    options, seed = list(named.values()), privacy.simulation_seed
-    epsilon, delta = privacy.needed("select")
-    PlanPrivacy(epsilon, delta)  # which checks them
+    effort, named = Effort(n_trials, law, max_trials, padded, holdout), _named(candidates)
+    options = list(named.values())
+    Privacy(epsilon, delta)  # which checks them
     if (users is None) == (base is None):
         raise ConfigError("Expected either users or base, which say what a trial costs, got both or neither.")
     if methods is not None and users is None:
@@ -184,7 +188,7 @@ def select(
         count(dimensions=each)
     given = None if methods is None else [_method(_of(methods, each)) for each in options]
     private = None if data is None else _digest(data)
-    folder = _claimed(keep.out)
+    folder = _claimed(out)
     begun = folder.path / SEARCH
     identity = Identity(**folder.read_json(SEARCH)["identity"]) if begun.is_file() else Identity.fresh("select")
     asking = Price(effort.of(len(named)), (), epsilon, delta, "replace-one", len(named), effort.padded)
@@ -194,7 +198,7 @@ def select(
     if users is not None:
         count(users=users)
         if seed is None:
-            check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
+            check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
         apart = effort.held(users, calibrate(epsilon, delta, asking.trials))
         wanted = None if given is None else list(zip(given, widths, strict=True))
         (mean, trainings), price = within(asking, lambda *spent: _planned(wanted, users, apart, spent, identity.seed))
@@ -210,7 +214,7 @@ def select(
         "effort": effort.as_json(),
         "dimensions": widths,
         "data": private is not None,
-        "methods": None if given is None else [asdict(each) for each in given],
+        "methods": None if given is None else given,
     }
     text = json.dumps(asked, sort_keys=True, default=str)
     books = Books(
@@ -219,9 +223,9 @@ def select(
         text=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
         price=price,
-        group=keep.group or EVERYONE,
+        group=population or EVERYONE,
         statement=statement,
-        account=None if seed is not None else lifetime.account(lifetime.place(keep.ledger)),
+        account=None if seed is not None else lifetime.account(lifetime.place(ledger)),
         simulation_seed=seed,
     )
     if not books.ledger.is_file():
@@ -244,11 +248,11 @@ def select(
             )
         return Outcome(float(score), found)
 
-    with closing(books.begin()) as ledger:
-        if not ledger.finished and private is not None and not ledger.same_inputs(private):
+    with closing(books.begin()) as own:
+        if not own.finished and private is not None and not own.same_inputs(private):
             raise other_run(folder.path, "data")
-        source = _OVER if ledger.finished else books.noise(ledger)
-        best = books.carry_out(ledger, perform, room=max(map(room_for, widths)))
+        source = _OVER if own.finished else books.noise(own)
+        best = books.carry_out(own, perform, room=max(map(room_for, widths)))
     folder.write_model(best.outcome.weights)
     name = list(named)[best.candidate]
     folder.write_json(CHOICE, {"name": name, "score": best.outcome.score, "price": price.as_json()})
@@ -258,10 +262,10 @@ def select(
     return Selected(*told, options[best.candidate], name, best.outcome.score, price.as_json())
 
 
-def price_of(candidates: int, base: Pair | Sequence[Pair], delta: float, effort: Effort = Effort()) -> float:  # noqa: B008
+def price_of(candidates: int, base: Pair | Sequence[Pair], delta: float, *, n_trials: float | None = None) -> float:
     """ε of a search over so many candidates whose trials each cost `base`: what `select` asks for at least."""
     pairs = (base,) if isinstance(base, Pair) else tuple(base)
-    return Selection(effort.of(candidates), pairs).promised(delta)
+    return Selection(Effort(n_trials).of(candidates), pairs).promised(delta)
 
 
 def _of(said: T | Callable[[Any], T], candidate: Any) -> T:
@@ -270,10 +274,14 @@ def _of(said: T | Callable[[Any], T], candidate: Any) -> T:
 
 
 def _method(method: Any) -> Method:
-    if not isinstance(method, Method):
-        raise ConfigError(f"Expected methods as a Method, or a function of the candidate, got {shortened(method)}.")
-    only("select", (*METHOD, "chunk"), method)
-    return method
+    """Raise ConfigError for what is no mapping of a method's arguments with a radius."""
+    known = Method.__annotations__
+    if not isinstance(method, Mapping) or "radius" not in method or not method.keys() <= known.keys():
+        raise ConfigError(
+            f"Expected methods as a mapping with a radius, of {', '.join(known)}, or a function of the candidate that "
+            f"returns one, got {shortened(method)}."
+        )
+    return cast(Method, method)
 
 
 Planned = tuple[GaussianNoise, list[_Training] | None]
@@ -283,7 +291,7 @@ def _planned(
     wanted: list[tuple[Method, int]] | None, users: int, apart: int, spent: tuple[float, float], seed: int
 ) -> tuple[Planned, list[Pair]]:
     """The noise of scores, what trains each candidate, and their pairs, where a trial may spend (μ, δ)."""
-    noise, own = noise_for(mu_of(*spent), apart), PlanPrivacy(planned_with(*spent), spent[1])
+    noise, own = noise_for(mu_of(*spent), apart), Privacy(planned_with(*spent), spent[1])
     made = [_trained(method, users - apart, width, own, seed) for method, width in wanted or ()]
     pairs = [pair for each in made for pair in ALGORITHMS[each.plan.algorithm].pairs(each.plan)]
     return (noise, None if wanted is None else made), [*pairs, pair_of(noise, apart)]
@@ -299,18 +307,19 @@ def _declared(asking: Price, base: Pair | Sequence[Pair] | None) -> Price:
     return price
 
 
-def _trained(method: Method, users: int, dimension: int, spent: PlanPrivacy, seed: int) -> _Training:
+def _trained(method: Method, users: int, dimension: int, spent: Privacy, seed: int) -> _Training:
     """What trains one candidate. Raises what planning raises."""
+    algorithm, options = algorithm_of(method)
     asked = Asked(
-        problem=problem_of(method, users=users, dimension=dimension, door="select"),
+        problem=problem_of(method, users=users, dimension=dimension),
         privacy=spent,
-        clip_norm=method.clip_norm,
-        algorithm=method.algorithm or ONE_PASS,
-        options=dict(method.options),
+        clip_norm=method.get("clip_norm"),
+        algorithm=algorithm,
+        options=options,
     )
     plan = asked.planned(seed, curated=True).as_curated()
     plan.require_deployable(trust_clients=False)
-    return _Training(plan, ALGORITHMS[plan.algorithm].make(plan), method.chunk)
+    return _Training(plan, ALGORITHMS[plan.algorithm].make(plan), method.get("chunk"))
 
 
 def _digest(data: Any) -> bytes:

@@ -202,10 +202,10 @@ def prepare(
             "trial would buy them anew. Buy once, with `quoron declare`, and put what it tells into the configuration; "
             "or take the declared.toml of a run of `quoron train`."
         )
-    if config.train.evaluate is not None:
+    if config.train.holdout is not None:
         raise ConfigError(
-            f"Expected no train.evaluate for a search, got {config.train.evaluate:g}: its own held-out users score "
-            "every trial. Say how many in Effort(evaluate=...), and evaluate the chosen model on other people."
+            f"Expected no train.holdout for a search, got {config.train.holdout:g}: its own held-out users score "
+            "every trial. Say how many in holdout=, and evaluate the chosen model on other people."
         )
     config = with_columns(config, base, frame)
     names = (config.algorithm.name,) if algorithms is None else algorithms
@@ -270,7 +270,7 @@ def _planned(
 def _of_a_trial(config: Config, epsilon: float, delta: float, seed: int) -> Config:
     privacy = config.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
     train, run = (
-        config.train.model_copy(update={"health": 0.0, "evaluate": None}),
+        config.train.model_copy(update={"health": 0.0, "holdout": None}),
         config.run.model_copy(update={"seed": seed}),
     )
     return config.model_copy(update={"privacy": privacy, "train": train, "run": run})

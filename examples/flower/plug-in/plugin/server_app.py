@@ -6,8 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from plugin import task
-from quoron import Keep, Method, Privacy
-from quoron.flower import Timing, train_privately
+from quoron.flower import train_privately
 
 app = ServerApp()
 
@@ -21,15 +20,15 @@ def main(grid: Grid, context: Context) -> None:
         grid,
         users=int(config["users"]),
         dimension=task.DIMENSION,
-        privacy=Privacy(float(config["epsilon"]), float(config["delta"]), simulation_seed=None if seed == -1 else seed),
-        method=Method(
-            str(config["algorithm"]),
-            {"rounds": config["rounds"], **json.loads(str(config["options"]))},
-            radius=float(config["radius"]),
-            clip_norm=float(config["clip-norm"]),
-        ),
-        keep=Keep(str(config["folder"])),
-        timing=Timing(float(config["seconds"])),
+        epsilon=float(config["epsilon"]),
+        delta=float(config["delta"]),
+        seed=None if seed == -1 else seed,
+        algorithm=str(config["algorithm"]),
+        options={"rounds": config["rounds"], **json.loads(str(config["options"]))},
+        radius=float(config["radius"]),
+        clip_norm=float(config["clip-norm"]),
+        out=str(config["folder"]),
+        seconds=float(config["seconds"]),
         start=task.first_model(),
         identities=str(config["identities"]),
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from network import task
-from quoron import Method
 from quoron.torch import LocalSGD
 
 Config = Mapping[str, Any]
@@ -20,15 +19,15 @@ def defaults() -> dict[str, Any]:
     return found
 
 
-def method(config: Config) -> Method:
+def method(config: Config) -> dict[str, Any]:
     """What both `quoron.torch.train` and `quoron.flower.train_privately` are told."""
-    return Method(
-        str(config["algorithm"]),
-        {"rounds": config["rounds"], **json.loads(str(config["options"]))},
-        clip_norm=float(config["clip-norm"]),
-        radius=float(config["radius"]),
-        items_per_user=task.ITEMS,
-    )
+    return {
+        "algorithm": str(config["algorithm"]),
+        "options": {"rounds": config["rounds"], **json.loads(str(config["options"]))},
+        "clip_norm": float(config["clip-norm"]),
+        "radius": float(config["radius"]),
+        "items_per_user": task.ITEMS,
+    }
 
 
 def local(config: Config) -> LocalSGD:

@@ -5,8 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from network import task
 from network.promise import method
-from quoron import Keep, Privacy
-from quoron.flower import Timing, train_privately
+from quoron.flower import train_privately
 from quoron.torch import weights, with_weights
 
 app = ServerApp()
@@ -21,12 +20,14 @@ def main(grid: Grid, context: Context) -> None:
         grid,
         users=int(config["users"]),
         dimension=len(start),
-        privacy=Privacy(float(config["epsilon"]), float(config["delta"]), simulation_seed=None if seed == -1 else seed),
-        method=method(config),
-        keep=Keep(str(config["folder"])),
+        epsilon=float(config["epsilon"]),
+        delta=float(config["delta"]),
+        seed=None if seed == -1 else seed,
+        out=str(config["folder"]),
         start=start,
-        timing=Timing(float(config["seconds"])),
+        seconds=float(config["seconds"]),
         identities=str(config["identities"]),
+        **method(config),
     )
     print(trained.statement)
     print(f"accuracy on a federation: {task.accuracy(with_weights(task.network(), trained.weights)):.3f}")

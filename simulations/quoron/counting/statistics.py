@@ -3,13 +3,12 @@
     >>> import numpy as np, pandas as pd
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
     >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards, "cost": np.arange(9000) % 100})
-    >>> private = Privacy(simulation_seed=1)
     >>> asked = ["count by ward", "mean of cost"]
-    >>> found = statistics(visits, asked, user="who", epsilon=2.0, numeric={"cost": (0, 100)}, privacy=private)
+    >>> found = statistics(visits, asked, user="who", epsilon=2.0, numeric={"cost": (0, 100)}, seed=1)
     >>> [(row.group, round(row.value), round(row.low), round(row.high)) for row in found.of("count by ward")]
     [('C', 1496, 1442, 1550), ('B', 994, 943, 1046), ('A', 497, 457, 539)]
 
-One door for all of them: what is asked is a text, the same in Python and in a shell, and several of them share one
+What is asked is a text, the same in Python and in a shell, and several of them share one
 promise. A user weighs one, whatever it holds, and one who is in several groups is shared among them; with
 `items_per_user=K` each of its items weighs one, up to K. Ranges and categories that nobody declares are bought out of
 the same promise. Statement, proof and intervals: docs/privacy/statistics.md.
@@ -18,16 +17,17 @@ the same promise. Statement, proof and intervals: docs/privacy/statistics.md.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from quoron.arguments import DELTA, entry_point
 from quoron.counting import calendar
 from quoron.counting.questions import Question, asked_of
 from quoron.counting.told import Row, Statistics, rows_of
 from quoron.counting.weighing import Asked, Facts, Integers, declared, held, of_arrays
 from quoron.declare import read
-from quoron.sections import DELTA, Keep, Privacy, door, only, with_keywords
 from quoron.training import lifetime, votes
 from quoron.training.votes import Want
 from quoron_client.data import columns, tables
@@ -51,21 +51,24 @@ _SAMPLES = 2**40  # that a call may draw: far more than any does
 _DATE = KINDS.index("date")
 
 
-@door
+@entry_point
 def statistics(
     source: Any,
     questions: str | Question | Sequence[str | Question],
-    *,
     user: str = "user",
-    epsilon: float | None = None,
-    delta: float | None = None,
+    *,
+    epsilon: float,
+    delta: float = DELTA,
+    adjacency: Adjacency = "replace-one",
+    allow_large_delta: bool = False,
     numeric: Mapping[str, tuple[float, float]] = {},  # read only
     categorical: Mapping[str, Sequence[str | int]] = {},
     dates: Mapping[str, Any] | Sequence[str] = (),
     items_per_user: int | None = None,
     users: int | None = None,
-    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
-    keep: Keep = Keep(),  # noqa: B008
+    seed: int | None = None,
+    population: str | None = None,
+    ledger: str | Path | None = None,
 ) -> Statistics:
     """Counts, histograms, quantiles and means, private for every user as a whole, with one price for all of them.
 
@@ -76,7 +79,7 @@ def statistics(
             cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`, of dates `histogram of admitted in
             months`; or `Question`s.
         user: column that says whose item a row is; of a table alone. How many users there are is public.
-        epsilon, delta: the promise; short for `privacy`'s. δ is 1e-6 unless given.
+        epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
         numeric: public range of a column. Items beyond it count as at its end. Without, the range is bought, out of
             the same promise.
         categorical: public values of a column of groups; without, they are bought. Items of others do not count.
@@ -85,10 +88,8 @@ def statistics(
         items_per_user: what weighs one: None, a user, whatever it holds; K, each of its items, but all of them K.
         users: under zero-out the most users that the table may hold: whether somebody is in it is private then, and a
             plain `count` is of users.
-        privacy: `adjacency`; `simulation_seed`: SIMULATED: the noise comes from it, comes
-            again, and protects nobody; charged to a given ledger only. A `delta` above 1/n is refused without
-            `allow_large_delta`.
-        keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
+        seed: SIMULATED: of all noise, which comes again and protects nobody; charged to a given ledger only.
+        population, ledger: whose privacy budget is charged, in which file.
 
     Items that are missing, or no numbers where a number is asked for, do not count: a user's weight is on those that
     do. Everything is charged before any value is looked at. Asking again costs again.
@@ -97,15 +98,11 @@ def statistics(
         ConfigError: no question that can be meant, a parameter out of range.
         DataError: no such file or column, no users.
         Infeasible: too few users to tell what is asked from noise, before anything is charged, with what would do.
-        BudgetExceeded: the group's limit leaves no room; nothing is released.
+        BudgetExceeded: the population's limit leaves no room; nothing is released.
     """
-    privacy = with_keywords(privacy, "statistics", epsilon=epsilon, delta=delta)
-    only("statistics", ("epsilon", "delta", "adjacency", "allow_large_delta", "simulation_seed"), privacy)
-    only("statistics", ("group", "ledger"), keep)
     asked = asked_of(questions)
     items = 1 if items_per_user is None else items_per_user
     count(items_per_user=items)
-    adjacency: Adjacency = privacy.adjacency or "replace-one"
     if (adjacency == "zero-out") != (users is not None):
         raise ConfigError(
             f"Expected users, the most that the table may hold, with adjacency zero-out and only there, got "
@@ -116,7 +113,7 @@ def statistics(
             "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
             "or items_per_user, which counts items."
         )
-    promise = plans.Privacy(*privacy.needed("statistics", usual=DELTA))
+    promise = plans.Privacy(epsilon, delta)
     source, user = of_arrays(source, user)
     facts = declared(numeric, categorical, dates)
     numbers = dict.fromkeys(each.of for each in asked if each.of)
@@ -130,7 +127,7 @@ def statistics(
     if users is not None and found > users:
         raise DataError(f"Expected at most users={users} users in the table, got more. Declare more.")
     shared = Asked(found if users is None else users, items, adjacency)
-    check_delta(promise.delta, shared.users, allowed=privacy.allow_large_delta, key="allow_large_delta")
+    check_delta(promise.delta, shared.users, allowed=allow_large_delta, key="allow_large_delta")
     _check_kinds(asked, facts)
     wants = [Want(each, "date" if each in facts.dates else "number") for each in numbers if each not in facts.ranges]
     wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
@@ -143,15 +140,15 @@ def statistics(
     variation = total_variation(gaussians=_SAMPLES)
     _verify(paid, promise, shared, (mu, variation))
 
-    seed, statement = privacy.simulation_seed, _sentence(promise, adjacency, paid)
+    statement = _sentence(promise, adjacency, paid)
     if seed is not None:
         statement = f"{SEEDED} With secret noise: {statement}"
     charged = None
-    if seed is None or keep.ledger is not None:
+    if seed is None or ledger is not None:
         spent = (mu, variation) if paid is None else paid.charged
         cost: dict[str, Any] = dict(zip(("mu", "variation"), spent, strict=True))
         cost |= {"epsilon": promise.epsilon, "delta": promise.delta, "adjacency": adjacency}
-        charged = lifetime.Charge.made("statistics", keep.ledger, keep.group, statement=statement, **cost)
+        charged = lifetime.Charge.made("statistics", ledger, population, statement=statement, **cost)
     noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
     remarks: tuple[str, ...] = ()
     entries: tuple[Release, ...] = ()

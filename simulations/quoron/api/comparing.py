@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+from quoron.arguments import PlanArguments, entry_point
 from quoron.comparing import comparison as comparisons
 from quoron.comparing.comparison import Comparison
 from quoron.comparing.request import Request
@@ -12,40 +13,35 @@ from quoron.config import require_declared
 from quoron.engines import EngineChoice, comparison_sharing
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, write
-from quoron.sections import Keep, Privacy, door, sections
-from quoron.sources import Settings, Source, described, needed
-from quoron.table_columns import TableColumns
+from quoron.sources import Source, described, needed
 
 
-@door
+@entry_point
 def compare(
     source: Source = "quickstart",
+    user: str | None = None,
+    label: str | None = None,
     *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    items_per_user: int | None = None,
     algorithms: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | Literal["auto"] = 5,
-    evaluate: float | None = None,
-    privacy: Privacy | None = None,
-    keep: Keep | None = None,
-    settings: Settings = (),
+    holdout: float | None = None,
+    out: str | Path | None = None,
     progress: bool | None = None,
     engine: str | EngineChoice = "inline",
-    **columns: Unpack[TableColumns],
+    **arguments: Unpack[PlanArguments],
 ) -> Comparison:
     """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
 
     Args:
-        source, epsilon, delta, items_per_user, privacy, settings, columns: as of `simulate`.
+        source, user, label, epsilon, delta, items_per_user, settings, columns: as of `simulate`.
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
-        seeds: runs of each, with seeds from run.simulation_seed and run.seed on; confidence intervals need two or more.
+        seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
             "auto": 3, 6, 12, 24, at most 48, until the intervals of the best two's differences leave zero out.
-        evaluate: share of a table's users, of those that a simulation holds out, that tell how good each method's model
+        holdout: share of a table's users, of those that a simulation holds out, that tell how good each method's model
             is, privately: the same users whatever the method (docs/evaluation.md).
-        keep: `out`: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
+        out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default if that is a terminal.
         engine: `EngineChoice.of(workers=...)`: runs at once, each in a process that holds the users in memory, one a
@@ -57,11 +53,7 @@ def compare(
     Raises:
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.
     """
-    out = None if keep is None else keep.out
-    short: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user, "evaluate": evaluate}
-    said = sections(privacy, keep, door="compare", **short)
-    said.pop("run", None)  # of one run; the folder is the comparison's
-    config, name, frame = described(source, columns, settings, said)
+    config, name, frame = described(source, user, label, {**arguments, "holdout": holdout})
     require_declared(config, "compare")
     table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)

@@ -14,6 +14,7 @@ from typing import Unpack
 
 import numpy as np
 
+from quoron.arguments import PlanArguments, entry_point
 from quoron.config import Config, TableSection, require_declared
 from quoron.paths import PACKAGED
 from quoron.planning.plans import choose
@@ -21,10 +22,8 @@ from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations.metrics import binary, classes
 from quoron.populations.users import Vector, held_back
-from quoron.sections import Method, Privacy, door, sections
 from quoron.simulation.scene import problem_for_real, setup
-from quoron.sources import Settings, Source, described, needed
-from quoron.table_columns import TableColumns
+from quoron.sources import Source, described, needed
 from quoron_client.losses import Classification
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 
@@ -33,31 +32,27 @@ SAMPLE = 2_000  # users whose items are looked at where none are held out
 STEPS = 30  # towards one risk, at most; a handful do
 
 
-@door
+@entry_point
 def ask(
     source: Source = "quickstart",
+    user: str | None = None,
+    label: str | None = None,
     *,
     risk: str | float | None = None,
     accuracy: float | None = None,
     epsilons: bool = False,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    items_per_user: int | None = None,
-    privacy: Privacy | None = None,
-    method: Method | None = None,
-    settings: Settings = (),
-    **columns: Unpack[TableColumns],
+    **arguments: Unpack[PlanArguments],
 ) -> Advice:
     """How many users, or which ε, would do for a risk or an accuracy, and what does each ε buy?
 
     Args:
-        source, epsilon, delta, items_per_user, privacy, method, settings, columns: as of `simulate`.
+        source, user, label, epsilon, delta, adjacency, algorithm, options, items_per_user, settings, columns: as of
+            `simulate`.
         risk: predicted excess risk, or a share of the bound on the start's such as "5%".
         accuracy: instead of a risk, in [0, 1]; what it is in risk is found on the data, so it is for simulations only.
         epsilons: whether to plan for several ε, from an eighth of the given one to eight times as much.
     """
-    said = sections(privacy, method, door="ask", epsilon=epsilon, delta=delta, items_per_user=items_per_user)
-    config, _, frame = described(source, columns, settings, said)
+    config, _, frame = described(source, user, label, arguments)
     if risk is not None and accuracy is not None:
         raise ConfigError("Expected a risk or an accuracy to ask about, got both.")
     if risk is None and accuracy is None and not epsilons:

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron import engines
+from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
 from quoron.engines import EngineChoice
 from quoron.planning.plans import Planned
 from quoron.run_folder import FRAME, as_parquet, claim, write
-from quoron.sections import Keep, Method, Privacy, door, sections
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.patterns import unread_of
 from quoron.simulation.run import RunResult
-from quoron.sources import Settings, Source, described, needed
-from quoron.table_columns import TableColumns
+from quoron.sources import Source, described, needed
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
@@ -30,32 +29,27 @@ else:
     training = OnFirstUse("quoron.training.run")  # of a table that nobody declared
 
 
-@door
+@entry_point
 def simulate(
     source: Source = "quickstart",
+    user: str | None = None,
+    label: str | None = None,
     *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    items_per_user: int | None = None,
-    simulation_seed: int | None = None,
-    privacy: Privacy | None = None,
-    method: Method | None = None,
-    keep: Keep | None = None,
-    settings: Settings = (),
     observers: Sequence[Observer] = (),
     engine: str | EngineChoice = "inline",
-    **columns: Unpack[TableColumns],
+    **arguments: Unpack[SimulationArguments],
 ) -> RunResult:
     """Simulate a private training run and return its model, summary, plan and folder.
 
     Args:
         source: a preset's name, a path of a TOML file, a `Config`; or a DataFrame with one item a row, or the path of
             such a table, and what its columns are.
+        user, label: of the table.
         columns: of the table; categorical columns given without values take those in the data, which become public.
-        epsilon, delta, simulation_seed: short for those of `privacy`; the last is the seed of noise. Without ε it is
-            the source's, else 1: nothing is spent. Two values of one thing are refused, but for a source's.
-        items_per_user: short for `method`'s.
-        privacy, method, keep: the promise, the algorithm (its `seed` is that of slots), and the run's folder.
+        epsilon, delta, adjacency: the guarantee. Without ε it is the source's, else 1: nothing is spent. Two values of
+            one thing are refused, but for a source's.
+        algorithm, options, items_per_user, out: as of `train`.
+        seed: of the noise and of all else that a simulation draws; 0 unless given.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round.
         engine: "inline" computes in this process, "flower" on 50 simulated nodes of Flower; the bits are the same.
@@ -68,10 +62,7 @@ def simulate(
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
     where = EngineChoice.of(engine)
-    short: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user}
-    short["simulation_seed"] = simulation_seed
-    said = sections(privacy, method, keep, door="simulate", **short)
-    config, name, frame = described(source, columns, settings, said)
+    config, name, frame = described(source, user, label, arguments)
     config, remark = _with_bought(config, frame)
     table, config = needed(frame, config)
     config, table = where.people(config, table)
@@ -87,24 +78,18 @@ def simulate(
         return engines.carry_out(where, prepared, folder, Path.cwd() if table is None else folder.path, observers)
 
 
-@door
+@entry_point
 def plan(
     source: Source = "quickstart",
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    items_per_user: int | None = None,
-    privacy: Privacy | None = None,
-    method: Method | None = None,
-    settings: Settings = (),
-    **columns: Unpack[TableColumns],
+    user: str | None = None,
+    label: str | None = None,
+    **arguments: Unpack[PlanArguments],
 ) -> Planned:
     """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it.
 
     Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
     """
-    said = sections(privacy, method, door="plan", epsilon=epsilon, delta=delta, items_per_user=items_per_user)
-    config, _, frame = described(source, columns, settings, said)
+    config, _, frame = described(source, user, label, arguments)
     if is_wanted(config, simulated=True):
         return training.forecast(config, Path.cwd(), frame)
     table, narrowed = needed(frame, config)

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quoron import engines
+from quoron.api import comparing
+from quoron.arguments import entry_point
 from quoron.comparing import comparison as comparisons
 from quoron.comparing.comparison import Comparison
-from quoron.doors import comparing
 from quoron.engines import EngineChoice, training_sharing
 from quoron.model import load
 from quoron.reports.summary import from_json
 from quoron.run_folder import MODEL, RunFolder
-from quoron.sections import door
 from quoron.simulation import run as runs
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import ConfigError
@@ -28,7 +28,7 @@ else:  # simulations go on without them
     tuning = OnFirstUse("quoron.tuning.run")
 
 
-@door
+@entry_point
 def resume(
     directory: str | Path,
     observers: Sequence[Observer] = (),
@@ -61,7 +61,7 @@ def resume(
         return engines.carry_out(where, prepared, folder, folder.path, observers)
 
 
-@door
+@entry_point
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run, or comparison, again, and return its path."""
     if comparisons.is_comparison(Path(directory)):

@@ -1,0 +1,94 @@
+"""`quoron.train` and `quoron.plan_training`: a model for real, of a table that somebody holds.
+
+run = quoron.train(visits, user="patient", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
+run.model.predict(new_visits)
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from quoron.arguments import TrainingArguments, entry_point
+from quoron.engines import EngineChoice, training_sharing
+from quoron.planning.plans import Planned
+from quoron.reports import progress as bars
+from quoron.run_folder import claim
+from quoron.sources import Source, described
+from quoron.training import run as training
+from quoron.training.result import TrainedTable
+from quoron_server.rounds import Observer
+
+
+@entry_point
+def train(
+    source: Source,
+    user: str | None = None,
+    label: str | None = None,
+    *,
+    holdout: float | None = None,
+    observers: Sequence[Observer] = (),
+    progress: bool | None = None,
+    engine: str | EngineChoice = "inline",
+    **arguments: Unpack[TrainingArguments],
+) -> TrainedTable:
+    """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
+
+    Args:
+        source: a DataFrame with one item a row, or the path of such a table; or a TOML file's path, a preset's name, a
+            `Config`, which describe one.
+        user: column that says whose item a row is.
+        label: column to predict, or a comparison such as 'delay > 15'.
+        columns: of the table. What of them is not declared is estimated privately, for a part of ε (docs/train.md).
+        epsilon, delta: the guarantee of the whole run. ε is needed, here, in `settings` or in a file; δ is 1e-6 unless
+            given. Two values of one thing are refused.
+        adjacency: what a user's data may be replaced by: anything ("replace-one"), or nothing ("zero-out", weaker).
+        allow_large_delta: accept a δ above 1/n.
+        algorithm, options: a name from `quoron algorithms`, by default chosen by a rule; and options of it.
+        items_per_user: what a user typically holds, public. Planned as 1 unless given.
+        holdout: share of the users, such as 0.1, that are not trained on: they tell how good the model is, with
+            intervals, for the same ε, as nobody is in both parts (docs/evaluation.md). `evaluation` of the result.
+        data_quality: share of μ² for a private check of how well the table fits what is declared of it; by default from
+            0.005 to 0.05; 0: none. What it finds is in `health` of the result, and in its warnings.
+        population, ledger: whose privacy budget is charged, "everyone" unless given, in which file.
+        out: the run's folder; by default the next under runs/.
+        settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
+        observers: told of every round, in public figures.
+        progress: whether a bar is shown on standard error; by default if that is a terminal.
+        engine: as of `simulate`, but for "flower".
+
+    The plan reads nothing from the table but the number of users. The run is charged to the population's budget before
+    any value is read. Interrupted, it goes on with the same call and `out`, or `quoron resume`, for that
+    charge: what is committed stands, what was under way is drawn anew.
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
+    """
+    sharing = training_sharing(EngineChoice.of(engine))
+    config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
+    with bars.display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
+        prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
+        folder = claim(config, name)
+        with folder.resumable():
+            return training.carry_out(prepared, folder, (*observers, shown), sharing=sharing)
+
+
+@entry_point
+def plan_training(
+    source: Source,
+    user: str | None = None,
+    label: str | None = None,
+    *,
+    holdout: float | None = None,
+    compare: bool = False,
+    **arguments: Unpack[TrainingArguments],
+) -> Planned:
+    """What `train`, called so, would promise and cost. Nothing is charged, and no value of the table is looked at.
+
+    Arguments and errors are those of `train`; with `compare` the plan stands beside what every other method would do.
+    """
+    config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
+    prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
+    planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
+    return replace(planned, remarks=(*planned.remarks, *prepared.scene.warnings))

@@ -1,0 +1,110 @@
+"""`quoron.tune` and `quoron.plan_tuning`: from what a door is given to a search, planned, priced and carried out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from quoron.arguments import TrainingArguments, entry_point
+from quoron.run_folder import RunFolder, claim
+from quoron.sources import Source, described
+from quoron.tuning import run
+from quoron.tuning.effort import Effort, Law
+from quoron.tuning.run import Tuned
+from quoron.tuning.tables import TableSearch, prepare
+
+
+@entry_point
+def tune(
+    source: Source,
+    user: str | None = None,
+    label: str | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    algorithms: Sequence[str] | None = None,
+    n_trials: float | None = None,
+    max_trials: int | None = None,
+    law: Law = "negative-binomial",
+    padded: bool = False,
+    holdout: float | None = None,
+    seed: int | None = None,
+    **arguments: Unpack[TrainingArguments],
+) -> Tuned:
+    """Train for real with several settings, and release the best by a private score, for little more than one run.
+
+    Args:
+        vary: dotted keys, each with the values to try; all combinations.
+        algorithms: names, `auto` among them; default: the one that is configured.
+        n_trials: in the mean; twice as many as settings unless given. How many there are is secret, drawn by `law`.
+        max_trials: five times the mean unless given; three times where `padded`.
+        padded: always carry out so many, so that the clock does not tell how many counted.
+        holdout: share of the users that score every trial; 0.1 to 0.3, by how many there are, unless given.
+        seed: SIMULATED: of all noise. It promises nothing, and nothing is charged.
+        source, user, label, epsilon, delta, ...: as of `train`; (ε, δ) is the guarantee of the whole search.
+
+    A secret number of trials each take one of the settings at random. Nothing is shown or kept of any but the best, and
+    one charge is made before anything is looked at. Interrupted, it goes on with the same call and `out`, or
+    `quoron resume`: the same trials, nothing drawn anew.
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
+    """
+    search, name = _search(
+        source,
+        user,
+        label,
+        {**arguments, "seed": seed},
+        vary,
+        algorithms,
+        Effort(n_trials, law, max_trials, padded, holdout),
+    )
+    folder = claim(search.config, name)
+    with folder.resumable():
+        return run.carry_out(search, folder)
+
+
+@entry_point
+def plan_tuning(
+    source: Source,
+    user: str | None = None,
+    label: str | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    algorithms: Sequence[str] | None = None,
+    n_trials: float | None = None,
+    max_trials: int | None = None,
+    law: Law = "negative-binomial",
+    padded: bool = False,
+    holdout: float | None = None,
+    seed: int | None = None,
+    **arguments: Unpack[TrainingArguments],
+) -> TableSearch:
+    """What `tune`, called so, would promise, cost and try. Nothing is charged, and no value of the table is looked at.
+
+    Arguments and errors are those of `tune`.
+    """
+    return _search(
+        source,
+        user,
+        label,
+        {**arguments, "seed": seed},
+        vary,
+        algorithms,
+        Effort(n_trials, law, max_trials, padded, holdout),
+    )[0]
+
+
+def _search(
+    source: Source,
+    user: str | None,
+    label: str | None,
+    arguments: Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any]] | None,
+    algorithms: Sequence[str] | None,
+    effort: Effort,
+) -> tuple[TableSearch, str]:
+    """Return a search that is planned and priced, and a name for its runs."""
+    config, name, frame = described(source, user, label, arguments, secret=arguments["seed"] is None)
+    folder = None if config.run.out is None else RunFolder(Path(config.run.out))
+    asked: dict[str, Any] = {"vary": vary, "algorithms": algorithms, "effort": effort}
+    asked |= {"identity": run.identity_of(folder, name), "frame": frame, "seeded": arguments["seed"] is not None}
+    return prepare(config, Path.cwd(), **asked), name
