@@ -18,7 +18,7 @@ import pandas as pd
 
 import quoron
 from quoron import Model
-from quoron.declare import Declaration, declare
+from quoron.private_bounds import Declaration, declare
 from quoron.training.lifetime import opened
 
 TABLE = Path(__file__).parent.parent / "simulations" / "quoron" / "data" / "scorecard.parquet"

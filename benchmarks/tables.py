@@ -15,6 +15,7 @@ from statistics import mean
 
 import quoron
 from quoron.errors import QuoronError
+from quoron.reports.summary import Summary
 
 TABLES = {  # preset, figure, whether more of it is better
     "flights": ("auc", True),
@@ -32,7 +33,7 @@ ALGORITHMS = (
 )
 
 
-def figures(table: str, epsilon: float, algorithm: str, seeds: int) -> list[quoron.Summary] | None:
+def figures(table: str, epsilon: float, algorithm: str, seeds: int) -> list[Summary] | None:
     """One summary a seed; None where the algorithm cannot keep the promise here."""
     done = []
     for seed in range(seeds):

@@ -56,11 +56,11 @@ def _table(place: Path) -> Path:
 
 
 def _declare(place: Path) -> Words:
-    return ["declare", _table(place), "--user", "who", "--epsilon", 8, "--numeric", "a"]
+    return ["bounds", _table(place), "--user", "who", "--epsilon", 8, "--numeric", "a"]
 
 
 def _statistics(place: Path) -> Words:
-    return ["statistics", _table(place), "mean of a", "--user", "who", "--epsilon", 8, "--numeric", "a=0:100"]
+    return ["stats", _table(place), "mean of a", "--user", "who", "--epsilon", 8, "--numeric", "a=0:100"]
 
 
 def _tune(place: Path) -> Words:
@@ -84,8 +84,8 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "train --workers": lambda place: _train(place, "--workers", 2),
     "compare": _compare,
     "tune": _tune,
-    "declare": _declare,
-    "statistics": _statistics,
+    "bounds": _declare,
+    "stats": _statistics,
     "evaluate": lambda place: ["evaluate", place / "none", place / "none.csv", "--user", "who", "--epsilon", 1],
     "index": _index,
     "resume": lambda place: ["resume", place / "none"],

@@ -254,7 +254,7 @@ _NUMBERS = (
     "accuracy",
 )
 _WHOLE = ("items_per_user", "chunk", "dimension", "most_votes")
-_SWITCHES = ("allow_large_delta", "compiled", "compare", "epsilons", "items", "progress")
+_SWITCHES = ("allow_large_delta", "dry_run", "compiled", "compare", "epsilons", "items", "progress")
 _TEXTS = ("user", "label", "adjacency", "algorithm", "run")
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
     **dict.fromkeys(_NUMBERS, ("a number", _is_number)),

@@ -37,7 +37,7 @@ def evaluate(
 
     Args:
         model: a `Model`, its file, or the folder of a run.
-        source: a table with one item a row: its path, a folder of Parquet files, a DataFrame, or `quoron.opened(...)`.
+        source: a table with one item a row: a path, a folder of Parquet files, a DataFrame, `quoron.read_table(...)`.
         user: the column that says whose a row is.
         epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
         items_per_user: above 1 figures are told per item as well, of so many rows of a user at most.

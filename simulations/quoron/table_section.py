@@ -202,7 +202,7 @@ class TableSection(Simulated):
         if None in named.values():
             raise ValueError(
                 "to have a range for every column, as { column = [low, high] } or by ranges = [low, high], or released "
-                "by `quoron declare`"
+                "by `quoron bounds`"
             )
         return {column: tuple(ends) if isinstance(ends, list) else ends for column, ends in named.items()}
 

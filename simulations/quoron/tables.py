@@ -1,4 +1,4 @@
-"""Tables that say how they are written: for doors that take a table, and for looking at one batch by batch."""
+"""Tables that say how their text is written."""
 
 from typing import Any, Literal
 
@@ -6,7 +6,7 @@ from quoron_client.data import tables
 from quoron_client.data.dialect import Dialect
 
 
-def opened(
+def read_table(
     source: Any,
     *,
     separator: str | None = None,
@@ -14,9 +14,9 @@ def opened(
     encoding: str | None = None,
     quoting: Literal["double", "none"] = "double",
 ) -> tables.Opened:
-    """A table before its rows are read, with how its text is written: a source for `declare` and for predictions.
+    """Return a table before its rows are read, with how its text is written: for every function that takes one.
 
-        visits = quoron.opened("visits.csv.gz", separator=";", decimal=",", encoding="latin-1")
+        visits = quoron.read_table("visits.csv.gz", separator=";", decimal=",", encoding="latin-1")
         model.predict(visits)
 
     Args:

@@ -15,13 +15,13 @@ import typer.main
 
 import quoron
 from quoron import config as configs
-from quoron import declare
 from quoron.cli.app import app, invoke
 from quoron.errors import QuoronError
 from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.operate import submission
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge
+from quoron.tuning.select import select
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
 from quoron_client.data.labels import Signs
@@ -48,8 +48,8 @@ COMMANDS = {
     "train, a file": ["visits.toml"],
     "tune": ["visits.csv", "--user", "who", "--label", "ill", "--vary", "loss.ridge=[0, 0.1]"],
     "tune, dry": ["visits.csv", "--user", "who", "--label", "ill", "--vary", "loss.ridge=[0, 0.1]", "--dry-run"],
-    "statistics": ["visits.csv", "mean of age", "--user", "who"],
-    "declare": ["visits.csv", "--user", "who", "--items"],
+    "stats": ["visits.csv", "mean of age", "--user", "who"],
+    "bounds": ["visits.csv", "--user", "who", "--items"],
     "evaluate": ["model.json", "visits.csv", "--user", "who"],
     "evaluate, dry": ["model.json", "visits.csv", "--user", "who", "--dry-run"],
     "submit": ["visits.toml", "--run", "summer", "--users", "2000"],
@@ -87,14 +87,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "train": lambda: quoron.train(Unread(), **TABLE),
     "train, delta": lambda: quoron.train(Unread(), **TABLE, delta=1e-6),
     "train, a Config": lambda: quoron.train(configs.parse(FEDERATED)),
-    "plan_training": lambda: quoron.plan_training(Unread(), **TABLE),
+    "plan_training": lambda: quoron.train(Unread(), **TABLE, dry_run=True),
     "tune": lambda: quoron.tune(Unread(), **TABLE, **VARIED),
-    "plan_tuning": lambda: quoron.plan_tuning(Unread(), **TABLE, **VARIED),
+    "plan_tuning": lambda: quoron.tune(Unread(), **TABLE, **VARIED, dry_run=True),
     "evaluate": lambda: quoron.evaluate(model(), Unread(), user="who"),
     "statistics": lambda: quoron.statistics(Unread(), "mean of age", user="who"),
-    "declare": lambda: declare.declare(Unread(), user="who", items=True),
+    "find_bounds": lambda: quoron.find_bounds(Unread(), user="who", items=True),
     "train_rows": lambda: quoron.train_rows(unasked, users=9, dimension=2, **METHOD),
-    "select": lambda: quoron.select([1, 2], unasked, dimensions=1, users=99),
+    "select": lambda: select([1, 2], unasked, dimensions=1, users=99),
     "train_privately": lambda: train_privately(None, users=9, dimension=2, **METHOD, out="books"),
     "mean": lambda: quoron.mean(np.zeros((9, 2)), bound=1.0),  # type: ignore[call-arg]
     "PrivateRidge": lambda: fit(PrivateRidge()),
@@ -165,4 +165,4 @@ def test_a_simulation_has_a_default_and_a_file_that_has_epsilon_gives_it() -> No
     settings = ["privacy.delta=1e-4", "budget.rounds=2"]
     assert quoron.plan("visits.toml", settings=settings).plan.guarantee.epsilon == 1.0
     Path("given.toml").write_text(FEDERATED + "[privacy]\nepsilon = 3.0\n")
-    assert quoron.plan_training("given.toml", settings=settings).plan.problem.users == 600
+    assert quoron.train("given.toml", settings=settings, dry_run=True).plan.problem.users == 600

@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"privacy\.epsilon, got 1\.0 \(visits\.toml\) and 5\.0 \(arguments, options\)",
     ),
     "a file and a setting": (
-        lambda: quoron.plan_training("visits.toml", settings=["privacy.delta=1e-3"]),
+        lambda: quoron.train("visits.toml", settings=["privacy.delta=1e-3"], dry_run=True),
         r"privacy\.delta, got 0\.0001 \(visits\.toml\) and 0\.001 \(settings, --set\)",
     ),
     "a file's account": (
@@ -168,19 +168,19 @@ def test_every_option_of_one_value_is_taken_once_by_every_command() -> None:
 
 def test_equal_values_are_one(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["privacy.epsilon=2.0"]
-    planned = quoron.plan_training(ROWS, **TABLE, epsilon=2, delta=1e-4, settings=settings)
+    planned = quoron.train(ROWS, **TABLE, epsilon=2, delta=1e-4, settings=settings, dry_run=True)
     assert planned.plan.problem.users == 600
-    assert quoron.plan_training("visits.toml", epsilon=1.0, delta=1e-4).plan.problem.users == 600
+    assert quoron.train("visits.toml", epsilon=1.0, delta=1e-4, dry_run=True).plan.problem.users == 600
     assert invoke(["train", "visits.toml", "--dry-run", "--epsilon", "1", "--epsilon", "1"]) == 0
     assert "error" not in capsys.readouterr().err
 
 
 def test_a_default_that_nobody_gave_is_no_value() -> None:
     text = FILE.partition("[privacy]")[0]
-    planned = quoron.plan_training(configs.parse(text), epsilon=1.0, delta=1e-4, population="clinic")
+    planned = quoron.train(configs.parse(text), epsilon=1.0, delta=1e-4, population="clinic", dry_run=True)
     assert planned.plan.problem.users == 600
     with pytest.raises(ConfigError, match="Expected privacy to be a section"):
-        quoron.plan_training("odd.toml", epsilon=1.0)
+        quoron.train("odd.toml", epsilon=1.0, dry_run=True)
 
 
 def test_a_simulation_may_have_another_promise_than_its_preset_or_file() -> None:

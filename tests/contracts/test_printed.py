@@ -99,5 +99,5 @@ def test_other_releases_print_their_figures() -> None:
 
 def test_a_search_prints_its_price_and_its_choice() -> None:
     asked: dict[str, Any] = {**TABLE, "vary": {"loss.ridge": [0.0, 0.1]}, "settings": QUICK}
-    lines_of(quoron.plan_tuning(ROWS, **asked), "settings", "ε = 8")
+    lines_of(quoron.tune(ROWS, **asked, dry_run=True), "settings", "ε = 8")
     lines_of(quoron.tune(ROWS, **asked, n_trials=2.0), "chosen", "differential privacy")

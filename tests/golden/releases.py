@@ -19,7 +19,7 @@ import pandas as pd
 import quoron
 from golden.plain import plain
 from patients import patients
-from quoron.declare import declare
+from quoron.private_bounds import find_bounds
 
 ASKED = ("histogram of age", "count by ward", "mean of dose by ward", "quantiles of dose at 0.1, 0.9", "median of age")
 DECLARED: Mapping[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}
@@ -61,7 +61,7 @@ def _statistics(**given: Any) -> Any:
 
 def _ranges() -> Any:
     columns: dict[str, Any] = {"numeric": ["age", "dose"], "dates": ["admitted"], "categorical": ["ward", "ill"]}
-    return declare(visits(30_000), user="who", epsilon=4.0, delta=1e-6, items=True, **columns).toml().splitlines()
+    return find_bounds(visits(30_000), user="who", epsilon=4.0, delta=1e-6, items=True, **columns).toml().splitlines()
 
 
 def _mean(**given: Any) -> Any:

@@ -110,7 +110,7 @@ def test_where_nobody_looks_classes_count_alike_and_that_is_said(people, tmp_pat
     assert trained.model.encoding.class_weight is None
     assert trained.summary.class_weights is None
     assert any("class_weight='balanced' weighs all classes alike" in each for each in trained.summary.warnings)
-    off = quoron.plan_training(people, **COLUMNS | TWO | QUICK, class_weight="balanced", data_quality=0.0)
+    off = quoron.train(people, **COLUMNS | TWO | QUICK, class_weight="balanced", data_quality=0.0, dry_run=True)
     assert any("train.data_quality = 0" in each for each in off.remarks if each.startswith("class_weight"))
     with pytest.raises(UsageError, match="nobody looked"):
         trained.model.predict(few, threshold="share")
@@ -254,7 +254,7 @@ def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(peopl
     assert trained.model.encoding.class_weight.counts[1] == 1.0
     assert set(trained.model.predict(people, threshold="share")) <= {"no", "yes"}
     with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or say class_weight = 'balanced'"):
-        quoron.plan_training(people, **{**given, "class_weight": {"yes": 5}})
+        quoron.train(people, **{**given, "class_weight": {"yes": 5}}, dry_run=True)
 
 
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}

@@ -19,6 +19,7 @@ from scipy import stats
 
 import quoron
 from quoron import config as configs
+from quoron.api import resuming
 from quoron.cli import showing
 from quoron.cli.app import invoke
 from quoron.comparing import comparison as comparisons
@@ -301,7 +302,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
         comparisons.carry_out(request, tmp_path, watcher=Killing(), workers=1)
     assert all(process.poll() is not None for process in processes)
     with pytest.raises(RunError, match="Complete it with `quoron resume"):
-        quoron.report(tmp_path)
+        resuming.report(tmp_path)
     watched = Watched()
     complete = comparisons.carry_out(comparisons.stored_request(tmp_path), tmp_path, watcher=watched, workers=1)
     assert watched.ends == [("recentred-sgd seed 1", "done")]

@@ -1,4 +1,4 @@
-"""`quoron declare`: what is released of a table, what it is charged, and that no row's value raises."""
+"""`quoron bounds`: what is released of a table, what it is charged, and that no row's value raises."""
 
 import math
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quoron.declare import VARIATION, declare
+from quoron.private_bounds import VARIATION, find_bounds
 from quoron_privacy.errors import BudgetExceeded
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -55,8 +55,8 @@ class TestLedger:
 
     def test_everything_is_charged_once_and_again_when_released_again(self, ledger: Path) -> None:
         asked = {"items": True, "user": "who", "population": "patients", "ledger": str(ledger)}
-        declare(frame(), categorical=["ward"], epsilon=2.0, delta=1e-6, **asked)
-        only = declare(frame(), epsilon=3.0, **asked)
+        find_bounds(frame(), categorical=["ward"], epsilon=2.0, delta=1e-6, **asked)
+        only = find_bounds(frame(), epsilon=3.0, **asked)
         first, second = self.charges(ledger)
         assert (first.epsilon, first.delta, first.mu) == (2.0, 1e-6, None)
         assert (second.epsilon, second.delta, second.mu, second.variation) == (3.0, 0.0, only.mu, VARIATION)
@@ -64,5 +64,5 @@ class TestLedger:
 
     def test_what_the_limit_leaves_no_room_for_is_not_released(self, ledger: Path) -> None:
         with pytest.raises(BudgetExceeded, match="patients"):
-            declare(frame(), items=True, user="who", epsilon=10.5, population="patients", ledger=str(ledger))
+            find_bounds(frame(), items=True, user="who", epsilon=10.5, population="patients", ledger=str(ledger))
         assert self.charges(ledger) == []

@@ -147,7 +147,7 @@ def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(peopl
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "group-dp-sgd", "outlier-iterates", "local-model"])
 def test_a_plan_with_held_out_users_costs_what_the_worse_of_both_parts_does(name, people, ledger):
-    planned = quoron.plan_training(people, **COLUMNS | {"epsilon": 4.0, "algorithm": name}, holdout=0.2).plan
+    planned = quoron.train(people, **COLUMNS | {"epsilon": 4.0, "algorithm": name}, holdout=0.2, dry_run=True).plan
     info = ALGORITHMS[name]
     pairs, alone = info.pairs(planned), info.pairs(planned.without_held_out())
     assert pairs[:-1] == alone
@@ -360,5 +360,5 @@ def test_too_few_held_out_users_are_refused_before_the_charge_with_how_many_woul
     with pytest.raises(ConfigError, match="both sides"):
         train(people[people.who < 3], tmp_path / "run", holdout=0.1)
     assert not ledger.exists()
-    planned = quoron.plan_training(people, **COLUMNS | QUICK, holdout=0.2)
+    planned = quoron.train(people, **COLUMNS | QUICK, holdout=0.2, dry_run=True)
     assert any("400 of 2,000 users are held out" in each and "an AUC to ±" in each for each in planned.remarks)

@@ -151,7 +151,7 @@ def test_no_noise_depends_on_what_is_known_of_the_label() -> None:
     people = frame(600)
     given = {"user": "who", "label": "ill", "numeric": RANGES, "epsilon": 4.0, "delta": 1e-6}
     plans = [
-        quoron.plan_training(people.assign(ill=people.kind == 0), **given, settings=said).plan
+        quoron.train(people.assign(ill=people.kind == 0), **given, settings=said, dry_run=True).plan
         for said in ([], ["problem.label_rate=0.1"])
     ]
     assert plans[0].parameters == plans[1].parameters

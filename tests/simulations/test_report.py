@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import quoron
 from pages import Page, check_loads_nothing
 from quoron import config as configs
+from quoron.api import resuming
 from quoron.cli import one_screen, showing
 from quoron.cli.app import invoke
 from quoron.errors import ConfigError
@@ -105,7 +106,7 @@ def test_names_and_texts_are_escaped_whole_and_isolated(trained: Any) -> None:
 
 def test_a_report_is_written_again_to_the_same_bytes(trained: Any) -> None:
     before = (trained.directory / "report.html").read_bytes()
-    assert quoron.report(trained.directory).read_bytes() == before
+    assert resuming.report(trained.directory).read_bytes() == before
 
 
 def points(text: str, title: str) -> list[tuple[float, float]]:
@@ -204,7 +205,7 @@ def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
     table.to_csv("few.csv", index=False)
     said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x*": (0, 100)}, "epsilon": 1.0}
     sentence = "No better than not training, as far as the bound says: with 440 users for 31 coefficients at ε = 1 "
-    planned = quoron.plan_training("few.csv", **said)
+    planned = quoron.train("few.csv", **said, dry_run=True)
     assert planned.as_json()["remarks"][0] == planned.doubts[0]
     assert quoron.plan("few.csv", **said | {"epsilon": 8.0, "numeric": {"x0": (0, 100)}}).doubts == ()
     words = ["few.csv", "--user", "who", "--label", "ill", "--epsilon", "1", "--numeric", "x*=0:100"]
@@ -235,7 +236,7 @@ def test_columns_named_as_identifiers_are_features_only_where_they_are_declared(
     said: dict[str, Any] = {"user": "who", "label": "ill", "epsilon": 6.0}
 
     def left_out(**more: Any) -> list[str]:
-        remarks = quoron.plan_training("ids.parquet", **said, **more).remarks
+        remarks = quoron.train("ids.parquet", **said, **more, dry_run=True).remarks
         return [each.split("'")[1] for each in remarks if "its name is an identifier's. To use it declare it" in each]
 
     assert left_out() == ["id", "visit_id", "patientID", "case id"]

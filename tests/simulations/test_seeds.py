@@ -18,10 +18,11 @@ import quoron.flower
 from cover import by_default
 from flower.plugged import CLIP, SMALL, USERS
 from quoron import config as configs
-from quoron.declare import declare
 from quoron.model import Model
 from quoron.operate.submission import specify
+from quoron.private_bounds import find_bounds
 from quoron.training import lifetime
+from quoron.tuning.select import select
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
 from quoron_client.data.labels import Signs
@@ -48,7 +49,7 @@ def _mean(method: str) -> Callable[[int | None, Path], str]:
 def _declared(seed: int | None, folder: Path) -> str:
     table = pd.DataFrame({"who": np.arange(900), "age": np.arange(900) % 90})
     asked: dict[str, Any] = {"user": "who", "epsilon": 4.0, "numeric": ["age"], "ledger": folder / "own.sqlite"}
-    return declare(table, seed=seed, **asked).toml().removeprefix("# ")
+    return find_bounds(table, seed=seed, **asked).toml().removeprefix("# ")
 
 
 def _rows(seed: int | None, folder: Path) -> str:
@@ -122,7 +123,7 @@ def _searched(seed: int | None, folder: Path) -> str:
 def _selected(seed: int | None, folder: Path) -> str:
     asked: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "out": folder / "run", "ledger": folder / "own.sqlite"}
     asked |= {"users": 600, "dimensions": 1, "n_trials": 2.0}
-    found = quoron.select(
+    found = select(
         [1.0, 2.0], lambda _, at: (at.score(np.full(len(at.held_out), 0.5)), np.zeros(1)), seed=seed, **asked
     )
     return found.statement
@@ -132,11 +133,11 @@ SAID: dict[str, Callable[[int | None, Path], str]] = {
     **{
         f"quoron.mean {method}": _mean(method) for method in ("learnt", "clip", "two-stage", "range", "robust", "local")
     },
-    "quoron.declare.declare": _declared,
+    "quoron.find_bounds": _declared,
     "quoron.statistics": _answered,
     "quoron.evaluate": _measured,
     "quoron.tune": _searched,
-    "quoron.select": _selected,
+    "quoron.tuning.select.select": _selected,
     "quoron.train_rows": _rows,
     "quoron.operate.submission.specify": _submitted,
     "quoron.simulate": _simulated,
@@ -162,8 +163,7 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
         for each in door.__all__
         if inspect.isfunction(it := getattr(door, each)) and "seed" in inspect.signature(it).parameters
     }
-    public -= {"quoron.plan_tuning"}  # it draws no noise
-    public |= {"quoron.compare", "quoron.declare.declare", "quoron.operate.submission.specify", *ELSEWHERE}
+    public |= {"quoron.compare", "quoron.tuning.select.select", "quoron.operate.submission.specify", *ELSEWHERE}
     assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE
 
 

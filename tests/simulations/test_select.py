@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import quoron
+from quoron.tuning.select import Trial, select
 from quoron_privacy.errors import UsageError
 
 FEW = {"n_trials": 4.0}
@@ -18,14 +18,14 @@ class TestSelectionOfAnything:
     def of(folder: Path, trial: Callable[..., Any], **more: Any) -> Any:
         keep = {"out": folder / "run", "ledger": folder / "lifetime.sqlite"}
         given = {"users": 600, "dimensions": 2, "epsilon": 4.0, "delta": 1e-5, **FEW, **keep} | more
-        return quoron.select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
+        return select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
 
     @staticmethod
     def by_clip(setting: dict[str, float]) -> dict[str, Any]:
         return {"clip_norm": setting["clip"], "radius": 2.0}
 
     @staticmethod
-    def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+    def trial(_: Any, at: Trial) -> tuple[float, np.ndarray]:
         def rows(users: np.ndarray, point: np.ndarray) -> np.ndarray:
             assert not set(users.tolist()) & set(at.held_out.tolist())
             return point - np.stack([np.sin(users), np.cos(users)], axis=1)
@@ -34,7 +34,7 @@ class TestSelectionOfAnything:
         return at.score(np.full(len(at.held_out), 0.5)), weights
 
     def test_a_trial_that_trains_or_scores_twice_is_refused(self, tmp_path: Path) -> None:
-        def greedy(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+        def greedy(_: Any, at: Trial) -> tuple[float, np.ndarray]:
             at.score(np.zeros(len(at.held_out)))
             return at.score(np.zeros(len(at.held_out))), np.zeros(2)
 

@@ -18,7 +18,7 @@ import quoron_privacy.means.rotation as server_hadamard
 from pages import Page, check_loads_nothing
 from quoron.cli.app import invoke
 from quoron.counting.statistics import statistics
-from quoron.declare import declare
+from quoron.private_bounds import find_bounds
 from quoron.private_mean import PrivateMean, mean
 from quoron.training import lifetime
 from quoron_privacy import local
@@ -174,12 +174,12 @@ def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
     path = tmp_path / "visits.csv"
     frame().to_csv(path, index=False)
     words = ["--user", "who", "--epsilon", "2", "--numeric", "cost=0:100", "--categorical", "ward=north,south,west"]
-    assert invoke(["statistics", str(path), "count by ward", "median of cost", *words]) == 0
+    assert invoke(["stats", str(path), "count by ward", "median of cost", *words]) == 0
     said = capsys.readouterr().out
     assert "count by ward\n  north: 1" in said
     assert "adjacency replace-one" in said
     assert "95 %" in said
-    page, asked = tmp_path / "page.html", ["statistics", str(path), "count by ward", *words, "--report"]
+    page, asked = tmp_path / "page.html", ["stats", str(path), "count by ward", *words, "--report"]
     spent = len(told(own_ledger))
     assert invoke([*asked, str(tmp_path / "no folder" / "page.html")]) == 2
     assert "Make the folder" in capsys.readouterr().err
@@ -232,7 +232,7 @@ def check(declared: dict) -> None:
 
 def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
     table = visits().assign(nothing="?", zero=0)
-    declaration = declare(table, numeric=["nothing", "zero"], categorical=["secret"], **ASKED)
+    declaration = find_bounds(table, numeric=["nothing", "zero"], categorical=["secret"], **ASKED)
     declared = declaration.toml()
     assert "# nothing: too few users have numbers here (epsilon = 2.66667, delta = 2.5e-07)" in declared
     assert "# zero: zero for nearly everybody" in declared
@@ -243,13 +243,15 @@ def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
 
 def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path: Path) -> None:
     with pytest.raises(Infeasible, match=r"ranges: 3,000 users .* of a column .*, and epsilon is shared by 2"):
-        declare(visits(), numeric=["delay"], items=True, epsilon=0.05, ledger=str(tmp_path / "none.sqlite"), user="who")
+        find_bounds(
+            visits(), numeric=["delay"], items=True, epsilon=0.05, ledger=str(tmp_path / "none.sqlite"), user="who"
+        )
     with pytest.raises(Infeasible, match=r"items per user: 3,000 users"):
-        declare(visits(), items=True, user="who", epsilon=0.01)
+        find_bounds(visits(), items=True, user="who", epsilon=0.01)
 
 
 def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own_ledger: Path) -> None:
-    declared = declare(visits(), user="who", epsilon=2.0, numeric=["delay", "height"])
+    declared = find_bounds(visits(), user="who", epsilon=2.0, numeric=["delay", "height"])
     with Database(f"sqlite:///{own_ledger}") as opened:
         (charge,) = PopulationLedger(opened).charges("everyone")
     assert (charge.epsilon, charge.delta, charge.mu) == (2.0, 1e-6, declared.mu)
@@ -270,16 +272,16 @@ def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, m
     rows = np.arange(3000)
     names = ["users", "bought", "places", "cells", "closer", "declare", "items"]
     table = pd.DataFrame({"who": rows, "age": rows % 70, **dict.fromkeys(names, rows % 2)})
-    declare(table, user="who", epsilon=20.0, items=True, numeric=["age"], categorical=names)
+    find_bounds(table, user="who", epsilon=20.0, items=True, numeric=["age"], categorical=names)
     assert len(drawn) == len(set(drawn)) >= len(names) + 4
 
 
 @pytest.mark.parametrize("value", ["\ud800", b"", "nan", True, np.float32(2.5), 2.0**70, "0x1"], ids=ascii)
 def test_no_other_value_raises_either(value: object) -> None:
     table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
-    declared = declare(table, user="who", epsilon=32.0, seed=1, numeric=["odd"])
+    declared = find_bounds(table, user="who", epsilon=32.0, seed=1, numeric=["odd"])
     assert declared.declared[0].value is None
-    declared = declare(table, user="who", epsilon=8.0, seed=1, items=True, categorical=["odd"])
+    declared = find_bounds(table, user="who", epsilon=8.0, seed=1, items=True, categorical=["odd"])
     assert declared.declared[0].value == ["a"]
 
 

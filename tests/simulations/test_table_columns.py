@@ -20,8 +20,8 @@ from quoron import config as configs
 from quoron import table_columns, wildcards
 from quoron.cli.app import app
 from quoron.config import Simulated, TableSection
-from quoron.declare import declare
 from quoron.operate.submission import specify
+from quoron.private_bounds import find_bounds
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.sources import described
@@ -29,7 +29,7 @@ from quoron.table_columns import WORDS, TableColumns, read
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError
 
-DOORS = ("train", "plan_training", "simulate", "compare", "plan", "ask")
+DOORS = ("train", "simulate", "compare", "plan")
 COMMANDS = ("train", "simulate", "compare", "plan")
 
 
@@ -218,7 +218,9 @@ class TestAConfiguration:
 
 class TestWhatNobodyDeclared:
     def test_of_dates_is_released_as_the_years_between_which_they_lie(self, place: Path) -> None:
-        found = declare(frame(), user="who", epsilon=40.0, delta=1e-6, seed=3, numeric=["age"], dates=["admi*", "born"])
+        found = find_bounds(
+            frame(), user="who", epsilon=40.0, delta=1e-6, seed=3, numeric=["age"], dates=["admi*", "born"]
+        )
         lines = {each.name: each for each in found.declared}
         assert [each.kind for each in found.declared] == ["numeric", "dates", "dates"]
         low, high = lines["admitted"].value["year"]
@@ -227,7 +229,7 @@ class TestWhatNobodyDeclared:
         section = configs.parse(found.toml().replace("[population]", '[population]\nlabel = "sick"\npath = "v.csv"', 1))
         assert rules(section).names[1:3] == ("admitted month=January", "admitted month=February")
         with pytest.raises(DataError, match="Expected column 'size' to hold dates, times or text, got type list"):
-            declare(
+            find_bounds(
                 pa.table({"who": ["a"], "size": pa.array([[1]])}), user="who", epsilon=8.0, delta=1e-6, dates=["size"]
             )
 

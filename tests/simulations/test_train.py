@@ -21,8 +21,8 @@ from committed import committed
 from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
-from quoron.declare import declare
 from quoron.populations.users import Declared
+from quoron.private_bounds import find_bounds
 from quoron.sharding.shard import KeyedRandomness
 from quoron.training import lifetime
 from quoron.training.curator import CuratorEngine
@@ -385,8 +385,10 @@ def test_a_large_delta_is_taken_where_somebody_says_so(patients_of, ledger, tmp_
     trained = quoron.train(patients_of, **taken, out=tmp_path / "a")
     assert trained.summary.delta == 1e-2
     with pytest.raises(ConfigError, match="allow_large_delta"):
-        declare(patients_of, user="who", epsilon=1.0, delta=1e-2, categorical=["ill"])
-    declared = declare(patients_of, user="who", epsilon=1.0, delta=1e-2, allow_large_delta=True, categorical=["ill"])
+        find_bounds(patients_of, user="who", epsilon=1.0, delta=1e-2, categorical=["ill"])
+    declared = find_bounds(
+        patients_of, user="who", epsilon=1.0, delta=1e-2, allow_large_delta=True, categorical=["ill"]
+    )
     assert declared.delta == 1e-2
     given = {"users": 20, "dimension": 2, "epsilon": 1.0, "delta": 0.1, "clip_norm": 1.0, "radius": 1.0}
     with pytest.raises(ConfigError, match="allow_large_delta"):
@@ -395,4 +397,4 @@ def test_a_large_delta_is_taken_where_somebody_says_so(patients_of, ledger, tmp_
 
 def test_the_user_column_is_no_fact_to_release(patients_of, ledger):
     with pytest.raises(ConfigError, match="other than the user's own"):
-        declare(patients_of, user="who", epsilon=1.0, categorical=["who"])
+        find_bounds(patients_of, user="who", epsilon=1.0, categorical=["who"])

@@ -18,6 +18,7 @@ import pytest
 import dying
 import quoron
 from dying import Moment
+from quoron.api import resuming
 from quoron.cli.app import invoke
 from quoron.evaluating.scores import products
 from quoron.training import lifetime
@@ -26,7 +27,7 @@ from quoron.tuning import private_state, searching, tables
 from quoron.tuning.private_state import Known, Outcome, PrivateState
 from quoron.tuning.scoring import noise_for, private_mean, user_scores
 from quoron.tuning.searching import Price, search
-from quoron.tuning.select import price_of
+from quoron.tuning.select import Trial, price_of, select
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
@@ -113,7 +114,7 @@ class TestASearchOverATable:
 
     def test_too_little_epsilon_for_any_trial_is_infeasible(self, tmp_path: Path) -> None:
         with pytest.raises(Infeasible, match="selection"):
-            quoron.plan_tuning(table(), **asked(tmp_path, epsilon=0.012, delta=1e-5))
+            quoron.tune(table(), **asked(tmp_path, epsilon=0.012, delta=1e-5), dry_run=True)
 
     def test_another_search_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
@@ -132,7 +133,7 @@ class TestASearchOverATable:
 
     def test_is_priced_before_anything_is_charged_or_looked_at(self, tmp_path: Path) -> None:
         nonsense = table().assign(a="?", b=None, y="?")
-        plans = [quoron.plan_tuning(each, **asked(tmp_path)) for each in (table(), nonsense)]
+        plans = [quoron.tune(each, **asked(tmp_path), dry_run=True) for each in (table(), nonsense)]
         assert plans[0].as_json() == plans[1].as_json()
         assert not (tmp_path / "lifetime.sqlite").exists()
         said = dict(plans[0].rows())
@@ -151,7 +152,7 @@ class TestASearchOverATable:
         again = quoron.resume(tmp_path / "run")
         assert np.array_equal(again.weights, tuned.weights)
         assert again.choice.name == tuned.choice.name  # type: ignore[union-attr]
-        assert quoron.report(tmp_path / "run").is_file()
+        assert resuming.report(tmp_path / "run").is_file()
         assert len(charges(tmp_path)) == 1
 
 
@@ -414,14 +415,14 @@ class TestSelectionOfAnything:
     def of(folder: Path, trial: Callable[..., Any], **more: Any) -> Any:
         keep = {"out": folder / "run", "ledger": folder / "lifetime.sqlite"}
         given = {"users": 600, "dimensions": 2, "epsilon": 4.0, "delta": 1e-5, **FEW, **keep} | more
-        return quoron.select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
+        return select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
 
     @staticmethod
     def by_clip(setting: dict[str, float]) -> dict[str, Any]:
         return {"clip_norm": setting["clip"], "radius": 2.0}
 
     @staticmethod
-    def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+    def trial(_: Any, at: Trial) -> tuple[float, np.ndarray]:
         def rows(users: np.ndarray, point: np.ndarray) -> np.ndarray:
             assert not set(users.tolist()) & set(at.held_out.tolist())
             return point - np.stack([np.sin(users), np.cos(users)], axis=1)
@@ -463,7 +464,7 @@ class TestSelectionOfAnything:
         """Raised, it would say that there was such a trial beside the best: SE5."""
         seen = []
 
-        def trial(setting: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+        def trial(setting: Any, at: Trial) -> tuple[float, np.ndarray]:
             score = at.score(np.full(len(at.held_out), 0.2))
             np.exp(np.array([1e4]))  # whose warning would tell of this trial
             warnings.warn("so would this", stacklevel=1)
@@ -486,7 +487,7 @@ class TestSelectionOfAnything:
     def test_goes_on_with_the_same_data_alone_where_it_is_given_some(self, tmp_path: Path) -> None:
         data = np.arange(600.0)
 
-        def stopped(_: Any, at: quoron.Trial) -> Any:
+        def stopped(_: Any, at: Trial) -> Any:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -515,7 +516,7 @@ class TestSelectionOfAnything:
         monkeypatch.setattr(PrivateState, "write", watched)
         long = lambda each: 50_000 if each["clip"] == 1.0 else 2  # noqa: E731
 
-        def trial(setting: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+        def trial(setting: Any, at: Trial) -> tuple[float, np.ndarray]:
             return at.score(np.full(len(at.held_out), setting["clip"])), np.zeros(long(setting))
 
         seeded = {"epsilon": 4.0, "delta": 1e-5, "seed": 7, "n_trials": 20.0, "dimensions": long}
@@ -527,7 +528,7 @@ class TestSelectionOfAnything:
         base = Pair.gaussian(0.2)
         least = price_of(2, base, 1e-5, **FEW)
 
-        def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+        def trial(_: Any, at: Trial) -> tuple[float, np.ndarray]:
             noise = at.noise.stream("own").gaussian_steps(1)[0] * 2.0**-30
             return float(noise), np.array([noise])
 

@@ -55,7 +55,7 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     people, ledger, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(votes, "release", lambda *_: pytest.fail("somebody looked"))
-    planned = quoron.plan_training(people, user="who", label="ill", **QUICK)
+    planned = quoron.train(people, user="who", label="ill", **QUICK, dry_run=True)
     assert any("are bought with" in each and "epsilon=" in each for each in planned.remarks)
     assert any("two classes and 4 numbers, the fewest; the most, 97, leave 0." in each for each in planned.remarks)
     assert planned.plan.guarantee.epsilon == 4.0
@@ -163,7 +163,7 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
     """A frame's type of dates may be made of values: the plan is that of the same column as text."""
     born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
     plans = [
-        quoron.plan_training(people.assign(born=some), user="who", label="ill", **QUICK).plan.guarantee.bought
+        quoron.train(people.assign(born=some), user="who", label="ill", **QUICK, dry_run=True).plan.guarantee.bought
         for some in (born, born.dt.tz_localize("UTC"), born.astype(str))
     ]
     assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
@@ -173,7 +173,9 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
 
 def test_a_column_that_is_declared_is_not_paid_for_as_well(people):
     with pytest.raises(ConfigError, match="'age' to be declared or bought, got both"):
-        quoron.plan_training(people, user="who", label="ill", numeric={"age": (0, 9)}, buy={"age": "any"}, **QUICK)
+        quoron.train(
+            people, user="who", label="ill", numeric={"age": (0, 9)}, buy={"age": "any"}, **QUICK, dry_run=True
+        )
 
 
 def test_types_that_a_schema_declares_are_bought_nothing_for(people):

@@ -15,8 +15,8 @@ import pytest
 import quoron
 from quoron import EngineChoice, arguments
 from quoron import config as configs
+from quoron.api import resuming
 from quoron.cli.app import invoke
-from quoron.declare import declare
 from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
@@ -88,6 +88,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "observers": (3, "x", [3], [print], THING),
     "holdout": ("x", 0, 1, -0.1, 2, float("nan"), [0.1], True, THING),
     "progress": ("yes", 3, []),
+    "dry_run": NO_SWITCH,
     "engine": ("nope", 3, None, [], True),
     "data_quality": ("x", -1, 2, True, [1], THING),
     "seed": ("x", -1, 1.5, 2**70, True, [1], THING),
@@ -103,16 +104,16 @@ GOOD: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 10
 OWN = {
     "simulate": ("seed",),
     "compare": ("algorithms", "vary", "seeds"),
-    "ask": ("risk", "accuracy", "epsilons"),
+    "plan": ("risk", "accuracy", "epsilons"),
 }
 SHARED = ("settings", "user", "delta", "out", "engine", "observers", "progress")  # everywhere, read by the same code
 
 
 def calls() -> Iterator[tuple[str, str, Any]]:
     """A door, the argument that is wrong, and its value: all of them at one door, at others what is read there."""
-    for door in ("plan_training", "train", "simulate", "compare", "plan", "ask"):
+    for door in ("train", "simulate", "compare", "plan"):
         known = inspect.signature(getattr(quoron, door)).parameters
-        for name in known if door == "plan_training" else [*SHARED, *OWN.get(door, ())]:
+        for name in known if door == "train" else [*SHARED, *OWN.get(door, ())]:
             yield from ((door, name, value) for value in WRONG[name] if name in known)
 
 
@@ -144,12 +145,7 @@ def assert_named(told: dict[str, str]) -> None:
 def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
     told: dict[str, str] = {}
     for door, name, value in calls():
-        said = (
-            GOOD
-            | {"epsilon": 1.0}
-            | {name: value}
-            | ({"risk": "5%"} if door == "ask" and name not in OWN["ask"] else {})
-        )
+        said = GOOD | {"epsilon": 1.0} | {name: value}
         told[f"{door}({name}={value!r})"] = refused(getattr(quoron, door), said.pop("source", FRAME), **said)
     assert len(told) > 250
     assert_named(told)
@@ -183,7 +179,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
                 "seed": ("no", THING, 1.5, []),
             },
         ),
-        declare: (
+        quoron.find_bounds: (
             {"source": FRAME} | declared,
             {
                 "source": (3, None, "no.csv", "no", THING, [{"who": 1}], np.zeros((3, 3)), b"v.csv"),
@@ -212,7 +208,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
             },
         ),
         quoron.load: ({}, {"path": (3, None, THING, [1], b"x", "nowhere")}),
-        quoron.report: ({}, {"directory": (3, None, THING, [1], b"x", "nowhere")}),
+        resuming.report: ({}, {"directory": (3, None, THING, [1], b"x", "nowhere")}),
         quoron.resume: (
             {"directory": "nowhere"},
             {"directory": (3, None, b"x", "no"), "engine": (3, None, "x", THING)},
@@ -363,10 +359,10 @@ def headerless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "plan t.toml",
         f"simulate t.csv {ASKED} {FEATURES}",
         f"tune t.csv {ASKED} {FEATURES} --epsilon 1 --vary domain.radius=[1,2]",
-        "declare t.csv --user who --numeric age --epsilon 1",
-        "declare t.csv --user who --numeric a* --epsilon 1",
-        "statistics t.csv 'mean of age' --user who --numeric age=0:100 --epsilon 1",
-        "statistics t.csv 'count by ward' --user who --epsilon 1",
+        "bounds t.csv --user who --numeric age --epsilon 1",
+        "bounds t.csv --user who --numeric a* --epsilon 1",
+        "stats t.csv 'mean of age' --user who --numeric age=0:100 --epsilon 1",
+        "stats t.csv 'count by ward' --user who --epsilon 1",
         "evaluate model.json t.csv --user who --epsilon 1",
         "predict model.json t.csv",
         "client --check --data t.csv --user who",

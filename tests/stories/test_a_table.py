@@ -120,7 +120,7 @@ def test_a_model_is_evaluated_on_other_people_with_a_guarantee_of_its_own(quoron
 
 def test_private_figures_of_a_table(quoron: Command) -> None:
     asked = ("histogram of age", "mean of age", "quantiles of dose")
-    said = quoron("statistics", "visits.csv", *asked, "--user", "who", *DECLARED[2:], *PRIVATE)
+    said = quoron("stats", "visits.csv", *asked, "--user", "who", *DECLARED[2:], *PRIVATE)
     assert said.code == 0
     assert "mean of age" in said.out
     rows = package.statistics(

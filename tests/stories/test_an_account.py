@@ -23,7 +23,7 @@ def test_every_release_about_the_same_people_is_on_one_account(quoron: Command) 
     assert alone.count("visits-") == 1
     assert trained(quoron) == 0
     asked = ("mean of age", "--user", "who", "--numeric", "age=0:100")
-    assert quoron("statistics", "visits.csv", *asked, *PRIVATE).code == 0
+    assert quoron("stats", "visits.csv", *asked, *PRIVATE).code == 0
     assert shown(quoron).count("ε = 8") == 3
 
 

@@ -132,7 +132,7 @@ class Categorical(Kind):
     @property
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
-        fix = "List its values, or have them released with `quoron declare`; texts are compared letter by letter."
+        fix = "List its values, or have them released with `quoron bounds`; texts are compared letter by letter."
         return "category", "in none of the declared categories, or missing", fix
 
     def read(self, table: "pa.Table") -> Codes:

@@ -24,8 +24,10 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
+    from quoron.api import asking
     from quoron.training import run as training
 else:
+    asking = OnFirstUse("quoron.api.asking")
     training = OnFirstUse("quoron.training.run")  # of a table that nobody declared
 
 
@@ -83,13 +85,29 @@ def plan(
     source: Source = "quickstart",
     user: str | None = None,
     label: str | None = None,
+    *,
+    risk: str | float | None = None,
+    accuracy: float | None = None,
+    epsilons: bool = False,
     **arguments: Unpack[PlanArguments],
 ) -> Planned:
-    """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it.
+    """Return what a run would promise and cost, fixed before any data is touched.
 
-    Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
+    Args:
+        source, user, label, ...: as of `simulate`. Of a DataFrame users are counted, and columns given without values
+            are read. What `train` would promise for a table says `train(..., dry_run=True)`.
+        risk: an excess risk, or a share of the start's such as "5%": how many users, or which ε, would do for it is in
+            `advice` of the result.
+        accuracy: the same for an accuracy in [0, 1]; it looks at the data, so it is for simulations only.
+        epsilons: whether `advice` has plans for several ε, from an eighth of the given one to eight times as much.
+
+    Raises:
+        Infeasible: if nothing satisfies it; with what would.
     """
     config, _, frame = described(source, user, label, arguments)
+    if risk is not None or accuracy is not None or epsilons:
+        advice = asking.ask(source, user, label, risk=risk, accuracy=accuracy, epsilons=epsilons, **arguments)
+        return replace(plan(source, user, label, **arguments), advice=advice)
     if is_wanted(config, simulated=True):
         return training.forecast(config, Path.cwd(), frame)
     table, narrowed = needed(frame, config)

@@ -1,4 +1,4 @@
-"""`quoron.train` and `quoron.plan_training`: a model for real, of a table that somebody holds.
+"""`quoron.train`: a model for real, of a table that somebody holds.
 
 run = quoron.train(visits, user="patient", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
 run.model.predict(new_visits)
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack, overload
 
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.engines import EngineChoice, training_sharing
@@ -21,6 +21,29 @@ from quoron.training.result import TrainedTable
 from quoron_server.rounds import Observer
 
 
+@overload
+def train(
+    source: Source,
+    user: str | None = ...,
+    label: str | None = ...,
+    *,
+    holdout: float | None = ...,
+    dry_run: Literal[True],
+    **arguments: Unpack[TrainingArguments],
+) -> Planned: ...
+@overload
+def train(
+    source: Source,
+    user: str | None = ...,
+    label: str | None = ...,
+    *,
+    holdout: float | None = ...,
+    observers: Sequence[Observer] = ...,
+    progress: bool | None = ...,
+    engine: str | EngineChoice = ...,
+    dry_run: Literal[False] = ...,
+    **arguments: Unpack[TrainingArguments],
+) -> TrainedTable: ...
 @entry_point
 def train(
     source: Source,
@@ -31,8 +54,9 @@ def train(
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
     engine: str | EngineChoice = "inline",
+    dry_run: bool = False,
     **arguments: Unpack[TrainingArguments],
-) -> TrainedTable:
+) -> TrainedTable | Planned:
     """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
 
     Args:
@@ -57,6 +81,7 @@ def train(
         observers: told of every round, in public figures.
         progress: whether a bar is shown on standard error; by default if that is a terminal.
         engine: as of `simulate`, but for "flower".
+        dry_run: return the plan alone: what this call would promise and cost. Nothing is charged, and no value is read.
 
     The plan reads nothing from the table but the number of users. The run is charged to the population's budget before
     any value is read. Interrupted, it goes on with the same call and `out`, or `quoron resume`, for that
@@ -65,6 +90,8 @@ def train(
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
     """
+    if dry_run:
+        return plan_training(source, user, label, holdout=holdout, **arguments)
     sharing = training_sharing(EngineChoice.of(engine))
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
     with bars.display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
@@ -74,7 +101,6 @@ def train(
             return training.carry_out(prepared, folder, (*observers, shown), sharing=sharing)
 
 
-@entry_point
 def plan_training(
     source: Source,
     user: str | None = None,
@@ -84,10 +110,7 @@ def plan_training(
     compare: bool = False,
     **arguments: Unpack[TrainingArguments],
 ) -> Planned:
-    """What `train`, called so, would promise and cost. Nothing is charged, and no value of the table is looked at.
-
-    Arguments and errors are those of `train`; with `compare` the plan stands beside what every other method would do.
-    """
+    """Return the plan of `train` with these arguments; with `compare` beside what every other algorithm would do."""
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
     planned = prepared.planned.beside(prepared.config) if compare else prepared.planned

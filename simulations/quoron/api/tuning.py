@@ -1,8 +1,8 @@
-"""`quoron.tune` and `quoron.plan_tuning`: from what a door is given to a search, planned, priced and carried out."""
+"""`quoron.tune`: from arguments to a search, planned, priced and carried out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, overload
 
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.run_folder import RunFolder, claim
@@ -13,6 +13,40 @@ from quoron.tuning.run import Tuned
 from quoron.tuning.tables import TableSearch, prepare
 
 
+@overload
+def tune(
+    source: Source,
+    user: str | None = ...,
+    label: str | None = ...,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = ...,
+    algorithms: Sequence[str] | None = ...,
+    n_trials: float | None = ...,
+    max_trials: int | None = ...,
+    law: Law = ...,
+    padded: bool = ...,
+    holdout: float | None = ...,
+    seed: int | None = ...,
+    dry_run: Literal[True],
+    **arguments: Unpack[TrainingArguments],
+) -> TableSearch: ...
+@overload
+def tune(
+    source: Source,
+    user: str | None = ...,
+    label: str | None = ...,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = ...,
+    algorithms: Sequence[str] | None = ...,
+    n_trials: float | None = ...,
+    max_trials: int | None = ...,
+    law: Law = ...,
+    padded: bool = ...,
+    holdout: float | None = ...,
+    seed: int | None = ...,
+    dry_run: Literal[False] = ...,
+    **arguments: Unpack[TrainingArguments],
+) -> Tuned: ...
 @entry_point
 def tune(
     source: Source,
@@ -27,8 +61,9 @@ def tune(
     padded: bool = False,
     holdout: float | None = None,
     seed: int | None = None,
+    dry_run: bool = False,
     **arguments: Unpack[TrainingArguments],
-) -> Tuned:
+) -> Tuned | TableSearch:
     """Train for real with several settings, and release the best by a private score, for little more than one run.
 
     Args:
@@ -39,6 +74,7 @@ def tune(
         padded: always carry out so many, so that the clock does not tell how many counted.
         holdout: share of the users that score every trial; 0.1 to 0.3, by how many there are, unless given.
         seed: SIMULATED: of all noise. It promises nothing, and nothing is charged.
+        dry_run: return the search alone: what it would promise, cost and try. Nothing is charged, and no value is read.
         source, user, label, epsilon, delta, ...: as of `train`; (ε, δ) is the guarantee of the whole search.
 
     A secret number of trials each take one of the settings at random. Nothing is shown or kept of any but the best, and
@@ -57,40 +93,11 @@ def tune(
         algorithms,
         Effort(n_trials, law, max_trials, padded, holdout),
     )
+    if dry_run:
+        return search
     folder = claim(search.config, name)
     with folder.resumable():
         return run.carry_out(search, folder)
-
-
-@entry_point
-def plan_tuning(
-    source: Source,
-    user: str | None = None,
-    label: str | None = None,
-    *,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    algorithms: Sequence[str] | None = None,
-    n_trials: float | None = None,
-    max_trials: int | None = None,
-    law: Law = "negative-binomial",
-    padded: bool = False,
-    holdout: float | None = None,
-    seed: int | None = None,
-    **arguments: Unpack[TrainingArguments],
-) -> TableSearch:
-    """What `tune`, called so, would promise, cost and try. Nothing is charged, and no value of the table is looked at.
-
-    Arguments and errors are those of `tune`.
-    """
-    return _search(
-        source,
-        user,
-        label,
-        {**arguments, "seed": seed},
-        vary,
-        algorithms,
-        Effort(n_trials, law, max_trials, padded, holdout),
-    )[0]
 
 
 def _search(

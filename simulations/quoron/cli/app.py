@@ -52,21 +52,24 @@ from quoron.cli.common import (
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
 from quoron.cli.health import health
-from quoron.cli.tables import declare, evaluate, index, statistics
+from quoron.cli.tables import bounds, evaluate, index, stats
 from quoron.cli.tune import tune
 from quoron.table_columns import DescribedTable
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
+    from quoron.api import asking, resuming
     from quoron.cli import searches
 else:  # when a command is called
+    asking = OnFirstUse("quoron.api.asking")
+    resuming = OnFirstUse("quoron.api.resuming")
     searches = OnFirstUse("quoron.cli.searches")
 
 # What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
 GROUPS = {
     "Your own table": (
-        *("train", "predict", "evaluate", "tune", "statistics", "declare"),
+        *("train", "predict", "evaluate", "tune", "stats", "bounds"),
         *("example", "index", "resume", "report"),
     ),
     "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms", "cite"),
@@ -263,7 +266,7 @@ def plan(
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
     said = (*(settings or ()), *networked(network))
     asked: dict[str, Any] = {"epsilon": epsilon, "items_per_user": items_per_user, "settings": said, **columns}
-    answers = quoron.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
+    answers = asking.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
     if picture is not None and epsilons:
         showing.draw_epsilons(picture, answers)
     try:
@@ -313,7 +316,7 @@ def list_presets() -> None:
 @app.command()
 def report(run: Run) -> None:
     """Write the report.html of a run or a comparison again, and print its path."""
-    print(quoron.report(run))
+    print(resuming.report(run))
 
 
 cli_federation.register(app)
@@ -330,8 +333,8 @@ app.command()(cli_train.example)
 app.command()(compare)
 app.command()(tune)
 app.command()(health)
-app.command()(declare)
-app.command()(statistics)
+app.command()(bounds)
+app.command()(stats)
 app.command()(index)
 
 

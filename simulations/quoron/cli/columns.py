@@ -45,7 +45,7 @@ def _columns(context: typer.Context, typed: str) -> list[str]:
     """Columns, by the header of the table that was named, that complete what is typed behind the last comma."""
     before, comma, last = typed.rpartition(",")
     try:  # an option that is still being typed leaves all words where they are
-        names = quoron.opened(str(context.params.get("source") or next(iter(context.args), ""))).names
+        names = quoron.read_table(str(context.params.get("source") or next(iter(context.args), ""))).names
     except QuoronError:  # a configuration, or nothing that can be read
         return []
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]

@@ -102,7 +102,7 @@ class Text:
 
     def opened(self, table: str) -> Any:
         """The table; nothing of it is read yet."""
-        return quoron.opened(table, **asdict(self))
+        return quoron.read_table(table, **asdict(self))
 
     def dialect(self) -> "Dialect":
         """The same for a client, which reads its file itself."""

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quoron.api.listing import algorithms
 from quoron.cli import one_screen
 from quoron.comparing import page as compared
 from quoron.comparing.comparison import Comparison
@@ -30,7 +31,6 @@ from quoron.training.trained import Trained
 from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
-from quoron_server.algorithms.refused import REFUSED
 from quoron_server.parameters import PrintedParameters
 from quoron_server.serial import dumps
 from quoron_server.wording import assumption_text, domain_words, sentence
@@ -286,17 +286,7 @@ def _by(algorithm: str | None, guessed: bool) -> str:
 
 def show_algorithms(*, as_json: bool) -> None:
     """The registry, and what is refused with its reason: that offers nothing."""
-    same = ("name", "summary", "paper", "exposure")
-    rows: list[dict[str, Any]] = []
-    for info in ALGORITHMS.values():
-        offered: dict[str, Any] = {"exposures": info.exposures, "one_server": info.promises.one_server}
-        offered |= {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
-        offered |= {"relation": info.origin.relation, "from": str(info.origin), "changed": info.origin.note}
-        rows.append({key: getattr(info, key) for key in same} | offered)
-    for refused in REFUSED.values():
-        nothing = {"exposures": (), "one_server": None, "adjacency": (), "constants": (), "theorem": refused.theorem}
-        nothing |= {"relation": None, "from": refused.paper, "changed": ""}
-        rows.append({key: getattr(refused, key) for key in same} | nothing)
+    rows = algorithms()
     if as_json:
         print(dumps(rows))
         return

@@ -1,4 +1,4 @@
-"""`quoron declare`, `statistics`, `evaluate`, `index`: what else is asked of a table than a model of it."""
+"""`quoron bounds`, `statistics`, `evaluate`, `index`: what else is asked of a table than a model of it."""
 
 import json
 import sys
@@ -18,12 +18,10 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import declare as declaring
     from quoron import measure, sources
     from quoron.datasets import index as indexing
     from quoron.reports import alone
 else:  # when a command is called
-    declaring = OnFirstUse("quoron.declare")
     measure = OnFirstUse("quoron.measure")
     sources = OnFirstUse("quoron.sources")
     indexing = OnFirstUse("quoron.datasets.index")
@@ -35,7 +33,7 @@ User = Annotated[str, typer.Option("--user", metavar="COLUMN", help="Column that
 
 
 @shared_options
-def declare(
+def bounds(
     charged: Charged,
     text: Text,
     table: Table,
@@ -59,12 +57,12 @@ def declare(
         int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
     ] = 1,
 ) -> None:
-    """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
+    """Estimate privately the bounds that a configuration has to declare of a table, as TOML with the cost of each line.
 
     All of it is charged to the population's privacy budget before anything is told, as training is. Asking again
     costs again.
     """
-    declared = declaring.declare(
+    found = quoron.find_bounds(
         text.opened(table),
         user=user,
         epsilon=epsilon,
@@ -76,7 +74,7 @@ def declare(
         most_votes=most_votes,
         **asdict(charged),
     )
-    typer.echo(declared.toml())
+    typer.echo(found.toml())
 
 
 def _names(given: Listed) -> list[str]:
@@ -84,7 +82,7 @@ def _names(given: Listed) -> list[str]:
 
 
 @shared_options
-def statistics(
+def stats(
     charged: Charged,
     text: Text,
     table: Table,

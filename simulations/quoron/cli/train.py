@@ -85,7 +85,9 @@ def train(
         **columns,
     }
     if dry_run:
-        planned = quoron.plan_training(source, compare=details or as_json, **asked)
+        from quoron.api.training import plan_training
+
+        planned = plan_training(source, compare=details or as_json, **asked)
         showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible(), doubts():

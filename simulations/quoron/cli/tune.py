@@ -75,7 +75,7 @@ def tune(
         "settings": settings or (),
     }
     if dry_run:
-        searches.show_search(quoron.plan_tuning(source, **asked, **columns), as_json=as_json)
+        searches.show_search(quoron.tune(source, dry_run=True, **asked, **columns), as_json=as_json)
         return
     with interruptible(), doubts():
         tuned = quoron.tune(source, **asked, **columns)

@@ -27,7 +27,7 @@ from quoron.counting import calendar
 from quoron.counting.questions import Question, asked_of
 from quoron.counting.told import Row, Statistics, rows_of
 from quoron.counting.weighing import Asked, Facts, Integers, declared, held, of_arrays
-from quoron.declare import read
+from quoron.private_bounds import read
 from quoron.training import lifetime, votes
 from quoron.training.votes import Want
 from quoron_client.data import columns, tables
@@ -73,7 +73,7 @@ def statistics(
     """Counts, histograms, quantiles and means, private for every user as a whole, with one price for all of them.
 
     Args:
-        source: a table with one item a row (a file, a DataFrame, whatever `quoron.opened` gives), or a list with an
+        source: a table with one item a row (a file, a DataFrame, whatever `quoron.read_table` gives), or a list with an
             array of each user's own items, which are then the column `value`.
         questions: one, or several that share the price: `count by ward`, `histogram of age in 10 bins`, `quantiles of
             cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`, of dates `histogram of admitted in

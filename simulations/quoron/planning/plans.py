@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
@@ -30,6 +30,9 @@ from quoron_server.plan import Plan, Privacy, in_lines
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json
+
+if TYPE_CHECKING:
+    from quoron.planning.questions import Advice
 
 Registry = Mapping[str, Registered]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
@@ -77,6 +80,7 @@ class Planned:
     network: Projection | None = None  # wall-clock over a network, when one is given
     remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
     costs: tuple[Costs, ...] = ()  # of every feasible candidate over each network that is given
+    advice: "Advice | None" = None  # how many users or which ε would do, where that was asked
 
     def __repr__(self) -> str:
         others = [each for each in self.candidates if each.algorithm != self.plan.algorithm]

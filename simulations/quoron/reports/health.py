@@ -20,7 +20,7 @@ FEW, MOST_NAMED = 4, 8  # columns with a warning each, and with their names in o
 UNSEEN = (
     "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
     "and nobody has looked{why}: rehearse with `quoron simulate` where that is allowed, or have facts released with "
-    "`quoron declare`."
+    "`quoron bounds`."
 )
 
 

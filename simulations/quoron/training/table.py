@@ -192,7 +192,7 @@ def hold(
         if feature.is_open:
             raise ConfigError(
                 f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
-                "private. List them, or have them released with `quoron declare`."
+                "private. List them, or have them released with `quoron bounds`."
             )
     items, zero_rows = config.problem.items_per_user, config.privacy.adjacency != "zero-out"
     most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)

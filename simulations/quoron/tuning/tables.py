@@ -199,7 +199,7 @@ def prepare(
     if is_wanted(config):
         raise ConfigError(
             "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
-            "trial would buy them anew. Buy once, with `quoron declare`, and put what it tells into the configuration; "
+            "trial would buy them anew. Buy once, with `quoron bounds`, and put what it tells into the configuration; "
             "or take the declared.toml of a run of `quoron train`."
         )
     if config.train.holdout is not None:

@@ -3,7 +3,7 @@
     >>> import pandas as pd
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
     >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards})
-    >>> found = declare(visits, user="who", epsilon=2.0, seed=1, items=True, categorical=["ward"])
+    >>> found = find_bounds(visits, user="who", epsilon=2.0, seed=1, items=True, categorical=["ward"])
     >>> print(found.toml())
     # SIMULATED, noise from a seed: released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
     # Proofs: docs/privacy/votes.md. Categories with fewer than 36 users' votes may be missing.
@@ -122,10 +122,10 @@ class Declaration:
 
 
 @entry_point
-def declare(
+def find_bounds(
     source: Any,
-    *,
     user: str,
+    *,
     epsilon: float,
     delta: float = DELTA,
     allow_large_delta: bool = False,
@@ -139,7 +139,7 @@ def declare(
     ledger: str | Path | None = None,
     seed: int | None = None,
 ) -> Declaration:
-    """Release what is asked for of a table with one item a row: a file, a DataFrame, whatever `quoron.opened` gives.
+    """Estimate bounds of a table privately: a file, a DataFrame, or what `quoron.read_table` returns.
 
     Args:
         source: the table; of a file, only the columns that are named are read.
