@@ -18,7 +18,6 @@ from .api.asking import ask as ask
 from .api.resuming import resume as resume
 from .api.resuming import report as report
 from .tables import opened as opened
-from .engines import EngineChoice as EngineChoice
 from .config import Config as Config
 from .training.trained import Trained as Trained
 from .private_mean import PrivateMean as PrivateMean

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Unpack
 
 from quoron.arguments import TrainingArguments, entry_point
-from quoron.engines import EngineChoice, training_sharing
+from quoron.engines import Engine, inline_or_ray
 from quoron.planning.plans import Planned
 from quoron.reports import progress as bars
 from quoron.run_folder import claim
@@ -30,7 +30,7 @@ def train(
     holdout: float | None = None,
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
-    engine: str | EngineChoice = "inline",
+    engine: str | Engine = "inline",
     **arguments: Unpack[TrainingArguments],
 ) -> TrainedTable:
     """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
@@ -56,7 +56,7 @@ def train(
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round, in public figures.
         progress: whether a bar is shown on standard error; by default if that is a terminal.
-        engine: as of `simulate`, but for "flower".
+        engine: as of `simulate`, but for "flower" and "service".
 
     The plan reads nothing from the table but the number of users. The run is charged to the population's budget before
     any value is read. Interrupted, it goes on with the same call and `out`, or `quoron resume`, for that
@@ -65,7 +65,7 @@ def train(
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
     """
-    sharing = training_sharing(EngineChoice.of(engine))
+    sharing = inline_or_ray(engine).sharing
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
     with bars.display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
