@@ -84,7 +84,7 @@ def trained(folder: Path, algorithm: str, workers: int | None) -> dict[str, floa
 def train(folder: Path, algorithm: str, workers: int | None) -> None:
     """What `trained` starts."""
     from quoron import config as configs
-    from quoron.engines import EngineChoice
+    from quoron.engines import Inline
     from quoron.run_folder import claim
     from quoron.training import run as training
 
@@ -111,7 +111,7 @@ def train(folder: Path, algorithm: str, workers: int | None) -> None:
                 """Now."""
                 ended.update(train=time.perf_counter() - planned, processors=time.process_time() - spent)
 
-        sharing = EngineChoice.of(workers=workers).sharing
+        sharing = Inline(workers=workers).sharing
         training.carry_out(prepared, claim(config, "large"), [Watch()], sharing=sharing)
     others = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended["processors"] += others.ru_utime + others.ru_stime

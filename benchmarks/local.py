@@ -20,7 +20,7 @@ import numpy as np
 
 import quoron
 from quoron.config import parse
-from quoron.engines import EngineChoice
+from quoron.engines import Service
 from quoron.local.folder import RUNNING, Folder
 
 BEYOND, AN_ANSWER, FIRST, MEMORY = 120.0, 0.3, 20.0, 4096.0
@@ -97,7 +97,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     (passing := folder / "passing").mkdir()
     tempfile.tempdir = str(passing)
     watch, began = Watch(passing), time.perf_counter()
-    engine = EngineChoice.of("service", workers=options.processes)
+    engine = Service(workers=options.processes)
     result = quoron.simulate(config, out=folder / "run", engine=engine, observers=[watch])
     whole = time.perf_counter() - began
     figures = json.loads((folder / "run" / "federation.json").read_text())

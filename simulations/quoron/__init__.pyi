@@ -15,7 +15,6 @@ from .api.simulating import plan as plan
 from .api.resuming import resume as resume
 from .api.listing import algorithms as algorithms
 from .tables import read_table as read_table
-from .engines import EngineChoice as EngineChoice
 from .config import Config as Config
 from .training.trained import Trained as Trained
 from .private_mean import PrivateMean as PrivateMean

@@ -277,7 +277,6 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that m
         lambda value: _is_text(value) and bool(POPULATION.match(value)),
     ),
     "options": ("a mapping", lambda value: isinstance(value, Mapping)),
-    "engine": ("its name or EngineChoice.of(...)", lambda value: _is_text(value) or hasattr(value, "sharing")),
     "observers": (
         "a list of observers, with `started`, `told` and `finished`",
         lambda value: _is_list(value) and all(hasattr(each, "started") for each in value),

@@ -21,7 +21,7 @@ import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
 from quoron import sources
-from quoron.engines import EngineChoice
+from quoron.engines import Flower
 from quoron.flower import claim as claims
 from quoron.flower import simulated, simulation
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
@@ -252,19 +252,17 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("choice", "says"),
     [
-        ({"name": "spark"}, "inline, ray, flower or service, got 'spark'"),
-        ({"nodes": 5}, "Expected nodes with the engine flower only"),
-        ({"name": "flower", "nodes": 0}, "Expected nodes to be an integer >= 1, got nodes=0"),
-        ({"name": "flower", "superlink": "a:1"}, "one of authority .* and insecure .* got none"),
-        ({"name": "flower", "superlink": "a:1", "insecure": True, "authority": "ca.pem"}, "got both"),
-        ({"name": "flower", "superlink": "a:1", "authority": "nosuch.pem"}, "certificate's file, got nosuch.pem"),
-        ({"name": "flower", "superlink": "a:1", "insecure": True}, "Expected TLS to reach a:1"),
-        ({"name": "flower", "superlink": "a:1", "insecure": True, "nodes": 3}, "Expected no nodes with a superlink"),
+        ({"nodes": 0}, "Expected nodes to be an integer >= 1, got nodes=0"),
+        ({"superlink": "a:1"}, "one of authority .* and insecure .* got none"),
+        ({"superlink": "a:1", "insecure": True, "authority": "ca.pem"}, "got both"),
+        ({"superlink": "a:1", "authority": "nosuch.pem"}, "certificate's file, got nosuch.pem"),
+        ({"superlink": "a:1", "insecure": True}, "Expected TLS to reach a:1"),
+        ({"superlink": "a:1", "insecure": True, "nodes": 3}, "Expected no nodes or cpus with a superlink"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(choice: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        EngineChoice.of(**choice)
+        Flower(**choice)
 
 
 # The run config that people change.

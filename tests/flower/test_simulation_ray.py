@@ -25,7 +25,7 @@ from federation.crowd import HANGS
 from flower.grids import SECRET
 from listening import asked, family, listening
 from quoron import sources
-from quoron.engines import EngineChoice
+from quoron.engines import Flower
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES
@@ -129,9 +129,7 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
     assert not (folder.path / "model.npz").exists(), "it was in the middle"
     shutil.copytree(folder.path, tmp_path / "copy")
     np.testing.assert_array_equal(quoron.resume(tmp_path / "copy").model, model)
-    np.testing.assert_array_equal(
-        quoron.resume(folder.path, engine=EngineChoice.of("flower", nodes=7, cpus=2)).model, model
-    )
+    np.testing.assert_array_equal(quoron.resume(folder.path, engine=Flower(nodes=7, cpus=2)).model, model)
     assert not (folder.path / CLAIM).exists()
 
 

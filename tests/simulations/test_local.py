@@ -19,7 +19,7 @@ import pytest
 import quoron
 from federation.crowd import DIMENSION, carried_out, items
 from quoron.config import parse
-from quoron.engines import EngineChoice, comparison_sharing, training_sharing
+from quoron.engines import Service, from_options, inline_or_ray
 from quoron.local import engine, keeper, kept, launch, people, programs, rehearsal
 from quoron.local import folder as folders
 from quoron.local import order as orders
@@ -135,18 +135,16 @@ def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:
 def test_only_the_engine_service_has_clients_and_faults() -> None:
     for name in ("inline", "ray", "flower"):
         with pytest.raises(ConfigError, match="engine service only"):
-            EngineChoice.of(name, clients=3)
-    choice = EngineChoice.of("service", clients=3, workers=2, kills=["1@1"], slow="1s", keep=True)
-    assert choice.sharing is None
-    for refused in (comparison_sharing, training_sharing):
-        with pytest.raises(ConfigError, match="service"):
-            refused(choice)
+            from_options(name, clients=3)
+    service = Service(clients=3, workers=2, kills=["1@1"], slow="1s", keep=True)
+    with pytest.raises(ConfigError, match="training and comparisons, got Service"):
+        inline_or_ray(service)
 
 
 @pytest.mark.parametrize("choice", [{"clients": 3}, {"keep": True}])
 def test_a_run_that_goes_on_has_the_clients_of_its_beginning(choice: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither clients nor keep to resume"):
-        quoron.resume(tmp_path, engine=EngineChoice.of("service", **choice))
+        quoron.resume(tmp_path, engine=Service(**choice))
 
 
 def test_too_little_memory_keeps_nobody_from_a_run_that_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

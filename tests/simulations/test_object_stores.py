@@ -13,10 +13,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 import quoron
-from quoron import EngineChoice
 from quoron.cli.app import invoke
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import from_dataset
+from quoron.engines import Inline
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
@@ -84,7 +84,7 @@ def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
 @pytest.mark.programs
 def test_workers_on_a_store_release_the_model_of_the_folder(store, tmp_path):
     here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
-    engine = EngineChoice.of(workers=2)
+    engine = Inline(workers=2)
     shared = quoron.simulate(described(tmp_path, store.url()), out=tmp_path / "shared", engine=engine)
     np.testing.assert_array_equal(shared.model, here.model)
 

@@ -18,6 +18,7 @@ import quoron.flower
 from cover import by_default
 from flower.plugged import CLIP, SMALL, USERS
 from quoron import config as configs
+from quoron.engines import Inline
 from quoron.model import Model
 from quoron.operate.submission import specify
 from quoron.private_bounds import find_bounds
@@ -65,7 +66,7 @@ def _simulated(seed: int | None, folder: Path) -> str:
 
 def _compared(seed: int | None, folder: Path) -> str:
     asked: dict[str, Any] = {"algorithms": ["recentred-sgd"], "seeds": 1, "out": folder / "compared"}
-    asked["engine"] = quoron.EngineChoice.of(workers=1)
+    asked["engine"] = Inline(workers=1)
     made = quoron.compare(configs.parse(TOML), seed=seed, **asked)
     return next(iter(made.directory.glob("runs/*/summary.json"))).read_text().partition('"statement": "')[2]
 

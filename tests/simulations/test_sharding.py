@@ -16,8 +16,9 @@ import pytest
 import quoron
 from contracts.scenes import SMALL
 from cover import EVERY_QUESTION, by_default
-from quoron import EngineChoice, kernels, sources
+from quoron import kernels, sources
 from quoron.datasets.population import from_dataset
+from quoron.engines import Inline, from_options
 from quoron.populations import Outliers, Synthetic
 from quoron.populations.table import encoded_table
 from quoron.run_folder import RunFolder
@@ -217,7 +218,7 @@ class TestProcesses:
         settings = [*kernels.SMALL]
         given = {"algorithm": "local-model", "settings": settings}
         models = [
-            quoron.simulate("quickstart", out=tmp_path / str(k), engine=EngineChoice.of(workers=k), **given).model
+            quoron.simulate("quickstart", out=tmp_path / str(k), engine=Inline(workers=k), **given).model
             for k in (None, 2)
         ]
         np.testing.assert_array_equal(*models)
@@ -232,19 +233,21 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
     monkeypatch.setattr(StartedNoise, "fresh", StartedNoise.simulated)
     monkeypatch.setattr(start.secrets, "randbits", lambda bits: 12345)
     source = described(folder, path)
-    first = quoron.train(source, out=tmp_path / "a", population="a", engine=EngineChoice.of())
-    second = quoron.train(source, out=tmp_path / "b", population="b", engine=EngineChoice.of(workers=2))
+    first = quoron.train(source, out=tmp_path / "a", population="a", engine="inline")
+    second = quoron.train(source, out=tmp_path / "b", population="b", engine=Inline(workers=2))
     np.testing.assert_array_equal(first.model.weights, second.model.weights)
 
 
 def test_choices_that_make_no_sense_are_refused():
     for given, words in (
-        ({"name": "inline", "address": "x:1"}, "address with the engine ray only"),
-        ({"name": "flower", "workers": 2}, "no workers with the engine flower"),
-        ({"workers": 0}, "workers to be an integer >= 1"),
+        ({"engine": "inline", "address": "x:1"}, "address with the engine ray only"),
+        ({"engine": "flower", "workers": 2}, "workers with the engine inline or ray or service only"),
+        ({"engine": "inline", "workers": 0}, "workers to be an integer >= 1"),
+        ({"engine": "inline", "nodes": 5}, "Expected nodes with the engine flower only, got the engine inline"),
+        ({"engine": "spark"}, "inline, ray, flower or service, got 'spark'"),
     ):
         with pytest.raises(ConfigError, match=words):
-            EngineChoice.of(**given)
+            from_options(**given)
     with pytest.raises(ConfigError, match="engine inline or ray for training"):
         quoron.train("storms", engine="flower")
 
@@ -305,5 +308,5 @@ def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_numbe
     assert all(map(gone, born))
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert not ledger.finished
-    resumed = quoron.resume(tmp_path / "run", engine=EngineChoice.of(workers=1))
+    resumed = quoron.resume(tmp_path / "run", engine=Inline(workers=1))
     np.testing.assert_array_equal(resumed.model, whole.model)

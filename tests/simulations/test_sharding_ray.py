@@ -16,8 +16,8 @@ import pytest
 
 import quoron
 from listening import asked, at_rest, family, listening
-from quoron import EngineChoice
 from quoron.datasets.population import from_dataset
+from quoron.engines import Inline, Ray
 from quoron.populations import Outliers, Synthetic
 from quoron.sharding import guarded_ray, on_ray
 from quoron.sharding.engine import ShardedEngine
@@ -157,7 +157,7 @@ def test_a_run_on_ray_is_the_run_of_one_process_and_goes_on_without(cluster, tmp
     in_buckets(rows(1000), tmp_path / "d")
     source = described(tmp_path, "d")
     whole = quoron.simulate(source, out=tmp_path / "whole")
-    where = EngineChoice.of("ray", workers=3, address=cluster.address)
+    where = Ray(workers=3, address=cluster.address)
 
     with pytest.raises(Stop):
         quoron.simulate(source, out=tmp_path / "run", engine=where, observers=[Stopping()])
@@ -170,11 +170,11 @@ def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: P
     asked: dict[str, Any] = {"algorithms": ["tracking-srgd"], "seeds": 2}
     there = quoron.compare(
         described(tmp_path, "d"),
-        engine=EngineChoice.of("ray", workers=3, address=cluster.address),
+        engine=Ray(workers=3, address=cluster.address),
         out=tmp_path / "there",
         **asked,
     )
-    here = quoron.compare(described(tmp_path, "d"), engine=EngineChoice.of(workers=1), out=tmp_path / "here", **asked)
+    here = quoron.compare(described(tmp_path, "d"), engine=Inline(workers=1), out=tmp_path / "here", **asked)
     assert [run["excess_risk"] for run in there.runs] == [run["excess_risk"] for run in here.runs]
 
 

@@ -5,6 +5,7 @@ import inspect
 import shlex
 import warnings
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron import EngineChoice, arguments
+from quoron import arguments
 from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli.app import invoke
+from quoron.engines import Flower, Inline, Ray, Service, from_options
 from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
@@ -34,6 +36,7 @@ FRAME = pd.DataFrame(
 )
 NO_NUMBER: tuple[Any, ...] = ("2", [2], True, THING, 1j, b"2")
 NO_TEXT: tuple[Any, ...] = (3, ["who"], {"who": 1}, True, 1.5, b"who", THING, "")
+NO_COUNT: tuple[Any, ...] = ("x", 0, -1, 1.5, THING, True)
 NO_SWITCH: tuple[Any, ...] = ("yes", 3, [], THING)
 NO_RANGE: tuple[Any, ...] = (5, (0,), (1, 0), ("a", "b"), "0:1", (0, NAN), (0, INF), True, THING, (0, 1, 2))
 WRONG: dict[str, tuple[Any, ...]] = {
@@ -213,14 +216,11 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
             {"directory": "nowhere"},
             {"directory": (3, None, b"x", "no"), "engine": (3, None, "x", THING)},
         ),
-        EngineChoice.of: (
-            {},
-            {
-                "name": ("no", 3, None, THING, []),
-                **dict.fromkeys(("workers", "nodes", "cpus", "clients"), ("x", 0, -1, 1.5, THING, True)),
-                **dict.fromkeys(("superlink", "address", "slow", "kills", "keep", "insecure"), (3, THING)),
-            },
-        ),
+        from_options: ({}, {"engine": ("no", 3, None, THING)}),
+        **{
+            kind: ({}, {each.name: NO_COUNT if each.type == int | None else (3, THING) for each in fields(kind)})
+            for kind in (Inline, Ray, Flower, Service)
+        },
     }
     told: dict[str, str] = {}
     for call, (good, wrong) in tables.items():

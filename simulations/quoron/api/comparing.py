@@ -10,7 +10,7 @@ from quoron.comparing import comparison as comparisons
 from quoron.comparing.comparison import Comparison
 from quoron.comparing.request import Request
 from quoron.config import require_declared
-from quoron.engines import EngineChoice, comparison_sharing
+from quoron.engines import Engine, Inline, Ray, inline_or_ray
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, write
 from quoron.sources import Source, described, needed
@@ -28,7 +28,7 @@ def compare(
     holdout: float | None = None,
     out: str | Path | None = None,
     progress: bool | None = None,
-    engine: str | EngineChoice = "inline",
+    engine: str | Engine = "inline",
     **arguments: Unpack[PlanArguments],
 ) -> Comparison:
     """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
@@ -44,30 +44,29 @@ def compare(
         out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default if that is a terminal.
-        engine: `EngineChoice.of(workers=...)`: runs at once, each in a process that holds the users in memory, one a
-            processor unless told. `EngineChoice.of("ray", workers=..., address=...)` carries out one run at a time on a
-            Ray cluster instead, its users shared between so many workers; the bits are the same.
+        engine: `Inline(workers=...)` of `quoron.engines`: runs at once, in processes that hold the users in memory, by
+            default one a processor. `Ray(workers=..., address=...)` carries out one run at a time on a Ray cluster,
+            with the users shared between the workers; the bits are the same.
 
     `Comparison.frame()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
 
     Raises:
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.
     """
+    chosen = inline_or_ray(engine)
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout})
     require_declared(config, "compare")
     table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
-    where = EngineChoice.of(engine)
-    comparison_sharing(where)
     folder = comparisons.claim(out, name)
     if table is not None:
         write(folder / FRAME, as_parquet(table))
-    return carried_out(request, folder, where, progress)
+    return carried_out(request, folder, chosen, progress)
 
 
-def carried_out(request: Request, folder: Path, engine: EngineChoice, progress: bool | None) -> Comparison:
-    """What is not complete of a comparison in its folder."""
+def carried_out(request: Request, folder: Path, engine: Inline | Ray, progress: bool | None) -> Comparison:
+    """Carry out the runs of a comparison that are not complete in its folder, and return it."""
     quiet = not (sys.stderr.isatty() if progress is None else progress)
     with RunFolder(folder).resumable(), bars.runs_display(quiet=quiet) as watcher:
-        sharing = comparison_sharing(engine)
+        sharing = engine.sharing if isinstance(engine, Ray) else None
         return comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)

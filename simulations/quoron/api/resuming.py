@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quoron import engines
-from quoron.api import comparing
+from quoron.api import comparing, simulating
 from quoron.arguments import entry_point
 from quoron.comparing import comparison as comparisons
 from quoron.comparing.comparison import Comparison
-from quoron.engines import EngineChoice, training_sharing
+from quoron.engines import Engine, Service, from_name, inline_or_ray
 from quoron.model import load
 from quoron.reports.summary import from_json
 from quoron.run_folder import MODEL, RunFolder
@@ -34,7 +33,7 @@ def resume(
     observers: Sequence[Observer] = (),
     *,
     progress: bool | None = None,
-    engine: str | EngineChoice = "inline",
+    engine: str | Engine = "inline",
 ) -> "RunResult | TrainedTable | Comparison":
     """Continue an interrupted run from its last committed round; a complete one is returned.
 
@@ -46,19 +45,20 @@ def resume(
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
     """
-    where = EngineChoice.of(engine)
-    if where.clients is not None or where.keep:
+    where = from_name(engine)
+    if isinstance(where, Service) and (where.clients is not None or where.keep):
         raise ConfigError("Expected neither clients nor keep to resume a run, got some. Leave them out.")
     if comparisons.is_comparison(Path(directory)):
-        return comparing.carried_out(comparisons.stored_request(Path(directory)), Path(directory), where, progress)
+        request = comparisons.stored_request(Path(directory))
+        return comparing.carried_out(request, Path(directory), inline_or_ray(where), progress)
     folder = RunFolder(Path(directory))
     with folder.resumable():
         if folder.is_search:
             return tuning.resume(folder)
         if folder.is_training:
-            return training.resume(folder, observers, sharing=training_sharing(where))
+            return training.resume(folder, observers, sharing=inline_or_ray(where).sharing)
         prepared = runs.prepare(folder.config(), folder.path)
-        return engines.carry_out(where, prepared, folder, folder.path, observers)
+        return simulating.carry_out(where, prepared, folder, folder.path, observers)
 
 
 @entry_point

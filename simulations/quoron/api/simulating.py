@@ -9,17 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from quoron import engines
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
-from quoron.engines import EngineChoice
+from quoron.engines import Engine, Inline, Ray, Service, from_name
 from quoron.planning.plans import Planned
-from quoron.run_folder import FRAME, as_parquet, claim, write
+from quoron.prepared import Prepared
+from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
+from quoron.sharding.choice import shared
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.patterns import unread_of
 from quoron.simulation.run import RunResult
+from quoron.simulation.scene import Setup
 from quoron.sources import Source, described, needed
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
@@ -38,7 +41,7 @@ def simulate(
     label: str | None = None,
     *,
     observers: Sequence[Observer] = (),
-    engine: str | EngineChoice = "inline",
+    engine: str | Engine = "inline",
     **arguments: Unpack[SimulationArguments],
 ) -> RunResult:
     """Simulate a private training run and return its model, summary, plan and folder.
@@ -54,20 +57,23 @@ def simulate(
         seed: of the noise and of all else that a simulation draws; 0 unless given.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round.
-        engine: "inline" computes in this process, "flower" on 50 simulated nodes of Flower; the bits are the same.
-            `EngineChoice.of("flower", nodes=..., cpus=...)` has other nodes, `superlink=` those of a federation;
-            `EngineChoice.of(workers=4)` shares the users between processes, `EngineChoice.of("ray", address=...)`
-            between the nodes of a Ray cluster; `EngineChoice.of("service", clients=200)` starts a coordinator and a
-            client for each user on this machine (docs/local.md).
+        engine: "inline", "ray", "flower" or "service", or an engine of `quoron.engines`; the bits are the same.
+            `Inline(workers=4)` shares the users between processes, `Ray(address=...)` between the nodes of a Ray
+            cluster, `Flower(nodes=..., cpus=...)` between simulated nodes of Flower, `Flower(superlink=...)` between
+            those of a federation; `Service(clients=200)` starts a coordinator and a client for each user on this
+            machine (docs/local.md).
 
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
-    where = EngineChoice.of(engine)
+    where = from_name(engine)
     config, name, frame = described(source, user, label, arguments)
     config, remark = _with_bought(config, frame)
     table, config = needed(frame, config)
-    config, table = where.people(config, table)
+    if isinstance(where, Service):
+        from quoron.local.people import cut
+
+        config, table = cut(config, Path.cwd(), table, where.clients)
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
     if remark:
@@ -77,7 +83,28 @@ def simulate(
     if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
     with folder.resumable():
-        return engines.carry_out(where, prepared, folder, Path.cwd() if table is None else folder.path, observers)
+        return carry_out(where, prepared, folder, Path.cwd() if table is None else folder.path, observers)
+
+
+def carry_out(
+    engine: Engine, prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer] = ()
+) -> RunResult:
+    """Carry a simulation out from the last committed round; a table's relative path is relative to `base`."""
+    if isinstance(engine, Inline | Ray):
+        with shared(prepared, engine.sharing) as prepared:
+            return runs.carry_out(prepared, folder, observers)
+    if prepared.config.population.silos_away or prepared.config.population.silos_hostile:
+        raise ConfigError(
+            f"Expected no silos_away or silos_hostile with the engine {type(engine).__name__}, got some. Leave out "
+            "--engine, or end clients while they run."
+        )
+    if isinstance(engine, Service):
+        from quoron.local import engine as local
+
+        return local.simulate(prepared, folder, base, observers, engine)
+    from quoron.flower import simulation
+
+    return simulation.carry_out(prepared, folder, base, observers, engine)
 
 
 @entry_point

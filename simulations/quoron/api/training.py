@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, Unpack, overload
 
 from quoron.arguments import TrainingArguments, entry_point
-from quoron.engines import EngineChoice, training_sharing
+from quoron.engines import Engine, inline_or_ray
 from quoron.planning.plans import Planned
 from quoron.reports import progress as bars
 from quoron.run_folder import claim
@@ -40,7 +40,7 @@ def train(
     holdout: float | None = ...,
     observers: Sequence[Observer] = ...,
     progress: bool | None = ...,
-    engine: str | EngineChoice = ...,
+    engine: str | Engine = ...,
     dry_run: Literal[False] = ...,
     **arguments: Unpack[TrainingArguments],
 ) -> TrainedTable: ...
@@ -53,7 +53,7 @@ def train(
     holdout: float | None = None,
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
-    engine: str | EngineChoice = "inline",
+    engine: str | Engine = "inline",
     dry_run: bool = False,
     **arguments: Unpack[TrainingArguments],
 ) -> TrainedTable | Planned:
@@ -80,7 +80,7 @@ def train(
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round, in public figures.
         progress: whether a bar is shown on standard error; by default if that is a terminal.
-        engine: as of `simulate`, but for "flower".
+        engine: as of `simulate`, but for "flower" and "service".
         dry_run: return the plan alone: what this call would promise and cost. Nothing is charged, and no value is read.
 
     The plan reads nothing from the table but the number of users. The run is charged to the population's budget before
@@ -92,7 +92,7 @@ def train(
     """
     if dry_run:
         return plan_training(source, user, label, holdout=holdout, **arguments)
-    sharing = training_sharing(EngineChoice.of(engine))
+    sharing = inline_or_ray(engine).sharing
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
     with bars.display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)

@@ -61,6 +61,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 if TYPE_CHECKING:
     from quoron.api import asking, resuming
     from quoron.cli import searches
+    from quoron.engines import Engine
 else:  # when a command is called
     asking = OnFirstUse("quoron.api.asking")
     resuming = OnFirstUse("quoron.api.resuming")
@@ -172,9 +173,13 @@ class EngineOptions:
     authority: Annotated[Path | None, typer.Option(help="Flower: certificate that signs the SuperLink's, PEM.")] = None
     insecure: Annotated[bool, typer.Option("--insecure", help="Flower: a SuperLink without TLS.")] = False
     clients: Annotated[int | None, typer.Option(help="Service: so many of the users; all unless told.")] = None
-    kill_client: Annotated[
+    kills: Annotated[
         list[str] | None,
-        typer.Option(metavar="CLIENT@ROUND[:gone]", help="Service: kill its process then, and start it again or not."),
+        typer.Option(
+            "--kill-client",
+            metavar="CLIENT@ROUND[:gone]",
+            help="Service: kill its process then, and start it again or not.",
+        ),
     ] = None
     slow: Annotated[
         str | None, typer.Option(metavar="[SHARE%:]SECONDS", help="Service: clients that take longer, as 10%:2s.")
@@ -183,10 +188,11 @@ class EngineOptions:
         bool, typer.Option("--keep", help="Service: leave the federation in RUN/federation, to be operated.")
     ] = False
 
-    def choice(self) -> "quoron.EngineChoice":
-        """The engine; ConfigError for options that do not go together."""
-        options = asdict(self)
-        return quoron.EngineChoice.of(options.pop("engine"), kills=options.pop("kill_client") or (), **options)
+    def chosen(self) -> "Engine":
+        """Return the engine. Raises ConfigError for an option that it does not have or refuses."""
+        from quoron.engines import from_options
+
+        return from_options(**asdict(self))
 
 
 @app.command()
@@ -216,7 +222,7 @@ def simulate(
             out=out,
             settings=(*(settings or ()), *networked(network, dropout)),
             observers=[observer],
-            engine=engine.choice(),
+            engine=engine.chosen(),
             **columns,
         )
     showing.show_result(result, as_json=as_json)
@@ -228,7 +234,7 @@ def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet 
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
     bars = not quiet and (not as_json or sys.stderr.isatty())
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        result = quoron.resume(run, [observer], progress=bars, engine=engine.choice())
+        result = quoron.resume(run, [observer], progress=bars, engine=engine.chosen())
     searches.show(result, as_json=as_json)
 
 

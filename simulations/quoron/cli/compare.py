@@ -57,6 +57,7 @@ def compare(
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
     from quoron.comparing.request import number_or_auto, sweep
+    from quoron.engines import from_options
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     with interruptible():
@@ -70,7 +71,7 @@ def compare(
             out=out,
             settings=(*(settings or ()), *networked(network)),
             progress=not quiet and (not as_json or sys.stderr.isatty()),
-            engine=quoron.EngineChoice.of(engine, workers=workers, address=address),
+            engine=from_options(engine, workers=workers, address=address),
             **columns,
         )
     showing.show_comparison(comparison, as_json=as_json)

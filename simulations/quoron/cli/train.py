@@ -75,7 +75,9 @@ def train(
     address: Address = None,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    choice = quoron.EngineChoice.of(engine, workers=workers, address=address)
+    from quoron.engines import from_options
+
+    choice = from_options(engine, workers=workers, address=address)
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user, "out": out}
     asked |= {
         "holdout": holdout,

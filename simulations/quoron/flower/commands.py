@@ -39,7 +39,7 @@ class FlowerConnection:
 
     home: Path
     address: str  # host:port
-    authority: Path | None = None  # that signed its certificate; None is plaintext
+    authority: str | Path | None = None  # that signed its certificate; None is plaintext
 
     def begin(self) -> None:
         """Write what `flwr` reads."""

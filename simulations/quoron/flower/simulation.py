@@ -15,6 +15,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from quoron.engines import Flower
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import FlowerConnection, Process, last_error
@@ -78,18 +79,15 @@ def simulate(
     return result
 
 
-def elsewhere(
-    prepared: Prepared[Setup],
-    folder: RunFolder,
-    base: Path,
-    observers: Sequence[Observer],
-    *,
-    at: str,
-    authority: Path | None,
+def carry_out(
+    prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer], engine: Flower
 ) -> RunResult:
-    """The same on the federation whose SuperLink is at HOST:PORT, with a certificate that `authority` has signed."""
+    """Carry a run out on the nodes of an engine; errors as of `simulate`."""
+    if engine.superlink is None:
+        return simulate(prepared, folder, base, observers, nodes=engine.nodes or NODES, cpus=engine.cpus)
     with scratch() as own:
-        return simulate(prepared, folder, base, observers, connection=FlowerConnection(own / "home", at, authority))
+        there = FlowerConnection(own / "home", engine.superlink, engine.authority)
+        return simulate(prepared, folder, base, observers, connection=there)
 
 
 class _Follower:

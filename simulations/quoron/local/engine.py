@@ -9,13 +9,14 @@ An interrupted run begins again, to the same bits.
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
 
+from quoron.engines import Service
 from quoron.local import rehearsal
 from quoron.local.folder import Folder, passing, sweep
 from quoron.local.launch import Local, Shown
@@ -44,40 +45,32 @@ LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and
 _EVENT = {each.name for each in fields(RoundEvent)}
 
 
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """How a simulation is carried out here."""
-
-    processes: int | None = None  # that clients share; None: as many as three quarters of the free memory bear
-    kills: tuple[str, ...] = ()
-    slow: str | None = None
-    keep: bool = False  # leave a federation, in the run folder, to operate
-
-    def order(self, prepared: Prepared[Setup], *, resumed: bool = False) -> Order:
-        """For the users of a run. ConfigError for more than a coordinator or, unless it is resumed, memory takes, and
-        under exposure two-servers."""
-        if prepared.planned.plan.guarantee.servers is not None:
-            raise ConfigError(
-                "Expected a run of one coordinator with --engine service, got exposure two-servers: the second server "
-                "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
-            )
-        run, population = prepared.config.run, prepared.scene.population
-        corruption = population.corruption(np.arange(population.users)).tolist()
-        listen, control = free_ports(2)
-        order = Order(
-            clients=population.users,
-            processes=min(population.users, self.processes or processes_for(population.users, resumed=resumed)),
-            listen=f"127.0.0.1:{listen}",
-            control=f"127.0.0.1:{control}",
-            simulation_seed=run.seed,
-            corruption=tuple(corruption) if any(corruption) else (),
-            kills=self.kills,
-            slow=self.slow,
-            network=run.network,
-            passing=not self.keep,
+def order_of(service: Service, prepared: Prepared[Setup], *, resumed: bool = False) -> Order:
+    """Return the order of a federation for the users of a run. ConfigError for more clients than a coordinator or,
+    unless the run is resumed, memory takes, and under exposure two-servers.
+    """
+    if prepared.planned.plan.guarantee.servers is not None:
+        raise ConfigError(
+            "Expected a run of one coordinator with --engine service, got exposure two-servers: the second server "
+            "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
         )
-        order.faults.check_rounds(prepared.planned.plan.cost.rounds)
-        return order
+    run, population = prepared.config.run, prepared.scene.population
+    corruption = population.corruption(np.arange(population.users)).tolist()
+    listen, control = free_ports(2)
+    order = Order(
+        clients=population.users,
+        processes=min(population.users, service.workers or processes_for(population.users, resumed=resumed)),
+        listen=f"127.0.0.1:{listen}",
+        control=f"127.0.0.1:{control}",
+        simulation_seed=run.seed,
+        corruption=tuple(corruption) if any(corruption) else (),
+        kills=tuple(service.kills),
+        slow=service.slow,
+        network=run.network,
+        passing=not service.keep,
+    )
+    order.faults.check_rounds(prepared.planned.plan.cost.rounds)
+    return order
 
 
 def simulate(
@@ -85,18 +78,18 @@ def simulate(
     folder: RunFolder,
     base: Path,
     observers: Sequence[Observer] = (),
-    ordered: Ordered | None = None,
+    service: Service | None = None,
 ) -> RunResult:
     """Carry a run out on a federation of this machine and return it; a table's relative path is relative to `base`.
 
     Raises ConfigError for more clients than a coordinator takes, RunError, with nothing left running, if it fails.
     """
-    ordered = Ordered() if ordered is None else ordered
-    order = ordered.order(prepared, resumed=folder.ledger.is_file())
+    service = Service() if service is None else service
+    order = order_of(service, prepared, resumed=folder.ledger.is_file())
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     sweep(Path(gettempdir()))
-    place = Folder(folder.path / KEPT if ordered.keep else passing())
+    place = Folder(folder.path / KEPT if service.keep else passing())
     with Local(place, order) as local:
         place.make(order.clients)
         place.enrol(order.clients)
@@ -111,7 +104,7 @@ def simulate(
         folder.write_json(FIGURES, figures | local.stop())
         with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
             result = runs.taken_over(prepared, folder, ledger, memory)
-        if ordered.keep:
+        if service.keep:
             settle(place, prepared, base)
             local.begin(replace(order, simulation_seed=None, corruption=(), kills=(), slow=None, network=None))
             local.ready()
