@@ -33,7 +33,7 @@ from quoron_server.algorithms import refused
 EPSILONS = (0.1, 1.0, 4.0)
 ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
 LATTICES = "gaussian", "sampled, there or not", "approximate", "gaussian and choices", "sampled often", "choices"
-SEARCHES = (Trials.poisson(5.0), Trials.negative_binomial(10.0), Trials.fixed(3), Trials.uniform(4))
+SEARCHES = (Trials.negative_binomial(10.0), Trials.fixed(3))
 
 
 def _drawn() -> Any:

@@ -24,16 +24,18 @@ from quoron.evaluating.scores import products
 from quoron.training import lifetime
 from quoron.training.start import Identity
 from quoron.tuning import private_state, searching, tables
+from quoron.tuning.effort import Effort
 from quoron.tuning.private_state import Known, Outcome, PrivateState
 from quoron.tuning.scoring import noise_for, private_mean, user_scores
 from quoron.tuning.searching import Price, search
-from quoron.tuning.select import Trial, price_of, select
+from quoron.tuning.select import Trial, select
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, OtherVersion
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -526,7 +528,7 @@ class TestSelectionOfAnything:
 
     def test_of_a_declared_base_costs_what_the_price_says_or_is_refused(self, tmp_path: Path) -> None:
         base = Pair.gaussian(0.2)
-        least = price_of(2, base, 1e-5, **FEW)
+        least = Selection(Effort(FEW["n_trials"]).of(2), (base,)).promised(1e-5)
 
         def trial(_: Any, at: Trial) -> tuple[float, np.ndarray]:
             noise = at.noise.stream("own").gaussian_steps(1)[0] * 2.0**-30

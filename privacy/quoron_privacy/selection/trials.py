@@ -53,20 +53,6 @@ class Trials:
         return cls(_weights(found), f"negative binomial of shape {shape:g}, mean {mean:g}, at most {most}")
 
     @classmethod
-    def poisson(cls, mean: float, *, most: int | None = None) -> "Trials":
-        """Poisson, without 0 and cut off at `most`, with this mean."""
-        most = math.ceil(mean + 12 * math.sqrt(mean) + 12) if most is None else most
-        _check(mean, most)
-        logs = -np.cumsum(np.log(np.arange(1, most + 1)))
-        return cls(_weights(_tilted(logs, mean)), f"Poisson, mean {mean:g}, at most {most}")
-
-    @classmethod
-    def uniform(cls, most: int) -> "Trials":
-        """Any number up to `most` alike."""
-        count(most=most)
-        return cls(_weights(np.full(most, 1 / most)), f"uniform from 1 to {most}")
-
-    @classmethod
     def fixed(cls, number: int) -> "Trials":
         """Always so many, known to everybody: no more than composition in another dress, and priced as dear."""
         count(number=number)

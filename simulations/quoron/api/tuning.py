@@ -8,7 +8,7 @@ from quoron.arguments import TrainingArguments, entry_point
 from quoron.run_folder import RunFolder, claim
 from quoron.sources import Source, described
 from quoron.tuning import run
-from quoron.tuning.effort import Effort, Law
+from quoron.tuning.effort import Effort
 from quoron.tuning.run import Tuned
 from quoron.tuning.tables import TableSearch, prepare
 
@@ -23,7 +23,6 @@ def tune(
     algorithms: Sequence[str] | None = ...,
     n_trials: float | None = ...,
     max_trials: int | None = ...,
-    law: Law = ...,
     padded: bool = ...,
     holdout: float | None = ...,
     seed: int | None = ...,
@@ -40,7 +39,6 @@ def tune(
     algorithms: Sequence[str] | None = ...,
     n_trials: float | None = ...,
     max_trials: int | None = ...,
-    law: Law = ...,
     padded: bool = ...,
     holdout: float | None = ...,
     seed: int | None = ...,
@@ -57,7 +55,6 @@ def tune(
     algorithms: Sequence[str] | None = None,
     n_trials: float | None = None,
     max_trials: int | None = None,
-    law: Law = "negative-binomial",
     padded: bool = False,
     holdout: float | None = None,
     seed: int | None = None,
@@ -69,7 +66,7 @@ def tune(
     Args:
         vary: dotted keys, each with the values to try; all combinations.
         algorithms: names, `auto` among them; default: the one that is configured.
-        n_trials: in the mean; twice as many as settings unless given. How many there are is secret, drawn by `law`.
+        n_trials: in the mean; twice as many as settings unless given. How many there are is secret.
         max_trials: five times the mean unless given; three times where `padded`.
         padded: always carry out so many, so that the clock does not tell how many counted.
         holdout: share of the users that score every trial; 0.1 to 0.3, by how many there are, unless given.
@@ -91,7 +88,7 @@ def tune(
         {**arguments, "seed": seed},
         vary,
         algorithms,
-        Effort(n_trials, law, max_trials, padded, holdout),
+        Effort(n_trials, max_trials, padded, holdout),
     )
     if dry_run:
         return search

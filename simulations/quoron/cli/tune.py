@@ -1,7 +1,7 @@
 """`quoron tune`: the best of several settings by a private score, for little more than the price of one run."""
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -31,12 +31,6 @@ def tune(
     n_trials: Annotated[
         float | None, typer.Option(help="How many trials in the mean; twice as many as settings without.")
     ] = None,
-    law: Annotated[
-        Literal["negative-binomial", "geometric", "logarithmic", "poisson", "uniform"],
-        typer.Option(
-            metavar="negative-binomial|geometric|logarithmic|poisson|uniform", help="Of the secret number of trials."
-        ),
-    ] = "negative-binomial",
     max_trials: Annotated[int | None, typer.Option(help="Trials at most; five times the mean without.")] = None,
     padded: Annotated[
         bool,
@@ -64,7 +58,6 @@ def tune(
         "algorithms": names,
         "n_trials": n_trials,
         "max_trials": max_trials,
-        "law": law,
         "padded": padded,
         "holdout": holdout,
         "epsilon": epsilon,

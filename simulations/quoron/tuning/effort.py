@@ -2,17 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from quoron.evaluating.split import held_users
-from quoron_privacy.errors import ConfigError, positive
-from quoron_privacy.selection.trials import SHAPE, Trials
+from quoron_privacy.errors import positive
+from quoron_privacy.selection.trials import Trials
 
 TWICE = 2.0  # trials a candidate in the mean, unless told
 HELD_OUT = 0.1, 0.3  # share of users that score, unless told: at least, and at most, where they are few
 USELESS = 0.02  # deviation of a score from which it tells few settings apart
-Law = Literal["negative-binomial", "geometric", "logarithmic", "poisson", "uniform"]
-SHAPES = {"negative-binomial": SHAPE, "geometric": 1.0, "logarithmic": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +18,6 @@ class Effort:
     """How many trials a search carries out in the mean, and whether the clock may tell how many there were."""
 
     trials: float | None = None  # in the mean; None: twice as many as candidates
-    law: Law = "negative-binomial"  # of the secret number of trials
     most: int | None = None  # trials; None: five times the mean, three times where `padded`
     padded: bool = False  # always carry out `most` trials, of which those beyond the secret number count for nothing
     evaluate: float | None = None  # share of users that are held out, and score; None: by how many there are
@@ -30,14 +27,7 @@ class Effort:
         mean = max(2.0, TWICE * candidates) if self.trials is None else self.trials
         positive(trials=mean)
         most = math.ceil(3 * mean) if self.most is None and self.padded else self.most
-        if self.law == "uniform":
-            return Trials.uniform(round(2 * mean - 1) if most is None or self.most is None else most)
-        if self.law == "poisson":
-            return Trials.poisson(mean, most=self.most)
-        if self.law not in SHAPES:
-            known = ", ".join((*SHAPES, "poisson", "uniform"))
-            raise ConfigError(f"Expected law to be one of {known}, got law={self.law!r}.")
-        return Trials.negative_binomial(mean, shape=SHAPES[self.law], most=most)
+        return Trials.negative_binomial(mean, most=most)
 
     def held(self, users: int, mu: float) -> int:
         """How many of so many users score, where a score may cost `mu`: so that its noise is small, if it can be."""
@@ -48,4 +38,4 @@ class Effort:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, which `Effort(**...)` takes."""
-        return {name: getattr(self, name) for name in ("trials", "law", "most", "padded", "evaluate")}
+        return {name: getattr(self, name) for name in ("trials", "most", "padded", "evaluate")}

@@ -34,7 +34,7 @@ from quoron.training.black_box import Method, Vector, algorithm_of, origin_of, p
 from quoron.training.rows import Rows, RowsEngine
 from quoron.training.start import Identity
 from quoron.training.trained import Trained
-from quoron.tuning.effort import Effort, Law
+from quoron.tuning.effort import Effort
 from quoron.tuning.private_state import Outcome, room_for
 from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean
 from quoron.tuning.searching import THEOREM, Books, Price, within
@@ -44,7 +44,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
-from quoron_privacy.selection.price import Selection, calibrate
+from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
@@ -144,7 +144,6 @@ def select(
     data: Any = None,
     n_trials: float | None = None,
     max_trials: int | None = None,
-    law: Law = "negative-binomial",
     padded: bool = False,
     holdout: float | None = None,
     seed: int | None = None,
@@ -167,7 +166,7 @@ def select(
         base: instead of `users`, what one whole trial costs: the pairs of which every user is in one.
         data: what trials compute with, an array, bytes or a list of these: a search that goes on is refused with other
             data. Its digest is kept in private, and erased. Without, that it is the same is assumed, by name.
-        n_trials, max_trials, law, padded, holdout: as of `tune` (docs/tuning.md).
+        n_trials, max_trials, padded, holdout: as of `tune` (docs/tuning.md).
         seed: SIMULATED: of all noise. Nothing is promised or charged.
         population, ledger: whose privacy budget is charged, in which file.
         out: the run's folder.
@@ -176,7 +175,7 @@ def select(
     the same trials, whose noise is a function of the run's key. Raises ConfigError, Infeasible where trials cost more
     than is promised, BudgetExceeded, LedgerError, OtherVersion; NothingReleased where no trial gave finite numbers.
     """
-    effort, named = Effort(n_trials, law, max_trials, padded, holdout), _named(candidates)
+    effort, named = Effort(n_trials, max_trials, padded, holdout), _named(candidates)
     options = list(named.values())
     Privacy(epsilon, delta)  # which checks them
     if (users is None) == (base is None):
@@ -260,12 +259,6 @@ def select(
     books.end(model=model)
     told = model, model, statement, folder.path
     return Selected(*told, options[best.candidate], name, best.outcome.score, price.as_json())
-
-
-def price_of(candidates: int, base: Pair | Sequence[Pair], delta: float, *, n_trials: float | None = None) -> float:
-    """ε of a search over so many candidates whose trials each cost `base`: what `select` asks for at least."""
-    pairs = (base,) if isinstance(base, Pair) else tuple(base)
-    return Selection(Effort(n_trials).of(candidates), pairs).promised(delta)
 
 
 def _of(said: T | Callable[[Any], T], candidate: Any) -> T:
