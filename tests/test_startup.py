@@ -43,15 +43,15 @@ import quoron
 """
 MEAN = "quoron.mean(np.ones((2000, 2)), epsilon=1.0, bound=1.0)"
 ROWS = """
-privacy, method = quoron.Privacy(8.0, 1e-4), quoron.Method(options={"rounds": 2}, radius=1.0, clip_norm=1.0)
-quoron.train_rows(lambda users, at: np.zeros((len(users), 2)), users=500, dimension=2, privacy=privacy, method=method)
+given = {"epsilon": 8.0, "delta": 1e-4, "options": {"rounds": 2}, "radius": 1.0, "clip_norm": 1.0}
+quoron.train_rows(lambda users, at: np.zeros((len(users), 2)), users=500, dimension=2, **given)
 """
 TRAIN = """
 import pandas
 visits = pandas.DataFrame({"who": np.arange(400) // 2, "age": np.arange(400) % 50, "ill": np.arange(400) % 2})
 quoron.train(
-    visits, user="who", label="ill", numeric={"age": (0, 50)}, privacy=quoron.Privacy(8.0, 1e-4),
-    method=quoron.Method("one-pass-dp-sgd"), progress=False,
+    visits, user="who", label="ill", numeric={"age": (0, 50)}, epsilon=8.0, delta=1e-4,
+    algorithm="one-pass-dp-sgd", progress=False,
 )
 """
 DOORS = {  # the distributions that each brings, by name: no gRPC, no Flower, no web framework
