@@ -51,29 +51,13 @@ def evaluate(
     Raises:
         QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
     """
-    prepared = _prepared(model, source, user, epsilon, delta, adjacency, allow_large_delta, items_per_user, users)
-    return measured.carry_out(prepared, group=population, ledger=ledger, simulation_seed=seed)
-
-
-def foretold(model: Model | str | Path, source: Any, **asked: Any) -> str:
-    """How wide the intervals of `evaluate`, called so, would be, in words. Nothing is charged or looked at."""
-    return _prepared(model, source, **asked).foretold()
-
-
-def _prepared(
-    model: Model | str | Path,
-    source: Any,
-    user: str,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    allow_large_delta: bool,
-    items_per_user: int,
-    users: int | None,
-) -> measured.Prepared:
-    made, privacy = (
+    prepared = measured.prepare(
         load(model) if isinstance(model, str | Path) else model,
-        Privacy(epsilon, delta, adjacency=adjacency),
+        source,
+        user=user,
+        privacy=Privacy(epsilon, delta, adjacency=adjacency),
+        cap=items_per_user,
+        users=users,
+        allow_large_delta=allow_large_delta,
     )
-    asked: dict[str, Any] = {"cap": items_per_user, "users": users, "allow_large_delta": allow_large_delta}
-    return measured.prepare(made, source, user=user, privacy=privacy, **asked)
+    return measured.carry_out(prepared, group=population, ledger=ledger, simulation_seed=seed)

@@ -13,21 +13,29 @@ from quoron.tuning.run import Tuned
 from quoron.tuning.tables import TableSearch, prepare
 
 
+class TuningArguments(TrainingArguments, total=False):
+    """The arguments of a search."""
+
+    vary: Mapping[str, Sequence[Any]] | None
+    algorithms: Sequence[str] | None
+    n_trials: float | None
+    max_trials: int | None
+    padded: bool
+    holdout: float | None
+    seed: int | None
+
+
+_SHARED = {*TrainingArguments.__annotations__, "seed"}  # with what else is planned, trained or simulated
+
+
 @overload
 def tune(
     source: Source,
     user: str | None = ...,
     label: str | None = ...,
     *,
-    vary: Mapping[str, Sequence[Any]] | None = ...,
-    algorithms: Sequence[str] | None = ...,
-    n_trials: float | None = ...,
-    max_trials: int | None = ...,
-    padded: bool = ...,
-    holdout: float | None = ...,
-    seed: int | None = ...,
     dry_run: Literal[True],
-    **arguments: Unpack[TrainingArguments],
+    **arguments: Unpack[TuningArguments],
 ) -> TableSearch: ...
 @overload
 def tune(
@@ -35,15 +43,8 @@ def tune(
     user: str | None = ...,
     label: str | None = ...,
     *,
-    vary: Mapping[str, Sequence[Any]] | None = ...,
-    algorithms: Sequence[str] | None = ...,
-    n_trials: float | None = ...,
-    max_trials: int | None = ...,
-    padded: bool = ...,
-    holdout: float | None = ...,
-    seed: int | None = ...,
     dry_run: Literal[False] = ...,
-    **arguments: Unpack[TrainingArguments],
+    **arguments: Unpack[TuningArguments],
 ) -> Tuned: ...
 @entry_point
 def tune(
@@ -51,15 +52,8 @@ def tune(
     user: str | None = None,
     label: str | None = None,
     *,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    algorithms: Sequence[str] | None = None,
-    n_trials: float | None = None,
-    max_trials: int | None = None,
-    padded: bool = False,
-    holdout: float | None = None,
-    seed: int | None = None,
     dry_run: bool = False,
-    **arguments: Unpack[TrainingArguments],
+    **arguments: Unpack[TuningArguments],
 ) -> Tuned | TableSearch:
     """Train for real with several settings, and release the best by a private score, for little more than one run.
 
@@ -81,34 +75,16 @@ def tune(
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
     """
-    search, name = _search(
-        source,
-        user,
-        label,
-        {**arguments, "seed": seed},
-        vary,
-        algorithms,
-        Effort(n_trials, max_trials, padded, holdout),
-    )
+    own: Any = arguments.get
+    effort = Effort(own("n_trials"), own("max_trials"), own("padded", False), own("holdout"))
+    seeded = own("seed") is not None
+    shared = {name: value for name, value in arguments.items() if name in _SHARED}
+    config, name, frame = described(source, user, label, shared, secret=not seeded)
+    folder = None if config.run.out is None else RunFolder(Path(config.run.out))
+    asked: dict[str, Any] = {"vary": own("vary"), "algorithms": own("algorithms"), "effort": effort, "seeded": seeded}
+    search = prepare(config, Path.cwd(), **asked, identity=run.identity_of(folder, name), frame=frame)
     if dry_run:
         return search
-    folder = claim(search.config, name)
-    with folder.resumable():
-        return run.carry_out(search, folder)
-
-
-def _search(
-    source: Source,
-    user: str | None,
-    label: str | None,
-    arguments: Mapping[str, Any],
-    vary: Mapping[str, Sequence[Any]] | None,
-    algorithms: Sequence[str] | None,
-    effort: Effort,
-) -> tuple[TableSearch, str]:
-    """Return a search that is planned and priced, and a name for its runs."""
-    config, name, frame = described(source, user, label, arguments, secret=arguments["seed"] is None)
-    folder = None if config.run.out is None else RunFolder(Path(config.run.out))
-    asked: dict[str, Any] = {"vary": vary, "algorithms": algorithms, "effort": effort}
-    asked |= {"identity": run.identity_of(folder, name), "frame": frame, "seeded": arguments["seed"] is not None}
-    return prepare(config, Path.cwd(), **asked), name
+    claimed = claim(search.config, name)
+    with claimed.resumable():
+        return run.carry_out(search, claimed)

@@ -16,16 +16,18 @@ from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.plan import Privacy
 
 if TYPE_CHECKING:
-    from quoron import measure, sources
+    from quoron import sources
     from quoron.datasets import index as indexing
     from quoron.reports import alone
+    from quoron.training import measured
 else:  # when a command is called
-    measure = OnFirstUse("quoron.measure")
     sources = OnFirstUse("quoron.sources")
     indexing = OnFirstUse("quoron.datasets.index")
     alone = OnFirstUse("quoron.reports.alone")
+    measured = OnFirstUse("quoron.training.measured")
 
 Listed = list[str] | None
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")]
@@ -177,14 +179,24 @@ def evaluate(
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else text.opened(table)
-    asked: dict[str, Any] = {"user": user, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-    asked |= {"items_per_user": items_per_user, "users": users}
     if dry_run:
-        told = measure.foretold(model, rows, allow_large_delta=charged.allow_large_delta, **asked)
+        privacy, allowed = Privacy(epsilon, delta, adjacency=adjacency), charged.allow_large_delta
+        asked: dict[str, Any] = {"user": user, "privacy": privacy, "cap": items_per_user, "users": users}
+        told = measured.prepare(quoron.load(model), rows, allow_large_delta=allowed, **asked).foretold()
         print(f"{told}. Nothing is charged, and no value was looked at.")
         return
     check_page(report)
-    found = quoron.evaluate(model, rows, **asked, **asdict(charged))
+    found = quoron.evaluate(
+        model,
+        rows,
+        user,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        items_per_user=items_per_user,
+        users=users,
+        **asdict(charged),
+    )
     showing.show_evaluation(found, as_json=as_json)
     if report is not None:
         alone.evaluation(found, report)
