@@ -5,10 +5,13 @@ import sys
 from inspect import cleandoc
 from pathlib import Path
 
+import typer
 import written
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from quoron.arguments import KEYS
+from quoron.cli.app import app
 from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection
 from quoron_server.algorithms import ALGORITHMS
 
@@ -24,7 +27,7 @@ are refused. A complete example with every default written out is the `config.to
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD]
+    parts = [HEAD, _arguments()]
     for section in (SyntheticSection, TableSection, FlightsSection, CubeSection):
         parts.append(_section(f'[population], kind = "{section.model_fields["kind"].default}"', section))
     for name, field in Config.model_fields.items():
@@ -32,6 +35,18 @@ def page() -> str:
             parts.append(_section(f"[{name}]", field.annotation))
     parts.append(_options())
     return "\n".join(parts)
+
+
+def _arguments() -> str:
+    """The three names of one thing: in Python, in a file, in a shell."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    typed = {option for name in ("train", "simulate") for each in commands[name].params for option in each.opts}
+    rows = ["| in Python | in a file | in a shell |", "| --- | --- | --- |"]
+    for name, (section, key) in KEYS.items():
+        option = f"--{name.replace('_', '-')}"
+        shell = f"`{option}`" if option in typed else f"`--set {section}.{key}=...`"
+        rows.append(f"| `{name}=` | `{section}.{key}` | {shell} |")
+    return "\n".join(["## Arguments, keys and options", "", *rows, ""])
 
 
 def _section(title: str, section: type[BaseModel]) -> str:

@@ -38,7 +38,6 @@ KEYS = {  # of the configuration
     "algorithm": ("algorithm", "name"),
     "options": ("algorithm", "options"),
     "items_per_user": ("problem", "items_per_user"),
-    "radius": ("domain", "radius"),
     "out": ("run", "out"),
     "data_quality": ("train", "data_quality"),
     "population": ("train", "population"),

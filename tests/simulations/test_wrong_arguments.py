@@ -266,11 +266,13 @@ def test_rows_need_both_numbers_of_a_guarantee_and_a_radius(missing: str) -> Non
 
 def test_arguments_are_the_settings_they_stand_for() -> None:
     texts = ["privacy.epsilon=2.0", "privacy.delta=1e-5", "algorithm.name=dp-ftrl", "algorithm.options.rounds=4"]
-    texts += ["problem.items_per_user=3", "domain.radius=2.0", "run.seed=4", "train.population=clinic", "run.out=here"]
+    texts += ["problem.items_per_user=3", "run.seed=4", "train.population=clinic", "run.out=here"]
     said = {"epsilon": 2.0, "delta": 1e-5, "algorithm": "dp-ftrl", "options": {"rounds": 4}, "items_per_user": 3}
-    tree, columns = arguments.sections(said | {"radius": 2.0, "seed": 4, "out": "here", "population": "clinic"})
+    tree, columns = arguments.sections(said | {"seed": 4, "out": "here", "population": "clinic"})
     assert configs.parse("", settings=[tree]) == configs.parse("", settings=texts)
     assert not columns
+    shown = {*inspect.signature(quoron.train).parameters, *inspect.signature(quoron.simulate).parameters}
+    assert arguments.KEYS.keys() < shown
 
 
 @pytest.mark.parametrize("name", ["epsilon", "delta"])
