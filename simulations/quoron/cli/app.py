@@ -29,7 +29,7 @@ from quoron.cli.columns import table_options
 from quoron.cli.common import (
     INTERRUPTED,
     Address,
-    Dropout,
+    Algorithm,
     Epsilon,
     ItemsPerUser,
     Json,
@@ -203,11 +203,11 @@ def simulate(
     columns: DescribedTable,
     source: Source = "quickstart",
     epsilon: Epsilon = None,
+    algorithm: Algorithm = None,
     items_per_user: ItemsPerUser = None,
     seed: Seed = None,
     out: Out = None,
     network: Link = None,
-    dropout: Dropout = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -218,9 +218,10 @@ def simulate(
             source,
             epsilon=epsilon,
             seed=seed,
+            algorithm=algorithm,
             items_per_user=items_per_user,
             out=out,
-            settings=(*(settings or ()), *networked(network, dropout)),
+            settings=(*(settings or ()), *networked(network)),
             observers=[observer],
             engine=engine.chosen(),
             **columns,
@@ -244,6 +245,7 @@ def plan(
     columns: DescribedTable,
     source: Source = "quickstart",
     epsilon: Epsilon = None,
+    algorithm: Algorithm = None,
     items_per_user: ItemsPerUser = None,
     network: Link = None,
     settings: Settings = None,
@@ -271,7 +273,8 @@ def plan(
     if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
     said = (*(settings or ()), *networked(network))
-    asked: dict[str, Any] = {"epsilon": epsilon, "items_per_user": items_per_user, "settings": said, **columns}
+    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "items_per_user": items_per_user}
+    asked |= {"settings": said, **columns}
     answers = asking.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
     if picture is not None and epsilons:
         showing.draw_epsilons(picture, answers)

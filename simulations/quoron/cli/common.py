@@ -66,6 +66,7 @@ Source = Annotated[
 ]
 Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon. Required where noise is secret.")]
 Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
+Algorithm = Annotated[str | None, typer.Option(metavar="NAME", help="Of `quoron algorithms`. Without, a rule chooses.")]
 ItemsPerUser = Annotated[
     int | None, typer.Option(help="What a user typically holds, as planned; short for problem.items_per_user.")
 ]
@@ -141,10 +142,6 @@ Link = Annotated[
         "of your own, and drop out as it says; short for run.network. Plans and comparisons take several names.",
     ),
 ]
-Dropout = Annotated[
-    str | None,
-    typer.Option(metavar="SHARE", help="Users who fail to answer in a round; short for dropout= in run.network."),
-]
 Workers = Annotated[
     int | None, typer.Option(help="Processes that share the users; the bits do not depend on how many there are.")
 ]
@@ -161,11 +158,9 @@ def check_page(path: Path | None) -> None:
         raise ConfigError(f"Expected --report as a file in a folder that is there, got {path}. Make the folder.")
 
 
-def networked(link: str | None, dropout: str | None = None) -> tuple[dict[str, dict[str, str]], ...]:
-    """The section that a network is a key of, if one is given, or of one where users only drop out."""
-    said = [link] if link is not None else [] if dropout is None else ["deadline=10s"]
-    said += [] if dropout is None else [f"dropout={dropout}"]
-    return ({"run": {"network": ",".join(said)}},) if said else ()
+def networked(link: str | None) -> tuple[dict[str, dict[str, str]], ...]:
+    """The section that a network is a key of, if one is given."""
+    return () if link is None else ({"run": {"network": link}},)
 
 
 def progress(*, as_json: bool, quiet: bool) -> "Display":

@@ -11,6 +11,7 @@ import quoron
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Address,
+    Algorithm,
     Charged,
     Delta,
     Epsilon,
@@ -49,6 +50,7 @@ def train(
     columns: DescribedTable,
     epsilon: Epsilon = None,
     delta: Delta = None,
+    algorithm: Algorithm = None,
     items_per_user: ItemsPerUser = None,
     data_quality: Annotated[
         float | None,
@@ -78,14 +80,9 @@ def train(
     from quoron.engines import from_options
 
     choice = from_options(engine, workers=workers, address=address)
-    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items_per_user": items_per_user, "out": out}
-    asked |= {
-        "holdout": holdout,
-        "data_quality": data_quality,
-        "settings": settings or (),
-        **asdict(charged),
-        **columns,
-    }
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "algorithm": algorithm, "out": out}
+    asked |= {"items_per_user": items_per_user, "holdout": holdout, "data_quality": data_quality}
+    asked |= {"settings": settings or (), **asdict(charged), **columns}
     if dry_run:
         from quoron.api.training import plan_training
 
