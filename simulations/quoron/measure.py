@@ -51,7 +51,8 @@ def evaluate(
     Raises:
         QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
     """
-    prepared = _prepared(model, source, user, epsilon, delta, adjacency, allow_large_delta, items_per_user, users)
+    asked: dict[str, Any] = {"adjacency": adjacency, "allow_large_delta": allow_large_delta, "users": users}
+    prepared = _prepared(model, source, user=user, epsilon=epsilon, delta=delta, items_per_user=items_per_user, **asked)
     return measured.carry_out(prepared, group=population, ledger=ledger, simulation_seed=seed)
 
 
@@ -61,19 +62,8 @@ def foretold(model: Model | str | Path, source: Any, **asked: Any) -> str:
 
 
 def _prepared(
-    model: Model | str | Path,
-    source: Any,
-    user: str,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    allow_large_delta: bool,
-    items_per_user: int,
-    users: int | None,
+    model: Model | str | Path, source: Any, *, epsilon: float, delta: float, adjacency: Adjacency, **asked: Any
 ) -> measured.Prepared:
-    made, privacy = (
-        load(model) if isinstance(model, str | Path) else model,
-        Privacy(epsilon, delta, adjacency=adjacency),
-    )
-    asked: dict[str, Any] = {"cap": items_per_user, "users": users, "allow_large_delta": allow_large_delta}
-    return measured.prepare(made, source, user=user, privacy=privacy, **asked)
+    made = load(model) if isinstance(model, str | Path) else model
+    privacy = Privacy(epsilon, delta, adjacency=adjacency)
+    return measured.prepare(made, source, privacy=privacy, cap=asked.pop("items_per_user"), **asked)
