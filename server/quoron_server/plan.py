@@ -161,14 +161,23 @@ class Cost:
 
 
 def in_lines(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """A title, and labels with their texts, in ten lines of 120 characters at most: how results print themselves."""
-    told = list(rows)
-    told = told if len(told) < LINES else [*told[: LINES - 2], ("and", f"{len(told) - LINES + 2} more")]
+    """Return a title, and labels with their texts, in ten lines of 120 characters at most."""
+    told = few(rows)
     width = max((len(label) for label, _ in told), default=0)
-    lines = [
-        printable(each).replace("\n", " ") for each in (title, *(f"  {name:<{width}}  {text}" for name, text in told))
-    ]
-    return "\n".join(each if len(each) <= WIDTH else f"{each[: WIDTH - 3]}..." for each in lines)
+    return "\n".join(map(_cut, [title, *(f"  {name:<{width}}  {text}" for name, text in told)]))
+
+
+def few(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the first seven rows, how many more there are, and the last; or all nine. Their texts are single lines."""
+    told = list(rows)
+    if len(told) >= LINES:
+        told = [*told[: LINES - 3], ("and", f"{len(told) - LINES + 2} more"), told[-1]]
+    return [(_cut(label), _cut(text)) for label, text in told]
+
+
+def _cut(text: str) -> str:
+    line = printable(text).replace("\n", " ")
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from quoron import model_text
 from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
+from quoron.printed import Printed
 from quoron.run_folder import MODEL, write
 from quoron_client.data import fused, spans, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import DataError, QuoronError, UsageError
-from quoron_server.plan import Plan, in_lines
+from quoron_server.plan import Plan
 from quoron_server.serial import dumps
 from quoron_server.wording import digest, sentence
 
@@ -65,8 +66,8 @@ class LabelShares:
             raise ValueError("shares of labels that are no numbers")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Model:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Model(Printed):
     """A linear model of encoded rows. `weights` are as trained; everything else is in the units of the table.
 
     What has a trailing underscore is named as in scikit-learn. Columns are taken by name, and clipped to the declared
@@ -80,20 +81,19 @@ class Model:
     label_shares: LabelShares | None = None  # None: nobody looked, or the label is a number
     threshold: Threshold = 0.5  # what `predict` decides by where nothing else is said
     evaluation: Evaluation | None = None  # what held-out users said of it; None: nobody was held out
-    uncertainty: model_text.Intervals | None = (
-        None  # (low, high) of each coefficient, the intercept last, in their units, 95 %
-    )
+    uncertainty: model_text.Intervals | None = None  # (low, high) of coefficients, the intercept last, 95 %
     no_interval: str | None = None  # why there are none, in words
     forecast: str | None = None  # how far it is off the best model at most, in words, as was foretold and released
 
-    def __repr__(self) -> str:
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what is predicted, of which columns, how well, and the guarantee."""
         label, promise = self.encoding.label, self.promise
         names = ", ".join(self.feature_names_in_)
         told = [("label", "none" if label is None else label.column), ("loss", self.loss.name)]
         told += [("columns", f"{len(self.feature_names_in_):,}: {names}"), ("coefficients", f"{self.weights.size:,}")]
         told += [] if self.forecast is None else [("expected", self.forecast)]
         told += [] if self.evaluation is None else self.evaluation.rows()[:3]
-        return in_lines("Model", [*told, ("guarantee", "none" if promise is None else promise.statement)])
+        return [*told, ("guarantee", "none" if promise is None else promise.statement)]
 
     @classmethod
     def released(
@@ -124,13 +124,7 @@ class Model:
             )
             fingerprint = hashlib.sha256(text.encode()).hexdigest()
             promise = Promise(
-                plan["statement"],
-                now["epsilon"],
-                now["delta"],
-                now["adjacency"],
-                plan["algorithm"],
-                fingerprint,
-                None,
+                plan["statement"], now["epsilon"], now["delta"], now["adjacency"], plan["algorithm"], fingerprint, None
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"Expected a plan with its columns and its loss, got one without ({error}).") from None

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from quoron import toml_text, wildcards
 from quoron.arguments import DELTA, entry_point, shortened
+from quoron.printed import Tabular
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, tables
@@ -82,8 +83,8 @@ class Line:
         return f"{toml_text.dumps({'x': {self.name: self.value}}).partition(chr(10))[2]} # {cost}"
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+@dataclass(frozen=True, slots=True, repr=False)
+class Declaration(Tabular):
     """Everything released, and what it cost together for replacing one user."""
 
     path: str | None
@@ -96,6 +97,15 @@ class Declaration:
     votes: int | None  # with which a category is shown with chance 0.99; None: none was asked for
     simulated: bool
     dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the kind and TOML of each line, and what all of them cost."""
+        cost = f"ε = {self.epsilon:g}, δ = {self.delta:g}{', SIMULATED: nobody is protected' if self.simulated else ''}"
+        return [*((line.kind, line.line()) for line in self.declared), ("guarantee", cost)]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one mapping a line."""
+        return [{name: value for name, value in asdict(line).items() if name != "entries"} for line in self.declared]
 
     @property
     def proofs(self) -> str:

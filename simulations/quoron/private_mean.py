@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron.arguments import DELTA, entry_point
+from quoron.printed import Printed
 from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
@@ -56,7 +57,7 @@ from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_server.algorithms.search import least_users
-from quoron_server.plan import Exposure, Guarantee, Privacy, in_lines
+from quoron_server.plan import Exposure, Guarantee, Privacy
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ _CHUNK = 1 << 22  # noisy bits held at a time
 _MOST_BINS = 1 << 8  # of a user's range report, one bit each
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PrivateMean:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PrivateMean(Printed):
     """What was released, and what is promised about it."""
 
     value: Vector  # (d,)
@@ -87,11 +88,11 @@ class PrivateMean:
     centre: Vector | None = None  # (d,) that was learnt, released as `value` is
     unseen: float | None = None  # share of users who may lie far beyond a radius that was learnt, unnoticed
 
-    def __repr__(self) -> str:
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the first coordinates, the method and its noise."""
         first = ", ".join(f"{each:.4g}" for each in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
         noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
-        told = [("value", f"{first} ({len(self.value):,} numbers)"), ("method", self.method), ("noise", noise)]
-        return in_lines("PrivateMean", [*told, ("statement", self.statement)])
+        return [("value", f"{first} ({len(self.value):,} numbers)"), ("method", self.method), ("noise", noise)]
 
     @property
     def statement(self) -> str:

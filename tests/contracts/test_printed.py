@@ -1,18 +1,26 @@
-"""What people print of a result is a title and a few lines of what they ask for first, whatever it holds."""
+"""Results print a title and a few lines, as text and as HTML; those that are tables give a DataFrame, some a plot."""
 
+import re
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import quoron.declare as declarations
 
 import quoron
 from contracts.scenes import make_plan
 from quoron.model import Model
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Planned, RoundsCurve
+from quoron.printed import Printed
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
+from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
 LINES, WIDTH = 10, 120
@@ -30,8 +38,10 @@ def lines_of(result: object, *words: str) -> list[str]:
     found = printed.split("\n")
     assert 2 < len(found) <= LINES
     assert max(map(len, found)) <= WIDTH
-    assert str(result) == printed or type(result).__name__ == "Summary"  # which has a table of its own
+    assert str(result) == printed
     assert not [word for word in words if word not in printed]
+    if isinstance(result, Printed):
+        assert result._repr_html_().count("<tr>") == len(found) - 1
     return found
 
 
@@ -61,11 +71,45 @@ def test_a_plan_of_every_algorithm_prints_what_it_promises_and_takes(name: str) 
     assert "SIMULATED" in repr(plan.simulated())
 
 
+def refused_without(module: str, call: Callable[[], object], install: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module, None)
+        with pytest.raises(ConfigError, match=re.escape(f"needs {module}. pip install {install}.")):
+            call()
+
+
+def table_of(result: Any, rows: int, *columns: str) -> None:
+    found = result.to_pandas()
+    assert (len(found), set(columns) - set(found.columns)) == (rows, set())
+    refused_without("pandas", result.to_pandas, "pandas")
+
+
+def plot_of(result: Any) -> None:
+    refused_without("matplotlib", result.plot, "'quoron[plot]'")
+    if find_spec("matplotlib") is not None:
+        drawn = result.plot()
+        assert drawn.has_data()
+        assert result.plot(ax=drawn) is drawn
+
+
+def test_html_is_escaped_and_a_plan_is_a_table_a_plot_and_an_event() -> None:
+    plan = make_plan("one-pass-dp-sgd")
+    planned = Planned(plan, (), RoundsCurve(((1, 0.5), (plan.cost.rounds, 0.25))), remarks=("<b>&",))
+    assert "&lt;b&gt;&amp;" in planned._repr_html_()
+    table_of(planned, 1, "algorithm", "feasible", "rounds", "predicted_excess_risk", "bytes_per_user", "infeasible")
+    plot_of(planned)
+    assert planned.dp_event == ALGORITHMS[plan.algorithm].dp_event(plan)
+    with pytest.raises(ConfigError, match="a curve of its rounds"):
+        Planned(plan, ()).plot()
+
+
 def test_a_run_prints_its_guarantee_and_how_good_it_is(trained: Any) -> None:
     lines_of(trained, "one-pass-dp-sgd", "ε = 8, δ = 0.0001", "accuracy per user", "differential privacy")
     lines_of(trained.model, "label", "ill", "1: age", "differential privacy")
     lines_of(trained.summary, "ε = 8, δ = 0.0001")
     lines_of(trained.evaluation, "accuracy per user", "differential privacy")
+    table_of(trained, 3, "round", "asked")
+    table_of(trained.evaluation, len(trained.evaluation.figures), "name", "per", "value", "low", "high")
 
 
 def test_a_model_of_a_thousand_columns_prints_in_ten_lines(trained: Any) -> None:
@@ -80,17 +124,30 @@ def test_simulations_and_comparisons_print_what_they_reached() -> None:
     table = {name: value for name, value in TABLE.items() if name != "epsilon"}
     run = quoron.simulate(ROWS, **table, epsilon=8.0, settings=QUICK)
     lines_of(run, "one-pass-dp-sgd", "rounds", "excess risk")
-    lines_of(run.summary, "one-pass-dp-sgd")
-    told = {"directory": Path("there"), "request": None, "runs": ()}
-    cells = [{"algorithm": f"a{place}", "excess_risk": None if place else 0.5} for place in range(40)]
-    lines_of(quoron.Comparison(cells=tuple(cells), **told), "40 cells", "a0 ", "0.5", "no result", "32 more")  # type: ignore[arg-type]
+    lines_of(run.summary, "one-pass-dp-sgd", "SIMULATED")
+    table_of(run, 3, "round", "simulation.excess_risk")
+    plot_of(run)
+    told: Any = {"directory": Path("there"), "request": SimpleNamespace(vary=()), "runs": ()}
+    risks = [{"excess_risk": None if place else 0.5, "low": 0.25, "high": None} for place in range(40)]
+    compared = quoron.Comparison(
+        cells=tuple({"algorithm": f"a{place}"} | each for place, each in enumerate(risks)), **told
+    )
+    lines_of(compared, "40, best first", "a0 ", "0.5", "no result", "33 more")
+    table_of(compared, 40, "algorithm", "excess_risk")
+    plot_of(compared)
 
 
 def test_other_releases_print_their_figures() -> None:
     lines_of(quoron.mean(np.ones((9000, 300)), epsilon=2.0, bound=30.0), "300 numbers", "differential privacy")
     asked = ["mean of age", "histogram of age in 40 bins"]
     known = {"user": "who", "numeric": {"age": (0, 100)}}
-    lines_of(quoron.statistics(ROWS, asked, **known, epsilon=8.0, delta=1e-4), "1,500 users", "mean of age", "more")
+    found = quoron.statistics(ROWS, asked, **known, epsilon=8.0, delta=1e-4)
+    lines_of(found, "1,500 users", "mean of age", "more")
+    table_of(found, 41, "question", "group", "value", "low", "high")
+    plot_of(found)
+    declared = declarations.declare(ROWS, user="who", numeric=["age"], items=True, epsilon=8.0, delta=1e-4)
+    lines_of(declared, "1,500 users", "age = ", "ε = 8")
+    table_of(declared, 2, "kind", "name", "value", "epsilon")
     given: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "items_per_user": 3, "radius": 1.0, "clip_norm": 1.0}
     zeros = lambda users, point: np.zeros((len(users), len(point)))  # noqa: E731
     rows = quoron.train_rows(zeros, users=900, dimension=3, options={"rounds": 2}, **given)

@@ -56,7 +56,7 @@ def _evaluated() -> Any:
 
 def _statistics(**given: Any) -> Any:
     found = quoron.statistics(visits(20_000), list(ASKED), user="who", epsilon=4.0, delta=1e-6, **given)
-    return {"statement": found.statement, "rows": [plain(row) for row in found.rows]}
+    return {"statement": found.statement, "rows": [plain(row) for row in found.figures]}
 
 
 def _ranges() -> Any:

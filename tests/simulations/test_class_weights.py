@@ -18,7 +18,7 @@ from quoron.model import LabelShares, Model
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
 from quoron.training import look
 from quoron.training import run as training
-from quoron.training.answers import one_answer
+from quoron.training.result import one_answer
 from quoron_client.data.encoding import (
     Balanced,
     Categorical,

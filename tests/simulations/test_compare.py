@@ -89,7 +89,7 @@ def test_the_tables_on_disk_and_the_data_frame_hold_the_same(compared: compariso
                 key: value for key, value in row.items() if value is not None
             }
         assert pc.read_csv(compared.directory / f"{name}.csv").num_rows == len(rows)
-    frame = compared.frame()
+    frame = compared.to_pandas()
     assert list(frame["algorithm"]) == [row["algorithm"] for row in compared.cells]
 
 

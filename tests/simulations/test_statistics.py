@@ -79,7 +79,7 @@ def test_a_user_with_many_items_moves_nothing_more_than_others():
     small = frame()
     large = pd.concat([small, pd.DataFrame({"who": "p0", "ward": "west", "cost": [0.0] * 50_000})], ignore_index=True)
     one, other = (statistics(each, asked, user="who", epsilon=4.0, **SEEDED, **DECLARED) for each in (small, large))
-    moved = [abs(a.value - b.value) for a, b in zip(one.rows, other.rows, strict=True)]
+    moved = [abs(a.value - b.value) for a, b in zip(one.figures, other.figures, strict=True)]
     assert max(moved[:3]) <= 1 + 1e-5  # the noise is the same
     assert 0 < moved[3] < 0.05
 
@@ -100,14 +100,14 @@ def test_a_column_without_numbers_has_no_figures_and_no_range_of_noise(value):
     visits = pd.DataFrame({"who": np.arange(3000), "cost": [value] * 3000})
     for question in ("mean of cost", "median of cost", "histogram of cost"):
         found = statistics(visits, question, user="who", epsilon=1.0, **SEEDED)
-        assert found.rows == ()
+        assert found.figures == ()
         assert "nothing of cost" in found.remarks[0]
 
 
 def test_groups_that_no_two_dozen_users_share_are_none():
     own = [[f"word {place}"] for place in range(5000)]
     found = statistics(own, "count by value", epsilon=1.0, **SEEDED)
-    assert found.rows == ()
+    assert found.figures == ()
     assert "no values of value" in found.remarks[0]
 
 
@@ -126,12 +126,12 @@ def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
         for more in ({**SEEDED}, {"seed": 3, "adjacency": "zero-out", "users": USERS})
     )
     there = frame().drop_duplicates("who").ward.value_counts()
-    first, second = ([row.value - there[row.group] for row in each.rows] for each in (one, other))
+    first, second = ([row.value - there[row.group] for row in each.figures] for each in (one, other))
     assert np.divide(first, second) == pytest.approx(2**0.5, rel=1e-3)
     for nobody in (frame().assign(who=None), frame().iloc[:0]):
         for asked in ("count", "mean of cost", "count by ward"):
             found = statistics(nobody, asked, user="who", epsilon=4.0, **private, users=5000, **DECLARED)
-            assert found.of("count")[0].value < 50 if asked == "count" else found.rows
+            assert found.of("count")[0].value < 50 if asked == "count" else found.figures
     with pytest.raises(DataError, match="at most users=100"):
         statistics(frame(), "count", user="who", epsilon=4.0, **private, users=100)
 
@@ -156,7 +156,7 @@ def test_a_hostile_table_is_refused_before_the_charge_or_answered(name, own_ledg
     known = {"user": "who", "epsilon": 2.0, "numeric": {"x": (0, 10)}}
     if said is None:
         found = statistics(pd.DataFrame(made), ["mean of x", "median of x"], **known)
-        assert all(0 <= row.low <= row.high <= 10 for row in found.rows)
+        assert all(0 <= row.low <= row.high <= 10 for row in found.figures)
         return
     with pytest.raises((DataError, Infeasible), match=said):
         statistics(pd.DataFrame(made), ["mean of x", "median of x"], **known)

@@ -123,10 +123,10 @@ def test_private_figures_of_a_table(quoron: Command) -> None:
     said = quoron("stats", "visits.csv", *asked, "--user", "who", *DECLARED[2:], *PRIVATE)
     assert said.code == 0
     assert "mean of age" in said.out
-    rows = package.statistics(
+    found = package.statistics(
         "visits.csv", ["mean of age"], user="who", numeric={"age": (0, 100)}, epsilon=8.0, delta=1e-4
-    ).rows
-    assert abs(rows[0].value - visits().age.mean()) < 5
+    )
+    assert abs(found.figures[0].value - visits().age.mean()) < 5
 
 
 def test_a_private_mean_needs_no_spread() -> None:

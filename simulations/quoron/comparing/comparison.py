@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import quoron
 from quoron.comparing import page as pages
 from quoron.comparing import pool
@@ -26,6 +28,7 @@ from quoron.comparing.pool import Job, Watcher
 from quoron.comparing.request import Request
 from quoron.network import Network
 from quoron.planning.projection import seconds_of
+from quoron.printed import Axes, Tabular, axes
 from quoron.reports.summary import from_json
 from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.sharding.choice import Sharing
@@ -34,19 +37,17 @@ from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import make_folder
 from quoron_server.parameters import Kind
-from quoron_server.plan import in_lines
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 REQUEST = "comparison.json"
 RUNS, REFUSED = "runs", "refused.txt"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison(Tabular):
     """A complete comparison."""
 
     directory: Path
@@ -54,16 +55,27 @@ class Comparison:
     cells: Rows  # one mapping a cell, best first within a setting; those without a result last
     runs: Rows  # one mapping a run, and one for each cell that is infeasible
 
-    def __repr__(self) -> str:
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the number of cells, and the excess risk of each."""
         risks = [(str(cell["algorithm"]), cell["excess_risk"]) for cell in self.cells]
         told = [(name, "no result" if risk is None else f"excess risk {risk:.3g}") for name, risk in risks]
-        return in_lines(f"Comparison of {len(self.cells)} cells in {self.directory}", told)
+        return [("cells", f"{len(self.cells)}, best first"), *told]
 
-    def frame(self) -> "pd.DataFrame":
-        """The cells as a pandas DataFrame; `pd.DataFrame(comparison.runs)` has the single runs."""
-        import pandas as pd
+    def records(self) -> Rows:
+        """Return one mapping a cell; `runs` has the single runs."""
+        return self.cells
 
-        return pd.DataFrame(list(self.cells))
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Return matplotlib Axes with the mean excess risk of each cell, and its 95 % interval."""
+        done = [cell for cell in self.cells if cell["excess_risk"] is not None]
+        keys = dict(self.request.vary)
+        names = [", ".join([cell["algorithm"], *(f"{key} = {cell[key]}" for key in keys)]) for cell in done]
+        figures = [[cell[key] for key in ("excess_risk", "low", "high")] for cell in done]
+        risks, low, high = np.array(figures, float).reshape(-1, 3).T  # no interval of one seed: NaN
+        found = axes(ax, xlabel="excess risk")
+        found.errorbar(risks, names, xerr=np.nan_to_num([risks - low, high - risks]), fmt="o")
+        found.invert_yaxis()  # best first
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

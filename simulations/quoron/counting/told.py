@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from quoron.counting import calendar
 from quoron.counting.questions import CELLS, Question
 from quoron.counting.weighing import Facts
+from quoron.printed import Axes, Tabular, axes
 from quoron_privacy.counts import estimates
 from quoron_privacy.counts.estimates import Estimate
 from quoron_privacy.counts.spread import Spread
 from quoron_privacy.errors import ConfigError, printable
-from quoron_server.plan import in_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,37 +47,53 @@ class Row:
         return calendar.day(value) if self.dated else number(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+@dataclass(frozen=True, slots=True, repr=False)
+class Statistics(Tabular):
     """Everything that was released, for one price."""
 
-    rows: tuple[Row, ...]
+    figures: tuple[Row, ...]
     users: int
     epsilon: float
     delta: float
     statement: str  # the promise, in a sentence
     remarks: tuple[str, ...]  # what was bought, and for what share of the promise
 
-    def __repr__(self) -> str:
-        return in_lines(f"Statistics of {self.users:,} users", [(row.question, row.text()) for row in self.rows])
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the question and answer of each figure."""
+        return [(row.question, row.text()) for row in self.figures]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one mapping a figure, dates in ISO 8601; None for an end that is infinite."""
+        return [_plain(row) for row in self.figures]
+
+    def plot(self, question: str | Question | None = None, *, ax: Axes | None = None) -> Axes:
+        """Return matplotlib Axes with the figures of a question, by default the first histogram, and 95 % intervals."""
+        asked = [*(row.question for row in self.figures), "count"]
+        rows = self.of(question or next((words for words in asked if words.startswith("histogram")), asked[0]))
+        names = [" ".join(filter(None, (row.group, row.cell))) or "all" for row in rows]
+        found = axes(ax, title=rows[0].question)
+        reach = [[row.value - row.low for row in rows], [row.high - row.value for row in rows]]
+        found.bar(names, [row.value for row in rows], yerr=np.maximum(reach, 0.0))
+        found.tick_params("x", rotation=90)
+        return found
 
     def of(self, question: str | Question) -> tuple[Row, ...]:
         """The figures of one question. ConfigError for one that was not asked."""
         words = (question if isinstance(question, Question) else Question.read(question)).words
-        found = tuple(row for row in self.rows if row.question == words)
-        if not found and words not in {row.question for row in self.rows}:
+        found = tuple(row for row in self.figures if row.question == words)
+        if not found:
             raise ConfigError(f"Expected a question that was asked and has groups, got {words!r}.")
         return found
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings, dates in ISO 8601; None for an end that is infinite."""
-        return asdict(self) | {"rows": [_plain(row) for row in self.rows]}
+        return {"rows": self.records()} | {name: value for name, value in asdict(self).items() if name != "figures"}
 
     def text(self) -> str:
         """For people: each question and its figures."""
         lines = []
-        for words in dict.fromkeys(row.question for row in self.rows):
-            lines += [words, *(f"  {row.text()}" for row in self.rows if row.question == words), ""]
+        for words in dict.fromkeys(row.question for row in self.figures):
+            lines += [words, *(f"  {row.text()}" for row in self.figures if row.question == words), ""]
         return "\n".join([*lines, *self.remarks, self.statement])
 
 
@@ -108,13 +124,7 @@ def _open(found: Estimate, low: float, high: float) -> Estimate:
 
 
 def _estimates(
-    part: Spread,
-    question: Question,
-    own: NDArray[np.float64],
-    users: int,
-    ends: tuple[float, float],
-    *,
-    dates: bool,
+    part: Spread, question: Question, own: NDArray[np.float64], users: int, ends: tuple[float, float], *, dates: bool
 ) -> Iterable[tuple[str, Estimate]]:
     low, width = ends[0], ends[1] - ends[0]
     if question.what == "mean":

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from quoron.printed import Tabular
 from quoron_privacy.errors import DataError
-from quoron_server.plan import in_lines
 
 Per = Literal["user", "item"]
 MANY = (
@@ -69,8 +69,8 @@ class Bin:
         return f"{100 * self.observed:.0f} % ({100 * self.low:.0f} to {100 * self.high:.0f} %)"
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Evaluation(Tabular):
     """Figures of one model, of users that are said, and what they cost."""
 
     figures: tuple[Figure, ...]
@@ -80,10 +80,6 @@ class Evaluation:
     delta: float
     statement: str  # the promise, in a sentence
     remarks: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        told = [*self.rows()[:6], ("statement", self.statement)]
-        return in_lines(f"Evaluation by {self.users:,} users", told)
 
     def figure(self, name: str, per: Per = "user") -> Figure:
         """The one of this name. DataError if there is none."""
@@ -97,6 +93,10 @@ class Evaluation:
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each figure, for people."""
         return [(f"{each.name} per {each.per}, with 95 %", each.text()) for each in self.figures]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one mapping a figure."""
+        return [asdict(figure) for figure in self.figures]
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""

@@ -24,6 +24,7 @@ be taken by its own rule is among them, the sentence ends with the budget that i
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import Registered
@@ -76,6 +77,19 @@ class Candidate:
     def guess(self) -> float | None:
         """What its planner's model says, before it was made a bound: the rule compares these."""
         return self.plan.guessed_excess_risk if self.plan else None
+
+    def record(self) -> dict[str, Any]:
+        """Return one row of a table of candidates; figures are None where it is infeasible."""
+        cost, users = (None, 1) if self.plan is None else (self.plan.cost, self.plan.problem.users)
+        return {
+            "algorithm": self.algorithm,
+            "feasible": self.plan is not None,
+            "rounds": cost and cost.rounds,
+            "predicted_excess_risk": self.predicted,
+            "guessed_excess_risk": self.guess,
+            "bytes_per_user": cost and (cost.bytes_up + cost.bytes_down) / users,  # float64 payload
+            "infeasible": self.reason or None,
+        }
 
 
 def risk_words(bound: float | None, guess: float | None) -> str:

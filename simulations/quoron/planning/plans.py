@@ -15,6 +15,7 @@ from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
+from quoron.printed import Axes, Tabular, axes
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -26,15 +27,18 @@ from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid, settled, within_rounds
 from quoron_server.budget import Budget
 from quoron_server.parameters import PrintedParameters
-from quoron_server.plan import Plan, Privacy, in_lines
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json
 
 if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
     from quoron.planning.questions import Advice
 
 Registry = Mapping[str, Registered]
+CONSIDERED = ("algorithm", "predicted_excess_risk", "guessed_excess_risk", "infeasible")  # of a candidate, in JSON
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = (
@@ -69,8 +73,8 @@ class RoundsCurve:
         return {"points": points, "best": self.best, "smallest_within_5_percent": self.enough}
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+@dataclass(frozen=True, slots=True, repr=False)
+class Planned(Tabular):
     """The plan of a run, and what every other private algorithm would have done."""
 
     plan: Plan
@@ -82,12 +86,38 @@ class Planned:
     costs: tuple[Costs, ...] = ()  # of every feasible candidate over each network that is given
     advice: "Advice | None" = None  # how many users or which ε would do, where that was asked
 
-    def __repr__(self) -> str:
+    @property
+    def title(self) -> str:
+        """Return the name of the class, and the algorithm's."""
+        return f"Planned, {self.plan.algorithm}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of the plan, the number of alternatives, and the first remark."""
         others = [each for each in self.candidates if each.algorithm != self.plan.algorithm]
         feasible = sum(each.plan is not None for each in others)
         more = [("others", f"{feasible} feasible, {len(others) - feasible} not: see candidates")] if others else []
         more += [("remarks", f"{len(self.remarks)}: {self.remarks[0]}")] if self.remarks else []
-        return in_lines(f"Planned, {self.plan.algorithm}", [*self.plan.rows(), *more])
+        return [*self.plan.rows(), *more]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one mapping a candidate algorithm; of the plan alone where no other was considered."""
+        return [each.record() for each in self.candidates or (Candidate(self.plan.algorithm, self.plan),)]
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Return matplotlib Axes with excess risk against rounds. ConfigError for a plan without its curve."""
+        if self.curve is None:
+            raise ConfigError(f"Expected a plan with a curve of its rounds to plot, got none of {self.plan.algorithm}.")
+        told = "predicted excess risk, at most" if self.curve.measured else "excess risk, a guess"
+        found, rounds = axes(ax, xlabel="rounds", ylabel=told, title=self.plan.algorithm), self.plan.cost.rounds
+        found.loglog(*zip(*self.curve.points, strict=True), ".-", label="best of its rounds")
+        found.loglog(rounds, dict(self.curve.points).get(rounds), "o", label="the plan")
+        found.legend()
+        return found
+
+    @property
+    def dp_event(self) -> "DpEvent":
+        """Return what the plan releases as a dp_accounting event; UsageError where dp_accounting has none for it."""
+        return ALGORITHMS[self.plan.algorithm].dp_event(self.plan)
 
     def beside(self, config: Config) -> "Planned":
         """The same with what every algorithm of `config` would do, and the chosen one's own plan."""
@@ -118,15 +148,7 @@ class Planned:
 
     def as_json(self) -> dict[str, Any]:
         """The plan, and one entry for each algorithm considered."""
-        considered = [
-            {
-                "algorithm": each.algorithm,
-                "predicted_excess_risk": each.predicted,
-                "guessed_excess_risk": each.guess,
-                "infeasible": each.reason or None,
-            }
-            for each in self.candidates
-        ]
+        considered = [{name: row[name] for name in CONSIDERED} for row in (each.record() for each in self.candidates)]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
         network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
         network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}

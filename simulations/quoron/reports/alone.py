@@ -24,8 +24,8 @@ def evaluation(found: Evaluation, path: str | Path) -> Path:
 
 def statistics(found: "Statistics", path: str | Path) -> Path:
     """Write the page of statistics, a table for each question, and return its path."""
-    asked = dict.fromkeys(row.question for row in found.rows)
-    answers = [_answer(each, [row for row in found.rows if row.question == each]) for each in asked]
+    asked = dict.fromkeys(row.question for row in found.figures)
+    answers = [_answer(each, [row for row in found.figures if row.question == each]) for each in asked]
     told = page.section("What was asked", *answers, page.bullets(found.remarks))
     return _written(Path(path), found, "Statistics of a table", told)
 

@@ -248,7 +248,7 @@ def _moves(*columns: Sequence[tuple[float, float]]) -> bool:
     return any(max(y) - min(y) > 1e-3 * max(map(abs, y)) for each in columns if len(y := [y for _, y in each]) > 1)
 
 
-def _risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
+def risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
     """Excess risk by round, and what was predicted; none where nobody could know it, or nothing moves."""
     risks = _column(rows, "simulation.excess_risk")
     if summary.excess_risk_initial is not None and risks:
@@ -256,25 +256,19 @@ def _risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
     if not _moves(risks):
         return []
     lines, across = [Line("excess risk of the current model", risks)], (risks[0][0], risks[-1][0])
-    for value, name in (
-        (
-            summary.predicted_excess_risk and summary.predicted_excess_risk + summary.held_back,
-            "predicted: at most, in nine of ten tables like those measured",
-        ),
-        (
-            summary.guessed_excess_risk if summary.predicted_excess_risk is None else None,
-            "a guess that nobody has measured",
-        ),
-    ):
-        if value:
-            lines.append(Line(name, [(x, value) for x in across], "dashed"))
+    name, bound = "predicted: at most, in nine of ten tables like those measured", summary.predicted_excess_risk
+    bound = bound and bound + summary.held_back
+    if bound is None:
+        name, bound = "a guess that nobody has measured", summary.guessed_excess_risk
+    if bound:
+        lines.append(Line(name, [(x, bound) for x in across], "dashed"))
     if summary.excess_risk:
         lines.append(Line("of the model that is released", [(across[1], summary.excess_risk)], "dots"))
     return lines
 
 
 def _risk(summary: "Summary", rows: Rows) -> Raw:
-    if not (lines := _risk_lines(summary, rows)):
+    if not (lines := risk_lines(summary, rows)):
         return Raw("")
     log = all(y > 0 for line in lines for _, y in line.points)
     drawn = chart("Excess risk by round", lines, Axis("rounds"), Axis("excess risk", log=log))

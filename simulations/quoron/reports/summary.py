@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from quoron.network import duration
 from quoron.planning.meaning import Meaning, meaning
+from quoron.printed import Printed
 from quoron.processors import largest
-from quoron_server.plan import Plan, in_lines
+from quoron_server.plan import Plan
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # a stored summary needs no population
@@ -35,8 +36,8 @@ OF_RELEASES = frozenset(  # labels of rows that follow from what is public or re
 NOTICED = 1e-3  # share of the excess risk from which on it is said what a bound costs
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary(Printed):
     """One run. Figures of private data are there because this is a simulation."""
 
     algorithm: str
@@ -171,11 +172,12 @@ class Summary:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
+        held = f" ({self.users_held_out:,} more are held out, to measure the model)" if self.users_held_out else ""
         rows = [
             ("algorithm", self.algorithm),
             ("privacy of one user", self._promise()),
             ("rounds", f"{self.rounds:,}" + (" (a phase was halted: it released nothing new)" if self.halted else "")),
-            ("users asked", f"{self.users_asked:,}{self._held_out()}"),
+            ("users asked", f"{self.users_asked:,}{held}"),
         ]
         if self.users_filtered_simulation_only is not None:
             rows.append(("users filtered (simulation only)", f"{self.users_filtered_simulation_only:,}"))
@@ -204,9 +206,6 @@ class Summary:
         rows.append(("time, peak memory with child processes", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
         return rows
 
-    def _held_out(self) -> str:
-        return f" ({self.users_held_out:,} more are held out, to measure the model)" if self.users_held_out else ""
-
     def _promise(self) -> str:
         if self.exposure == "none":
             return "none: the non-private reference"
@@ -215,9 +214,8 @@ class Summary:
         return f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}, exposure {self.exposure}"
 
     def _beside(self) -> str:
-        known = [
-            ("predicted at most, in its domain" * self.is_held_back or "predicted at most", self.predicted_excess_risk)
-        ]
+        bound = "predicted at most" + ", in its domain" * self.is_held_back
+        known = [(bound, self.predicted_excess_risk)]
         if self.predicted_excess_risk is None:
             known = [("by a guess that nobody has measured", self.guessed_excess_risk)]
         if self.afterwards is not None:
@@ -248,15 +246,6 @@ class Summary:
             ("once up, down", f"{size(self.once_up)}, {size(self.once_down)}: {clients}"),
             ("bytes up, down", f"{', '.join(whole)}: messages and once, without headers of TCP and IP"),
         ]
-
-    def __repr__(self) -> str:
-        return in_lines("Summary", self.rows())
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        width = max(len(label) for label, _ in rows)
-        lines = [f"{label:<{width}}  {text}" for label, text in rows]
-        return "\n".join([*lines, *(f"Simulation only: {remark}" for remark in self.remarks_simulation_only)])
 
 
 def _of_silos(sizes: Sequence[int], last: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,17 @@ from quoron.planning.plans import Planned, choose
 from quoron.planning.silos import silos_of
 from quoron.populations import Population
 from quoron.prepared import Prepared
+from quoron.printed import Axes, Tabular, axes
 from quoron.processors import memory_below
 from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, columns_of, problem_for_real, setup
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import check_delta
-from quoron_server.plan import Plan, in_lines
+from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Observer
 from quoron_server.traffic import once
 
@@ -42,28 +44,38 @@ if TYPE_CHECKING:  # planning needs neither
 
 simulated = OnFirstUse("quoron.reports.simulated")
 telling = OnFirstUse("quoron.simulation.told")
+STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.data_quality), where the method "
     "is Gaussian as a whole: this plan does not."
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunResult:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RunResult(Tabular):
     """A complete run."""
 
     model: NDArray[np.float64]  # the released model, shape (d,)
     summary: Summary
     plan: Plan
     directory: Path
-    config: Config = field(repr=False)
-    planned: Planned = field(repr=False)  # the plan beside what the other algorithms would have done
-    table_model: "Model | None" = field(
-        repr=False, default=None
-    )  # the same with its columns, where users are a table's
+    config: Config
+    planned: Planned  # the plan beside what the other algorithms would have done
+    table_model: "Model | None" = None  # the same with its columns, where users are a table's
 
-    def __repr__(self) -> str:
-        return in_lines(f"RunResult in {self.directory}", self.summary.rows())
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of the summary."""
+        return self.summary.rows()
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Return matplotlib Axes with excess risk by round. ConfigError where it does not change or is unknown."""
+        if not (lines := simulated.sections.risk_lines(self.summary, self.records())):
+            raise ConfigError("Expected a run whose excess risk changes from round to round to plot, got another.")
+        found = axes(ax, xlabel="rounds", ylabel="excess risk")
+        for line in lines:
+            found.plot(*zip(*line.points, strict=True), STYLES[line.kind], label=line.name)
+        found.legend()
+        return found
 
 
 def prepare(

@@ -14,17 +14,18 @@ from quoron.planning import bounds
 from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.prepared import Prepared
+from quoron.printed import Printed
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
-from quoron.training.answers import in_classes, one_answer
 from quoron.training.table import Curated
 from quoron.training.trained import BoughtLine, Trained
-from quoron_client.data.labels import seen
+from quoron_client.data.encoding import ClassWeights, Encoding
+from quoron_client.data.labels import in_words, outcomes, seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.plan import Plan, in_lines
+from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
@@ -34,10 +35,13 @@ SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 OUTGROWN = 3.0  # times a plan's bound: where a run tells of more, the plan's is not told as if it held
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
+RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: table-health.md#h4
+DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
+_SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSummary:
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainingSummary(Printed):
     """One run in public figures."""
 
     run: str
@@ -99,9 +103,6 @@ class TrainingSummary:
         after = None if self.afterwards is None else Meaning(**self.afterwards)
         known = f"; {after.excess_risk:.2g} by what the run released" if after is not None and after.sure else ""
         return f"{unfit}{known}"
-
-    def __repr__(self) -> str:
-        return in_lines(f"TrainingSummary of {self.run}", self.rows())
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
@@ -378,3 +379,50 @@ def no_better(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         f"changed by {change:.2g} (± {error:.2g}). Check that ranges are not far wider than the values, that the label "
         "is the one meant, and that rows can be used; else it takes more users or a larger epsilon.",
     )
+
+
+def one_answer(model: Model) -> tuple[str, ...]:
+    """Warnings where 0.5 makes a model answer alike: certain of all rows, or to be expected of a rare class."""
+    classes = outcomes(model.encoding.label)
+    if not classes:
+        return ()
+    share = model.label_shares is not None and model.threshold != "share"
+    fix = f"Decide by the released share: {_SHARE}." if share else "Give `quoron predict` a --threshold."
+    fix = fix if model.loss.name in ("logistic", "softmax") else "More users or a larger epsilon tell classes apart."
+    only = model.always()
+    if only is not None:
+        return (f"the model predicts {in_words(only)!r} for every row, whatever it holds within its ranges. {fix}",)
+    shares, weights = model.label_shares, model.encoding.class_weight
+    if isinstance(weights, ClassWeights):
+        return () if shares is None else _diluted(weights, seen(shares.shares, shares.error), model.loss.name)
+    if shares is None or len(classes) > 2:
+        return ()
+    rare = [
+        (in_words(value), max(share, 0.0))
+        for value, share in zip(classes, shares.shares, strict=True)
+        if share + 2 * shares.error < RARE and model.loss.name == "logistic" and model.threshold == 0.5
+    ]
+    return tuple(
+        f"about {100 * share:.2g} % (± {100 * shares.error:.2g} %) of the labels are {value!r}: a model whose chances "
+        f"are right predicts it for {200 * (share + 2 * shares.error):.2g} % of rows at most, often for none. {fix}"
+        for value, share in rare
+    )
+
+
+def _diluted(weights: ClassWeights, shares: NDArray[np.float64], loss: str) -> tuple[str, ...]:
+    """What class weights cost, where that is much."""
+    average = float(shares @ np.array(weights.counts) / shares.sum())
+    if average > DILUTED or loss not in ("logistic", "softmax"):
+        return ()
+    return (
+        f"by class_weight a row counts {average:.2g} on average, and noise is {1 / average:.2g} times as large beside "
+        f"it. Where classes are told badly so, train without it, and decide by the released share: {_SHARE}.",
+    )
+
+
+def in_classes(encoding: Encoding) -> str | None:
+    """What a row counts by its class, in words; None where classes count alike."""
+    weights, classes = encoding.class_weight, outcomes(encoding.label)
+    if not isinstance(weights, ClassWeights):
+        return None
+    return ", ".join(f"{in_words(each)} {count:.3g}" for each, count in zip(classes, weights.counts, strict=True))

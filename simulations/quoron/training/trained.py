@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.evaluating.evaluation import Evaluation
-from quoron_server.plan import Guarantee, Plan, in_lines
+from quoron.printed import Tabular
+from quoron_server.plan import Guarantee, Plan
 
 M = TypeVar("M")
 
@@ -18,16 +19,13 @@ class DoubtfulModel(UserWarning):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Trained(Generic[M]):
+class Trained(Tabular, Generic[M]):
     """A complete run: the model that it released, what was promised for it, and where it is kept."""
 
     model: M  # in the terms of whoever asked: a `quoron.Model`, a torch module, a tree of JAX, an array (d,)
     weights: NDArray[np.float64]  # (d,): its numbers
     statement: str  # the promise, in a sentence
     directory: Path  # the run's folder, or that of the books in a Flower project
-
-    def __repr__(self) -> str:
-        return in_lines(f"{type(self).__name__} in {self.directory}", [*self.rows(), ("statement", self.statement)])
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""

@@ -55,19 +55,14 @@ class Choice:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
-        said = self.price
+        said, score = self.price, f"{self.score:.4g} ± {self.score_noise:.2g}"
+        shown = f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}"
         return [
             ("chosen", self.name),
-            (
-                f"its {self.score_name}",
-                f"{self.score:.4g} ± {self.score_noise:.2g} (the best of several: rather too high)",
-            ),
+            (f"its {self.score_name}", f"{score} (the best of several: rather too high)"),
             ("the whole search", f"ε = {said['epsilon']:.4g} at δ = {said['delta']:g}; trials: {said['trials']}"),
             ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ"),
-            (
-                "in the open",
-                f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}",
-            ),
+            ("in the open", shown),
         ]
 
 
@@ -211,10 +206,8 @@ def resume(folder: RunFolder) -> Tuned:
 
 def stored(folder: RunFolder) -> Tuned:
     """A complete search as its folder keeps it."""
-    done = result.stored(folder)
-    return Tuned(
-        done.model, done.weights, done.statement, done.directory, done.summary, Choice(**folder.read_json(CHOICE))
-    )
+    done, choice = result.stored(folder), Choice(**folder.read_json(CHOICE))
+    return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, choice)
 
 
 def choice_of(search: TableSearch, best: Best) -> Choice:

@@ -20,6 +20,7 @@ from quoron.evaluating.evaluation import in_units
 from quoron.evaluating.split import held_out
 from quoron.planning.plans import Planned, choose
 from quoron.populations.users import Declared
+from quoron.printed import Printed
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
@@ -42,7 +43,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON, Plan, in_lines
+from quoron_server.plan import LEAST_EPSILON, Plan
 from quoron_server.wording import sentence
 
 FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")
@@ -66,8 +67,8 @@ class Candidate:
         return " ".join([taken, *(f"{key}={shown(value)}" for key, value in self.cell.varied)])
 
 
-@dataclass(frozen=True, eq=False)
-class TableSearch:
+@dataclass(frozen=True, eq=False, repr=False)
+class TableSearch(Printed):
     """A search over settings of one table, ready to be charged."""
 
     config: Config  # as it was given
@@ -84,9 +85,6 @@ class TableSearch:
     rows_of: "_Rows"
     seeded: bool  # a simulation
     assumptions: tuple[Assumption, ...] = ()  # on the table
-
-    def __repr__(self) -> str:
-        return in_lines("TableSearch", self.rows())
 
     @property
     def statement(self) -> str:
@@ -163,11 +161,8 @@ class TableSearch:
         said, each = self.price.as_json(), self.candidates[0].planned.plan.guarantee
         times = said["epsilon"] / said["trial_epsilon"]
         missed = said["chance_that_one_setting_is_never_tried"]
-        told = (
-            "always as many; each trial's own time tells its setting"
-            if self.price.padded
-            else "NOT padded: whoever sees how long it takes learns more"
-        )
+        padded = "always as many; each trial's own time tells its setting"
+        clock = padded if self.price.padded else "NOT padded: whoever sees how long it takes learns more"
         return [
             ("settings", f"{len(self.candidates):,}"),
             ("trials", f"{self.price.trials.words}; a setting is never tried with chance {missed:.2g}"),
@@ -177,7 +172,7 @@ class TableSearch:
             ("users", f"{self.users - self.held:,} train, {self.held:,} score every trial"),
             ("score", f"{score_name(self.candidates[0].declared.loss)}, off by {self._noise_told} by noise"),
             ("a trial is planned with", f"ε = {each.epsilon:.4g}, δ = {each.delta:.2g}"),
-            ("the clock", told),
+            ("the clock", clock),
         ]
 
 
@@ -236,11 +231,7 @@ def prepare(
 
 
 def _planned(
-    cells: Sequence[Cell],
-    helds: Sequence[Declared],
-    of_a_trial: tuple[float, float],
-    held: int,
-    identity: Identity,
+    cells: Sequence[Cell], helds: Sequence[Declared], of_a_trial: tuple[float, float], held: int, identity: Identity
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     mu, delta = of_a_trial
     epsilon = planned_with(mu, delta)

@@ -1,0 +1,74 @@
+"""How results print, tabulate and plot themselves. pandas and matplotlib are imported by the call that needs them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from quoron.run_folder import RunFolder
+from quoron_privacy.errors import ConfigError
+from quoron_server.plan import few, in_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes as Axes
+else:
+    Axes = Any
+
+
+class Printed(ABC):
+    """A result that prints ten lines at most, and the same rows as a table in a notebook."""
+
+    __slots__ = ()
+
+    @property
+    def title(self) -> str:
+        """Return the name of the class, with the result's folder or its number of users."""
+        where, users = getattr(self, "directory", None), getattr(self, "users", None)
+        return type(self).__name__ + (f" in {where}" if where else f" of {users:,} users" if users else "")
+
+    @abstractmethod
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the label and text of each line. A result with a `statement` prints it as the last one."""
+
+    def _lines(self) -> list[tuple[str, str]]:
+        stated = getattr(self, "statement", None)
+        return self.rows() + ([] if stated is None else [("statement", stated)])
+
+    def __repr__(self) -> str:
+        return in_lines(self.title, self._lines())
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in few(self._lines()))
+        return f"<table><caption>{escape(self.title)}</caption>{''.join(rows)}</table>"
+
+
+class Tabular(Printed):
+    """A result that is a table, too: of the rounds of a run in its `directory`, or of its own."""
+
+    __slots__ = ()
+
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """Return one mapping of column to value for each row of the table; of a run, rounds as in rounds.parquet."""
+        return RunFolder(getattr(self, "directory")).rounds()  # noqa: B009 (of the subclasses without their own rows)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return `records` as a pandas DataFrame. ConfigError without pandas."""
+        return _needed("pandas", "to_pandas", "pandas").DataFrame(list(self.records()))
+
+
+def axes(ax: Axes | None, **labels: str) -> Axes:
+    """Return `ax`, or the Axes of a new figure, with xlabel and so on set. ConfigError without matplotlib."""
+    found = (
+        _needed("matplotlib.pyplot", "plot", "'quoron[plot]'").subplots(layout="constrained")[1] if ax is None else ax
+    )
+    found.set(**labels)
+    return found
+
+
+def _needed(module: str, caller: str, install: str) -> Any:
+    if find_spec(package := module.partition(".")[0]) is None:
+        raise ConfigError(f"{caller} needs {package}. pip install {install}.")
+    return import_module(module)
