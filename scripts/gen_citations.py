@@ -1,24 +1,26 @@
-"""Write CITATION.cff, and the table of algorithms in docs/papers/README.md, from what algorithms say of their papers.
+"""Write CITATION.cff, docs/papers/references.bib and the table of algorithms in docs/papers/README.md.
 
-With `--check`, only say whether both are up to date.
+All follow from what algorithms say of their papers. With `--check`, only say whether they are up to date.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import written
 
 from quoron import __version__
-from quoron.citing import AUTHOR, TITLE, papers
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.references import THE_FOUR, Reference
 from quoron_server.algorithms.refused import REFUSED
 
 ROOT = Path(__file__).parent.parent
 CITATION, PAGE = ROOT / "CITATION.cff", ROOT / "docs" / "papers" / "README.md"
+BIBLIOGRAPHY = ROOT / "docs" / "papers" / "references.bib"
+TITLE, AUTHOR = "quoron: user-level private federated optimisation", "quoron maintainers"
 BEGIN, END = "<!-- algorithms: begin, by scripts/gen_citations.py -->", "<!-- algorithms: end -->"
-MESSAGE = "If you use this software, cite it and the papers of the algorithm that you used: quoron cite NAME."
+MESSAGE = "If you use this software, cite it and the papers of the algorithm that you used: docs/papers."
 
 
 def citation() -> str:
@@ -39,9 +41,42 @@ def citation() -> str:
     return "\n".join(lines) + "\n"
 
 
+def bibliography() -> str:
+    """quoron and every paper as BibTeX, and which of them an algorithm comes from."""
+    named = [f"% {name}: {', '.join(paper.key for paper in papers(name))}\n" for name in (*ALGORITHMS, *REFUSED)]
+    own = _entry("misc", "quoron", (f"{{{AUTHOR}}}",), TITLE, note=f"Version {__version__}")
+    return "\n".join(
+        ["% Written by scripts/gen_citations.py; do not edit by hand.\n", own, *map(_bibtex, references()), *named]
+    )
+
+
+def papers(name: str) -> tuple[Reference, ...]:
+    """The papers that an algorithm comes from."""
+    return (REFUSED[name].source.reference,) if name in REFUSED else ALGORITHMS[name].origin.references
+
+
+def _bibtex(paper: Reference) -> str:
+    kind = "inproceedings" if paper.booktitle else "article" if paper.journal else "misc"
+    pages = None if paper.pages is None else f"{paper.pages[0]}--{paper.pages[1]}"
+    values = {"booktitle": paper.booktitle, "journal": paper.journal, "series": paper.series, "volume": paper.volume}
+    values |= {"number": paper.number, "pages": pages, "year": paper.year, "url": paper.url}
+    values |= {"eprint": paper.eprint, "archiveprefix": paper.eprint and "arXiv"}
+    return _entry(kind, paper.key, paper.authors, paper.title, **values)
+
+
+def _entry(kind: str, key: str, authors: tuple[str, ...], title: str, **values: str | int | None) -> str:
+    said = {"author": " and ".join(authors), "title": f"{{{title}}}"} | values
+    lines = [f"  {name} = {{{_escaped(name, str(value))}}},\n" for name, value in said.items() if value is not None]
+    return f"@{kind}{{{key},\n{''.join(lines)}}}\n"
+
+
+def _escaped(name: str, value: str) -> str:
+    return value if name in ("url", "eprint") else re.sub(r"[&%$#_]", r"\\\g<0>", value)
+
+
 def references() -> list[Reference]:
     """The papers, each once: first the four that docs/papers reads."""
-    named = (paper for name in (*ALGORITHMS, *REFUSED) for paper in papers(name)[1])
+    named = (paper for name in (*ALGORITHMS, *REFUSED) for paper in papers(name))
     return list(dict.fromkeys((*THE_FOUR, *named)))
 
 
@@ -84,4 +119,5 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(max(written.page(CITATION, citation()), written.page(PAGE, page())))
+    pages = ((CITATION, citation()), (BIBLIOGRAPHY, bibliography()), (PAGE, page()))
+    raise SystemExit(max([written.page(path, text) for path, text in pages]))

@@ -91,7 +91,6 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "resume": lambda place: ["resume", place / "none"],
     "plan": lambda place: ["plan", "quickstart"],
     "algorithms": lambda place: ["algorithms"],
-    "cite": lambda place: ["cite", "filtered-sgd"],
     "presets": lambda place: ["presets"],
     "report": lambda place: ["report", place / "none"],
     "predict": lambda place: ["predict", place / "none", place / "none.csv"],

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import quoron.declare as declarations
 
 import quoron
+import quoron.private_bounds as declarations
 from contracts.scenes import make_plan
 from quoron.model import Model
 from quoron.planning.plans import Planned, RoundsCurve
@@ -145,7 +145,7 @@ def test_other_releases_print_their_figures() -> None:
     lines_of(found, "1,500 users", "mean of age", "more")
     table_of(found, 41, "question", "group", "value", "low", "high")
     plot_of(found)
-    declared = declarations.declare(ROWS, user="who", numeric=["age"], items=True, epsilon=8.0, delta=1e-4)
+    declared = declarations.find_bounds(ROWS, user="who", numeric=["age"], items=True, epsilon=8.0, delta=1e-4)
     lines_of(declared, "1,500 users", "age = ", "ε = 8")
     table_of(declared, 2, "kind", "name", "value", "epsilon")
     given: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "items_per_user": 3, "radius": 1.0, "clip_norm": 1.0}

@@ -167,7 +167,7 @@ def test_kills_in_a_row_of_a_serverapp_of_one_s_own_leave_one_release_a_round_fo
 ) -> None:
     options = {"rounds": ROUNDS} | ({"rate": 0.5} if algorithm in COINS else {})
     training = {"name": algorithm, "users": 12, "options": options, "waiting": 60.0}
-    training |= {"simulation_seed": None if secret else SEED}
+    training |= {"seed": None if secret else SEED}
     if secret and algorithm in COINS:
         training |= {"early_ends": False, "seconds": 0.5}
     alone.write(tmp_path, Scene("", training, 12, 0.0))

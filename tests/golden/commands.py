@@ -18,7 +18,7 @@ TABLE = ("visits.csv", "--user", "who", "--label", "ill", "--classes", "no,yes",
 OF_WARDS = ("visits.csv", "--user", "who", "--label", "ward", "--classes", "north,south,west", *COLUMNS[:2])
 RUN = "--epsilon", "8", "--out", "run", "--seed", "3"
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
-    "algorithms": (("algorithms",), ("presets",), ("cite", "accelerated-erm")),
+    "algorithms": (("algorithms",), ("presets",)),
     "examples": (("example", "hospitals", "--out", "trial"), ("example", "scorecard")),
     "plan": (
         ("plan", *TABLE, "--epsilon", "2"),

@@ -277,13 +277,9 @@ def test_values_nested_too_deep_are_refused_in_a_sentence(name, tmp_path, capsys
 NAMES = (*ALGORITHMS, *REFUSED)
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert invoke(["cite", *arguments]) == 0
-    return capsys.readouterr().out
-
-
 def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> None:
     assert generator.CITATION.read_text(encoding="utf-8") == generator.citation()
+    assert generator.BIBLIOGRAPHY.read_text(encoding="utf-8") == generator.bibliography()
     assert generator.PAGE.read_text(encoding="utf-8") == generator.page()
 
 

@@ -1,4 +1,4 @@
-"""`quoron.select`: one charge for trials that a program carries out, and what a trial is judged by."""
+"""`quoron.tuning.select`: one charge for trials that a program carries out, and what a trial is judged by."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -111,15 +111,11 @@ def test_methods_are_compared_by_risk_and_rounds(quoron: Command) -> None:
     assert "rounds" in said.out
 
 
-def test_a_paper_is_run_as_printed_and_cited(quoron: Command) -> None:
+def test_a_paper_is_run_as_printed(quoron: Command) -> None:
     asked = ("--set", "algorithm.name=accelerated-srgd", "--set", "algorithm.constants=paper", *settings()[:-4])
     said = quoron("plan", "quickstart", *asked)
     assert said.code == 0
     assert "AS PRINTED in the paper" in said.out
-    cited = quoron("cite", "accelerated-srgd")
-    assert cited.code == 0
-    assert "@" in cited.out
-    assert "Choquette-Choo" in cited.out
 
 
 def test_an_interrupted_simulation_goes_on_to_the_same_bits(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""The papers that algorithms come from, each once: for `quoron algorithms`, `quoron cite` and CITATION.cff.
+"""The papers that algorithms come from, each once: for `quoron algorithms`, CITATION.cff and references.bib.
 
     >>> origin = repaired(GHAZI_2026.at("Algorithms 1 and 2"))
     >>> print(origin)
@@ -8,7 +8,6 @@ Fields are those of the published versions, as their own pages, public indices o
 print them. What could not be checked is left out.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,27 +48,6 @@ class Reference:
     def at(self, where: str = "") -> "Source":
         """This paper, at these algorithms or sections of it."""
         return Source(self, where)
-
-    @property
-    def bibtex(self) -> str:
-        """The BibTeX entry."""
-        kind = "inproceedings" if self.booktitle else "article" if self.journal else "misc"
-        pages = None if self.pages is None else f"{self.pages[0]}--{self.pages[1]}"
-        values = {"booktitle": self.booktitle, "journal": self.journal, "series": self.series, "volume": self.volume}
-        values |= {"number": self.number, "pages": pages, "year": self.year, "url": self.url}
-        values |= {"eprint": self.eprint, "archiveprefix": self.eprint and "arXiv"}
-        return entry(kind, self.key, self.authors, self.title, **values)
-
-
-def entry(kind: str, key: str, authors: tuple[str, ...], title: str, **values: str | int | None) -> str:
-    """Return a BibTeX entry; values that are None are left out."""
-    said = {"author": " and ".join(authors), "title": f"{{{title}}}"} | values
-    lines = [f"  {name} = {{{_escaped(name, str(value))}}},\n" for name, value in said.items() if value is not None]
-    return f"@{kind}{{{key},\n{''.join(lines)}}}\n"
-
-
-def _escaped(name: str, value: str) -> str:
-    return value if name in ("url", "eprint") else re.sub(r"[&%$#_]", r"\\\g<0>", value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def compare(
             default one a processor. `Ray(workers=..., address=...)` carries out one run at a time on a Ray cluster,
             with the users shared between the workers; the bits are the same.
 
-    `Comparison.frame()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
+    `Comparison.to_pandas()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
 
     Raises:
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.

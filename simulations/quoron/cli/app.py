@@ -42,7 +42,6 @@ from quoron.cli.common import (
     Settings,
     Source,
     Workers,
-    citable,
     err,
     interruptible,
     networked,
@@ -73,7 +72,7 @@ GROUPS = {
         *("train", "predict", "evaluate", "tune", "stats", "bounds"),
         *("example", "index", "resume", "report"),
     ),
-    "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms", "cite"),
+    "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
     "A federation": (  # on this machine, its two sides, its operators
         *("local", "serve", "helper", "client", "leave", "silo"),
         *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
@@ -299,21 +298,6 @@ def algorithms(as_json: Json = False) -> None:
     changed because a proof needs it) or ours (no paper prints these steps; those that are named come closest).
     """
     showing.show_algorithms(as_json=as_json)
-
-
-@app.command()
-def cite(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME|RUN]...", help="Algorithms, or runs whose algorithms are meant.", autocompletion=citable
-        ),
-    ] = None,
-) -> None:
-    """Print BibTeX of quoron and of the papers that algorithms come from."""
-    from quoron.citing import bibtex
-
-    print(bibtex(targets or ()), end="")
 
 
 @app.command(name="presets")

@@ -48,14 +48,6 @@ def _run_folders(typed: str) -> list[str]:
     return sorted(str(path.parent) for path in Path().glob("runs/*/config.toml") if str(path).startswith(typed))
 
 
-def citable(typed: str) -> list[tuple[str, str]]:
-    """Algorithms and run folders that complete what is typed, algorithms with what they do."""
-    from quoron_server.algorithms import ALGORITHMS
-
-    named = [(name, info.summary) for name, info in ALGORITHMS.items() if name.startswith(typed)]
-    return named + [(folder, "") for folder in _run_folders(typed)]
-
-
 Source = Annotated[
     str,
     typer.Argument(

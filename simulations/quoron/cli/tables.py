@@ -16,7 +16,6 @@ from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.plan import Privacy
 
 if TYPE_CHECKING:
     from quoron import sources
@@ -180,6 +179,8 @@ def evaluate(
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else text.opened(table)
     if dry_run:
+        from quoron_server.plan import Privacy
+
         privacy, allowed = Privacy(epsilon, delta, adjacency=adjacency), charged.allow_large_delta
         asked: dict[str, Any] = {"user": user, "privacy": privacy, "cap": items_per_user, "users": users}
         told = measured.prepare(quoron.load(model), rows, allow_large_delta=allowed, **asked).foretold()
