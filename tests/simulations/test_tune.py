@@ -1,4 +1,4 @@
-"""`quoron tune` and `quoron.tuning.select`: one charge, one private file that is gone, the same trials whoever is killed."""
+"""`quoron tune` and `quoron.tuning.select`: one charge, one private file that is gone, the same trials after a kill."""
 
 import signal
 import stat
