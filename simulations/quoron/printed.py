@@ -7,7 +7,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from quoron.run_folder import RunFolder
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import few, in_lines
 
@@ -52,6 +51,8 @@ class Tabular(Printed):
 
     def records(self) -> Sequence[Mapping[str, Any]]:
         """Return one mapping of column to value for each row of the table; of a run, rounds as in rounds.parquet."""
+        from quoron.run_folder import RunFolder  # it brings pydantic
+
         return RunFolder(getattr(self, "directory")).rounds()  # noqa: B009 (of the subclasses without their own rows)
 
     def to_pandas(self) -> "pd.DataFrame":

@@ -47,6 +47,7 @@ from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomne
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.roots import least_users
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import truncated_mean
@@ -56,7 +57,6 @@ from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
-from quoron_server.algorithms.search import least_users
 from quoron_server.plan import Exposure, Guarantee, Privacy
 from quoron_server.wording import sentence
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM
+from quoron_privacy.accounts.roots import least_users
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.search import least_users
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 

@@ -1,9 +1,9 @@
-"""Where a function of one number crosses zero: Brent's method, in a few lines instead of scipy.optimize's import.
+"""The least number of users that is enough, and where a function of one number crosses zero: Brent's method.
 
     >>> round(root(lambda x: x * x - 2, 0.0, 2.0), 12)
     1.414213562373
 
-That import takes as long as many a plan. The steps are those of scipy's `brentq`, and so are the bits.
+scipy.optimize takes as long to import as many a plan. The steps are those of scipy's `brentq`, and so are the bits.
 
 Source: Brent (1973), Algorithms for Minimization without Derivatives, chapter 4.
 """
@@ -66,3 +66,19 @@ def _value(function: Callable[[float], float], point: float) -> float:
     if math.isnan(value):
         raise ValueError(f"Expected a number at {point}, got nan.")
     return value
+
+
+def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:
+    """About the least number of users, by a factor `within`, that is `enough`, and it is; None beyond `most`.
+
+    `too_few` is a number that is not.
+    """
+    low, high = too_few, 2 * too_few
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+    while high > within * low + 1:
+        middle = max(low + 1, math.isqrt(low * high))  # of a handful the root is `low` itself
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

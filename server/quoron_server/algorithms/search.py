@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Generic, Literal, TypeVar
 
+from quoron_privacy.accounts.roots import least_users
 from quoron_privacy.errors import Infeasible, Needs, QuoronError
 from quoron_server.plan import MOST_EPSILON, Plan
 from quoron_server.problem import MOST
@@ -215,19 +216,3 @@ def halves(users: int, phases: int) -> list[int]:
     """Users of each phase: halves of what is left; the last phase has as many as the one before."""
     sizes = [max(users >> (k + 1), 1) for k in range(phases - 1)]
     return [*sizes, users - sum(sizes)]
-
-
-def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:
-    """About the least number of users, by a factor `within`, that is `enough`, and it is; None beyond `most`.
-
-    `too_few` is a number that is not.
-    """
-    low, high = too_few, 2 * too_few
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > most:
-            return None
-    while high > within * low + 1:
-        middle = max(low + 1, math.isqrt(low * high))  # of a handful the root is `low` itself
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
