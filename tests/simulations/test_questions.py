@@ -125,6 +125,9 @@ def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
     assert "error: Infeasible" in printed.err
     assert invoke(["plan", "few.toml", "--for-risk", "5%", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
+    with pytest.raises(Infeasible) as refused:
+        quoron.plan("few.toml", risk="5%")
+    assert refused.value.advice.enough.users > 20
 
 
 MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]

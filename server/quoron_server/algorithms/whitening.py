@@ -33,7 +33,7 @@ FINE = 0.25  # of the floor: where the noise's edge is below that, what lies sur
 NARROW, SURELY = 0.3, 2.0  # of the constant feature's mean square, and by how many deviations less a hidden one varies
 UNHEARD = 0.42  # the edge of the noise over an eigenvalue, floor and all, above which that may be noise alone
 LONGER = 3.0  # times as long as unwidened
-EQUAL = 1e-8  # of the largest: eigenvalues that are no farther apart have no directions of their own
+EQUAL = 1e-8, 1e-13  # of the own and of the largest eigenvalue: those no farther apart have no directions of their own
 WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
 _NORMAL = NormalDist()
 
@@ -107,7 +107,9 @@ def canonical(values: Vector, basis: Matrix) -> Matrix:
     LAPACK's vectors have either sign, and those of equal values any rotation, by the processor's rounding. These are
     projections of the first axes, nearly (none is orthogonal to all else), the same on every machine.
     """
-    borders = np.flatnonzero(np.diff(values) > EQUAL * np.abs(values).max(initial=0.0)) + 1
+    sizes = np.abs(values)
+    near = np.maximum(EQUAL[0] * sizes[1:], EQUAL[1] * sizes.max(initial=0.0))
+    borders = np.flatnonzero(np.diff(values) > near) + 1
     axes = np.eye(*basis.shape) + 1e-4 * np.random.default_rng(0).standard_normal(basis.shape)
     found = np.empty_like(basis)
     for part in np.split(np.arange(len(values)), borders):

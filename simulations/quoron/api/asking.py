@@ -1,4 +1,4 @@
-"""`quoron.ask`: how many users or which ε would do, what ε buys, and what an excess risk means in accuracy.
+"""How many users or which ε would do, what each ε allows, and what an excess risk means in accuracy.
 
 Accuracy is a figure of the data, for simulations only. A released model is off the optimum by noise; here it is off in
 random directions, each so far that the excess risk is the one asked about, and the accuracies of such models on users
@@ -10,11 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
 
 import numpy as np
 
-from quoron.arguments import PlanArguments, entry_point
 from quoron.config import Config, TableSection, require_declared
 from quoron.paths import PACKAGED
 from quoron.planning.plans import choose
@@ -23,40 +21,21 @@ from quoron.populations import Population
 from quoron.populations.metrics import binary, classes
 from quoron.populations.users import Vector, held_back
 from quoron.simulation.scene import problem_for_real, setup
-from quoron.sources import Source, described, needed
+from quoron.sources import Frame, needed
 from quoron_client.losses import Classification
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 
 DIRECTIONS = 4
-SAMPLE = 2_000  # users whose items are looked at where none are held out
+SAMPLE = 2_000  # users whose items are read where none are held out
 STEPS = 30  # towards one risk, at most; a handful do
 
 
-@entry_point
-def ask(
-    source: Source = "quickstart",
-    user: str | None = None,
-    label: str | None = None,
-    *,
-    risk: str | float | None = None,
-    accuracy: float | None = None,
-    epsilons: bool = False,
-    **arguments: Unpack[PlanArguments],
+def advice_for(
+    config: Config, frame: Frame, *, risk: str | float | None, accuracy: float | None, epsilons: bool
 ) -> Advice:
-    """How many users, or which ε, would do for a risk or an accuracy, and what does each ε buy?
-
-    Args:
-        source, user, label, epsilon, delta, adjacency, algorithm, options, items_per_user, settings, columns: as of
-            `simulate`.
-        risk: predicted excess risk, or a share of the bound on the start's such as "5%".
-        accuracy: instead of a risk, in [0, 1]; what it is in risk is found on the data, so it is for simulations only.
-        epsilons: whether to plan for several ε, from an eighth of the given one to eight times as much.
-    """
-    config, _, frame = described(source, user, label, arguments)
+    """Return what would do for a risk or an accuracy, and with `epsilons` what each ε allows: see `quoron.plan`."""
     if risk is not None and accuracy is not None:
         raise ConfigError("Expected a risk or an accuracy to ask about, got both.")
-    if risk is None and accuracy is None and not epsilons:
-        return Advice()
     require_declared(config, "questions of how many users and which ε")
     table, config = needed(frame, config)
     scene = setup(config, Path.cwd(), table)

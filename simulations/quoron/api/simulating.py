@@ -21,8 +21,8 @@ from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.patterns import unread_of
 from quoron.simulation.run import RunResult
 from quoron.simulation.scene import Setup
-from quoron.sources import Source, described, needed
-from quoron_privacy.errors import ConfigError
+from quoron.sources import Frame, Source, described, needed
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from quoron.training import run as training
 else:
     asking = OnFirstUse("quoron.api.asking")
-    training = OnFirstUse("quoron.training.run")  # of a table that nobody declared
+    training = OnFirstUse("quoron.training.run")  # of a table without declared bounds
 
 
 @entry_point
@@ -129,12 +129,21 @@ def plan(
         epsilons: whether `advice` has plans for several ε, from an eighth of the given one to eight times as much.
 
     Raises:
-        Infeasible: if nothing satisfies it; with what would.
+        Infeasible: if nothing satisfies it; with what would, and what was asked in its `advice`.
     """
     config, _, frame = described(source, user, label, arguments)
+    advice = None
     if risk is not None or accuracy is not None or epsilons:
-        advice = asking.ask(source, user, label, risk=risk, accuracy=accuracy, epsilons=epsilons, **arguments)
-        return replace(plan(source, user, label, **arguments), advice=advice)
+        advice = asking.advice_for(config, frame, risk=risk, accuracy=accuracy, epsilons=epsilons)
+    try:
+        return replace(_planned(config, frame), advice=advice)
+    except Infeasible as error:
+        error.advice = advice
+        raise
+
+
+def _planned(config: Config, frame: Frame) -> Planned:
+    """Return the plan of a simulation, and what other algorithms would do."""
     if is_wanted(config, simulated=True):
         return training.forecast(config, Path.cwd(), frame)
     table, narrowed = needed(frame, config)
@@ -143,7 +152,7 @@ def plan(
 
 
 def _with_bought(config: Config, frame: Any) -> tuple[Config, str]:
-    """A configuration in which what nobody declared is bought with noise from the simulation's seed; and a remark."""
+    """Return a configuration with private bounds, with noise of the simulation's seed, and a remark."""
     if not is_wanted(config, simulated=True):
         return config, ""
     return training.simulated(config, Path.cwd(), frame)

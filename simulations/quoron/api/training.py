@@ -85,7 +85,7 @@ def train(
 
     The plan reads nothing from the table but the number of users. The run is charged to the population's budget before
     any value is read. Interrupted, it goes on with the same call and `out`, or `quoron resume`, for that
-    charge: what is committed stands, what was under way is drawn anew.
+    charge: what is committed stands, a round that was under way draws other noise.
 
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.

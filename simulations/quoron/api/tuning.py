@@ -25,7 +25,7 @@ class TuningArguments(TrainingArguments, total=False):
     seed: int | None
 
 
-_SHARED = {*TrainingArguments.__annotations__, "seed"}  # with what else is planned, trained or simulated
+_CONFIGURED = {*TrainingArguments.__annotations__, "seed"}  # the configuration's; the others are of the search
 
 
 @overload
@@ -69,20 +69,21 @@ def tune(
         source, user, label, epsilon, delta, ...: as of `train`; (ε, δ) is the guarantee of the whole search.
 
     A secret number of trials each take one of the settings at random. Nothing is shown or kept of any but the best, and
-    one charge is made before anything is looked at. Interrupted, it goes on with the same call and `out`, or
-    `quoron resume`: the same trials, nothing drawn anew.
+    one charge is made before any value is read. Interrupted, it goes on with the same call and `out`, or
+    `quoron resume`: the same trials, with the same noise.
 
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
     """
-    own: Any = arguments.get
-    effort = Effort(own("n_trials"), own("max_trials"), own("padded", False), own("holdout"))
-    seeded = own("seed") is not None
-    shared = {name: value for name, value in arguments.items() if name in _SHARED}
-    config, name, frame = described(source, user, label, shared, secret=not seeded)
+    given: Any = arguments.get
+    effort = Effort(given("n_trials"), given("max_trials"), given("padded", False), given("holdout"))
+    seeded = given("seed") is not None
+    configured = {name: value for name, value in arguments.items() if name in _CONFIGURED}
+    config, name, frame = described(source, user, label, configured, secret=not seeded)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
-    asked: dict[str, Any] = {"vary": own("vary"), "algorithms": own("algorithms"), "effort": effort, "seeded": seeded}
-    search = prepare(config, Path.cwd(), **asked, identity=run.identity_of(folder, name), frame=frame)
+    asked: dict[str, Any] = {"vary": given("vary"), "algorithms": given("algorithms"), "seeded": seeded}
+    asked |= {"identity": run.identity_of(folder, name), "frame": frame}
+    search = prepare(config, Path.cwd(), effort=effort, **asked)
     if dry_run:
         return search
     claimed = claim(search.config, name)

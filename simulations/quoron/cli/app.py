@@ -58,11 +58,10 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron.api import asking, resuming
+    from quoron.api import resuming
     from quoron.cli import searches
     from quoron.engines import Engine
 else:  # when a command is called
-    asking = OnFirstUse("quoron.api.asking")
     resuming = OnFirstUse("quoron.api.resuming")
     searches = OnFirstUse("quoron.cli.searches")
 
@@ -273,21 +272,22 @@ def plan(
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
     said = (*(settings or ()), *networked(network))
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "items_per_user": items_per_user}
-    asked |= {"settings": said, **columns}
-    answers = asking.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
-    if picture is not None and epsilons:
-        showing.draw_epsilons(picture, answers)
+    asked |= {"risk": risk, "accuracy": accuracy, "epsilons": epsilons, "settings": said, **columns}
     try:
         planned = quoron.plan(source, **asked)
     except Infeasible as error:  # what would be feasible is told before it is said that this is not
-        if answers.asked:
-            showing.show_answers(answers, as_json={"infeasible": str(error)} if as_json else None)
+        if error.advice is not None:
+            if picture is not None and epsilons:
+                showing.draw_epsilons(picture, error.advice)
+            showing.show_answers(error.advice, as_json={"infeasible": str(error)} if as_json else None)
         raise
+    if picture is not None and epsilons and planned.advice is not None:
+        showing.draw_epsilons(picture, planned.advice)
     if picture is not None and not epsilons:
         showing.draw(picture, planned)
     if losses is not None:
         showing.write_losses(losses, planned)
-    showing.show_plan(planned, answers, as_json=as_json)
+    showing.show_plan(planned, as_json=as_json)
 
 
 @app.command()

@@ -204,9 +204,9 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
     )
 
 
-def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool) -> None:
+def show_plan(planned: Planned, *, as_json: bool) -> None:
     """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
-    answers = Advice() if answers is None else answers
+    answers = planned.advice or Advice()
     if as_json:
         print(dumps(planned.as_json() | answers.as_json()))
         return

@@ -60,7 +60,7 @@ def bounds(
 ) -> None:
     """Estimate privately the bounds that a configuration has to declare of a table, as TOML with the cost of each line.
 
-    All of it is charged to the population's privacy budget before anything is told, as training is. Asking again
+    All of it is charged to the population's privacy budget before any value is read, as training is. Asking again
     costs again.
     """
     found = quoron.find_bounds(
@@ -121,7 +121,7 @@ def stats(
 ) -> None:
     """Tell counts, histograms, quantiles and means of a table, each with its standard error and a 95 % interval.
 
-    All questions share one price, which is charged to the population's privacy budget before anything is looked at. A
+    All questions share one price, which is charged to the population's privacy budget before any value is read. A
     user weighs one, whatever it holds. Asking again costs again.
     """
     check_page(report)
@@ -184,7 +184,7 @@ def evaluate(
         privacy, allowed = Privacy(epsilon, delta, adjacency=adjacency), charged.allow_large_delta
         asked: dict[str, Any] = {"user": user, "privacy": privacy, "cap": items_per_user, "users": users}
         told = measured.prepare(quoron.load(model), rows, allow_large_delta=allowed, **asked).foretold()
-        print(f"{told}. Nothing is charged, and no value was looked at.")
+        print(f"{told}. Nothing is charged, and no value was read.")
         return
     check_page(report)
     found = quoron.evaluate(

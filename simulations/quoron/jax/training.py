@@ -41,7 +41,7 @@ def train(
     are not named here, are those of `quoron.torch.train` and `quoron.train_rows`.
 
     Args:
-        items_per_user: needed and public: a user with more items takes part with so many, drawn anew each round.
+        items_per_user: needed and public: a user with more items takes part with so many, drawn in each round.
         local: a row is what `LocalSGD` makes of the parameters; None: the average gradient.
         chunk: users computed at once, 64 unless given. All chunks have this size, and are compiled once.
         watch: called before each round with the released parameters that it asks at.

@@ -73,11 +73,6 @@ class Advice:
     curve: tuple[EpsilonPoint, ...] | None = None
     enough: Enough | None = None
 
-    @property
-    def asked(self) -> bool:
-        """Whether anything was asked."""
-        return self.curve is not None or self.enough is not None
-
     def as_json(self) -> dict[str, Any]:
         """Plain numbers."""
         answers: dict[str, Any] = {}

@@ -43,7 +43,7 @@ def train(
     module itself returns.
 
     Args:
-        items_per_user: needed and public: a user with more items takes part with so many, drawn anew each round.
+        items_per_user: needed and public: a user with more items takes part with so many, drawn in each round.
         radius: the model stays within this ℓ2 distance of the module's weights, which have to be public.
         clip_norm: rows are shortened to this norm, on which the guarantee rests.
         local: a row is what `LocalSGD` makes of the model; None: the average gradient.

@@ -22,7 +22,7 @@ class Method(TypedDict, total=False):
 
     algorithm: str | None  # a name from `quoron algorithms`; None: "one-pass-dp-sgd"
     options: Mapping[str, Any] | None  # of that algorithm: `rounds`, `rate`, `step_size`, ...; the plan chooses others
-    items_per_user: int | None  # for step sizes alone; of torch and JAX the most that take part, drawn anew each round
+    items_per_user: int | None  # for step sizes alone; of torch and JAX the most that take part, drawn in each round
     radius: Required[float]  # the model stays within this distance of its start
     smoothness: float | None  # of users' average losses, if known; for step sizes alone
     clip_norm: float | None  # rows are shortened to it. None: it follows the users, privately, for a share of ε

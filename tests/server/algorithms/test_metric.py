@@ -36,6 +36,8 @@ def test_directions_are_the_same_however_a_processor_rotates_and_mirrors_those_o
     np.testing.assert_allclose(canonical(values, first @ turn), canonical(values, first), atol=1e-12)
     np.testing.assert_allclose(basis, canonical(values, first), atol=1e-12)
     np.testing.assert_allclose(basis * found @ basis.T, first * values @ first.T, atol=1e-11)
+    small = np.array([1e-10, 1e-9, 1.0, 2.0])  # far apart, if not beside the largest
+    np.testing.assert_allclose(np.abs(first.T @ canonical(small, first)), np.eye(4), atol=1e-9)
 
 
 @given(dimension=st.integers(1, 8), seed=st.integers(0, 1000), curvature=st.floats(0.1, 2))
