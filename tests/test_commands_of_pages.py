@@ -70,18 +70,18 @@ BEFORE = {
         'python -c "import pyarrow as pa, pyarrow.parquet as pq; '
         "pq.write_table(pa.table({'patient_id': [n // 3 for n in range(900)]}), 'patients.parquet')\""
     ],
-    "quoron client --data patients.parquet --user patient_id --people": ["quoron certs trial --client hospital"],
-    "quoron certs trial --change-authority end": ["quoron certs trial --client hospital --renew"],
-    "quoron users list": [
-        "quoron certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
+    "quoron client --data patients.parquet --user patient_id --people": ["quoron admin certs trial --client hospital"],
+    "quoron admin certs trial --change-authority end": ["quoron admin certs trial --client hospital --renew"],
+    "quoron admin users list": [
+        "quoron admin certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
     ],
-    "quoron users rotation": ["quoron users back ada"],
+    "quoron admin users rotation": ["quoron admin users back ada"],
     "quoron ledger limit": ["stop"],
     "quoron serve ... --helper": [
         "cp helper/authority.pem helper/leader.pem helper/leader.key .",
-        "quoron certs trial --clients 1",
-        "quoron tokens add ada --role operator --file tokens.json --out ada.token",
+        "quoron admin certs trial --clients 1",
+        "quoron admin tokens add ada --role operator --file tokens.json --out ada.token",
     ],
     "quoron submit run.toml --run summer": [
         "export QUORON_TOKEN_FILE=ada.token QUORON_AUTHORITY=trial/authority.pem",

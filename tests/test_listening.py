@@ -71,7 +71,7 @@ def _tune(place: Path) -> Words:
 
 def _index(place: Path) -> Words:
     in_buckets(rows(200), place / "d")
-    return ["index", described(place, "d")]
+    return ["admin", "index", described(place, "d")]
 
 
 # Every command, at rest in the middle of its work where that writes a run's ledger, else at its end. Those that speak
@@ -97,16 +97,16 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "example": lambda place: ["example", "storms", "--out", place],
     "leave": lambda place: ["leave", "--record", place / "none"],
     "helper runs": lambda place: ["helper", "runs", "--database", f"sqlite:///{place}/none.sqlite"],
-    "silo": lambda place: ["silo", "account", "--record", place / "none"],
-    "certs": lambda place: ["certs", place / "certs"],
-    "tokens": lambda place: ["tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
+    "silo": lambda place: ["admin", "silo", "account", "--record", place / "none"],
+    "certs": lambda place: ["admin", "certs", place / "certs"],
+    "tokens": lambda place: ["admin", "tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
-    "backup": lambda place: ["backup", place / "kept", "--database", f"sqlite:///{place}/none.sqlite"],
-    "restore": lambda place: ["restore", place / "none"],
-    "continue-restored": lambda place: ["continue-restored", "x", "--coordinator", NOBODY, "--insecure"],
+    "backup": lambda place: ["admin", "backup", place / "kept", "--database", f"sqlite:///{place}/none.sqlite"],
+    "restore": lambda place: ["admin", "restore", place / "none"],
+    "continue-restored": lambda place: ["admin", "continue-restored", "x", "--coordinator", NOBODY, "--insecure"],
     "local": lambda place: ["local", "status", "--folder", place / "none"],
-    "users": lambda place: ["users", "list", "--coordinator", NOBODY, "--insecure"],
-    "health": lambda place: ["health", NOBODY, "--insecure"],
+    "users": lambda place: ["admin", "users", "list", "--coordinator", NOBODY, "--insecure"],
+    "health": lambda place: ["admin", "health", NOBODY, "--insecure"],
     "submit": lambda place: ["submit", _simulate(place)[1], "--run", "x", "--users", 9, "--coordinator", NOBODY],
     "runs": lambda place: ["runs", "--coordinator", NOBODY, "--insecure"],
     "watch": lambda place: ["watch", "x", "--coordinator", NOBODY, "--insecure"],
@@ -139,7 +139,7 @@ def test_a_command_that_serves_nobody_listens_nowhere(
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """A coordinator over TLS, and where its planes are."""
-    for words in (["certs", str(tmp_path), "--clients", "1"], ["tokens", "add", "ada", "--role", "operator"]):
+    for words in (["admin", "certs", str(tmp_path), "--clients", "1"], ["admin", "tokens", "add", "ada", "--role", "operator"]):
         more = [] if words[0] == "certs" else ["--file", str(tmp_path / "tokens.json"), "--out", str(tmp_path / "ada")]
         subprocess.run([sys.executable, "-m", "quoron", *words, *more], check=True, capture_output=True)
     words = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]

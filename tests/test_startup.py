@@ -105,7 +105,7 @@ def test_importing_and_help_bring_none_of_them(code: str) -> None:
 
 
 def test_a_health_probe_brings_grpc_alone() -> None:
-    assert loaded(run("health", "127.0.0.1:1", "--insecure")) == {"grpc"}
+    assert loaded(run("admin", "health", "127.0.0.1:1", "--insecure")) == {"grpc"}
 
 
 def test_making_certificates_and_tokens_brings_cryptography_alone() -> None:

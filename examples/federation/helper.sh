@@ -11,7 +11,7 @@ put() { # put FILE PLACE: as a whole, as whoever runs may be reading it
     mv "$2.new" "$2"
 }
 
-quoron certs "$trial/authority" --clients 0 --client leader --client watch --host helper --host localhost
+quoron admin certs "$trial/authority" --clients 0 --client leader --client watch --host helper --host localhost
 put "$trial/authority/coordinator.pem" "$trial/helper/certificate.pem" # of a server: the helper
 put "$trial/authority/coordinator.key" "$trial/helper/key.pem"
 put "$trial/authority/authority.pem" "$trial/helper/authority.pem"

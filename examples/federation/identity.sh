@@ -20,7 +20,7 @@ if [ -e "$authority/$name.pem" ] && [ "${2:-}" != --renew ]; then
     stop "Expected a new name, got $name, which has an identity: one key is one user. Choose another, or add --renew."
 fi
 [ "$name" != coordinator ] || stop "Expected a client's name, got the coordinator's. Choose another."
-quoron certs "$authority" --client "$@" >&2
+quoron admin certs "$authority" --client "$@" >&2
 
 parts="$(mktemp -d)"
 trap 'rm -rf "$parts"' EXIT

@@ -34,11 +34,11 @@ diary() { # diary NUMBER: ten made-up days
 names="$(number=1; while [ "$number" -le "$scaled" ]; do printf -- '--client scaled-%s ' "$number"; number=$((number + 1)); done)"
 # The names at which the coordinator is reached; one that its certificate lacks, from QUORON_HOST, is added.
 # shellcheck disable=SC2046,SC2086 # one word each
-quoron certs "$trial/authority" --clients "$clients" $names $(printf -- '--host %s ' coordinator localhost 127.0.0.1 ${QUORON_HOST:-})
+quoron admin certs "$trial/authority" --clients "$clients" $names $(printf -- '--host %s ' coordinator localhost 127.0.0.1 ${QUORON_HOST:-})
 case "${1:-}" in
     "") ;;
-    renew) quoron certs "$trial/authority" --clients "$clients" $names --client coordinator --renew ;;
-    revoke) quoron certs "$trial/authority" --revoke "${2:?Expected the name of a client: setup revoke NAME}" ;;
+    renew) quoron admin certs "$trial/authority" --clients "$clients" $names --client coordinator --renew ;;
+    revoke) quoron admin certs "$trial/authority" --revoke "${2:?Expected the name of a client: setup revoke NAME}" ;;
     *) echo "Expected nothing, renew, or revoke and a client's name, got $*." >&2 && exit 2 ;;
 esac
 give coordinator coordinator
@@ -59,8 +59,8 @@ mkdir -p "$trial/operator"
 put "$trial/authority/authority.pem" "$trial/operator/authority.pem"
 if [ ! -e "$trial/operator/token" ]; then
     # The first attempt may have ended between the token's entry and its file.
-    quoron tokens remove operator --file "$trial/coordinator/tokens.json" 2>/dev/null || true
-    quoron tokens add operator --role operator --file "$trial/coordinator/tokens.json" --out "$trial/operator/token"
+    quoron admin tokens remove operator --file "$trial/coordinator/tokens.json" 2>/dev/null || true
+    quoron admin tokens add operator --role operator --file "$trial/coordinator/tokens.json" --out "$trial/operator/token"
 fi
 
 mkdir -p "$trial/database"

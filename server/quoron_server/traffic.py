@@ -26,7 +26,7 @@ PING, KEEPALIVE = HTTP2 + 8 + TLS, 30  # bytes, and seconds between two: as `pro
 MOST = (256 << 10) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
 _DIGEST = bytes(16)
 _FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides
-# Of a connection, with the certificates that `quoron certs` makes, from the first byte of its handshake to the welcome:
+# Of a connection, with certificates of `quoron admin certs`, from the first byte of its handshake to the welcome:
 # TLS 1.3 on both sides, the settings of HTTP/2, the headers of two calls, an enrolment, a hello.
 CONNECTING = (3541, 2567)  # bytes (down, up)
 

@@ -340,10 +340,10 @@ def test_a_waiting_run_is_charged_by_its_plan(tmp_path: Path, capsys: pytest.Cap
     word = restore(tmp_path / "b", other(tmp_path, "one"), continue_open=True).incarnation
     with (
         Database(other(tmp_path, "one"), create=False) as database,
-        pytest.raises(OtherVersion, match="`quoron continue-restored`"),
+        pytest.raises(OtherVersion, match="`quoron admin continue-restored`"),
     ):
         Books(database).registry.run("trial").require(SERVICE)
-    command = ["continue-restored", "trial", "--database", other(tmp_path, "one")]
+    command = ["admin", "continue-restored", "trial", "--database", other(tmp_path, "one")]
     assert invoke(command) == 0
     assert "trial: goes on, charged for 1 more copy" in capsys.readouterr().out
     assert invoke(command) == 2

@@ -155,7 +155,7 @@ def started(path: Path, life: Life) -> str:
 
 
 def taken(path: Path, life: Life) -> str:
-    """The same after `quoron restore`, which takes a file for all that there is and says so."""
+    """The same after `quoron admin restore`, which takes a file for all that there is and says so."""
     try:
         accept(path)
         with Database(f"sqlite:///{path}", create=False) as database:

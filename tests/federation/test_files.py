@@ -113,13 +113,13 @@ class TestWithoutAUmask:
     def test_nothing_that_identifies_anybody_is_open_to_others(self, tmp_path: Path) -> None:
         trial = tmp_path / "a" / "trial"
         make_folder(tmp_path / "a")
-        assert invoke(["certs", str(trial), "--clients", "2"]) == 0
-        assert invoke(["certs", str(trial), "--revoke", "client-1"]) == 0
-        assert invoke(["certs", str(trial), "--client", "client-2", "--renew"]) == 0
+        assert invoke(["admin", "certs", str(trial), "--clients", "2"]) == 0
+        assert invoke(["admin", "certs", str(trial), "--revoke", "client-1"]) == 0
+        assert invoke(["admin", "certs", str(trial), "--client", "client-2", "--renew"]) == 0
         file, out = str(trial / "tokens.json"), str(trial / "ada.token")
-        assert invoke(["tokens", "add", "ada", "--role", "operator", "--file", file, "--out", out]) == 0
-        assert invoke(["tokens", "add", "bob", "--role", "operator", "--file", file]) == 0
-        assert invoke(["tokens", "remove", "bob", "--file", file]) == 0
+        assert invoke(["admin", "tokens", "add", "ada", "--role", "operator", "--file", file, "--out", out]) == 0
+        assert invoke(["admin", "tokens", "add", "bob", "--role", "operator", "--file", file]) == 0
+        assert invoke(["admin", "tokens", "remove", "bob", "--file", file]) == 0
         assert open_to_others(tmp_path / "a") == []
         assert len(list(trial.iterdir())) == 11
 

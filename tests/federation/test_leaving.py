@@ -362,10 +362,10 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
         key = certificates.fingerprint(certificates.load_certificate(home / "mine.pem"))
         Books(database).registry.enrol(key, name="mine")
     words = ["--database", url, "--certs", str(home), "--receipt", str(tmp_path / "receipt.json"), "--for-good"]
-    killed(Moment(at, when, left=number), ["users", "forget", "mine", *words])
+    killed(Moment(at, when, left=number), ["admin", "users", "forget", "mine", *words])
     with Database(url) as database:
         known = Books(database).registry.user(key) is not None
-    assert invoke(["users", "forget", "mine" if known else "0", *words]) == 0
+    assert invoke(["admin", "users", "forget", "mine" if known else "0", *words]) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())
     assert (told["user"], told["erased"]["keys"]) == (0, 1)
     assert not list(home.glob("mine.*"))

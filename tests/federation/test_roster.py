@@ -465,13 +465,13 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
             await running.manager.submit(wanted.as_text())
             await until(lambda: any(run.engine for run in running.manager._active.values()))  # begun, and charged
             own = operator(running, tmp_path)
-            assert await asyncio.to_thread(invoke, ["users", "drawn", "trial", *own]) == 0
+            assert await asyncio.to_thread(invoke, ["admin", "users", "drawn", "trial", *own]) == 0
             assert capsys.readouterr().out.startswith("trial: 20 of 24 active users, by seed ")
             ledger, told = PopulationLedger(running._database), await running.manager.users.drawn("trial")
             with running._database.writing() as connection:  # another was put in by hand
                 slots = {"old": told["drawn"][0], "new": 2}
                 connection.execute(sa.text('UPDATE slots SET "user" = :new WHERE "user" = :old'), slots)
-            assert await asyncio.to_thread(invoke, ["users", "drawn", "trial", *own]) == 1
+            assert await asyncio.to_thread(invoke, ["admin", "users", "drawn", "trial", *own]) == 1
             assert "to be those that its seed draws, got others" in capsys.readouterr().err
             with running._database.writing() as connection:  # and its traces are wiped
                 slots = {"old": 2, "new": told["drawn"][0]}
@@ -480,7 +480,7 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
                 members = draw(told["seed"], np.arange(USERS + 5), USERS)
                 for slot, user in enumerate(members.tolist()):
                     connection.execute(sa.text('UPDATE slots SET "user" = :u WHERE slot = :s'), {"u": user, "s": slot})
-            assert await asyncio.to_thread(invoke, ["users", "drawn", "trial", *own]) == 1
+            assert await asyncio.to_thread(invoke, ["admin", "users", "drawn", "trial", *own]) == 1
             assert "to be those on the chain, got others" in capsys.readouterr().err
             return ledger.rows(), told
 

@@ -355,21 +355,21 @@ def test_certs_adds_the_hosts_that_a_coordinators_certificate_lacks_and_keeps_it
         names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return certificates.fingerprint(loaded), {str(each.value) for each in names}, loaded.serial_number
 
-    assert invoke(["certs", str(tmp_path), "--host", "hub", "--host", "10.0.0.7"]) == 0
+    assert invoke(["admin", "certs", str(tmp_path), "--host", "hub", "--host", "10.0.0.7"]) == 0
     key, _, number = stands()
-    assert invoke(["certs", str(tmp_path), "--host", "10.0.0.7"]) == 0
+    assert invoke(["admin", "certs", str(tmp_path), "--host", "10.0.0.7"]) == 0
     assert stands() == (key, {"hub", "10.0.0.7"}, number)  # it has that one
-    assert invoke(["certs", str(tmp_path), "--host", "hub.example.org", "--host", "hub"]) == 0
+    assert invoke(["admin", "certs", str(tmp_path), "--host", "hub.example.org", "--host", "hub"]) == 0
     assert stands()[:2] == (key, {"hub", "10.0.0.7", "hub.example.org"})
-    assert invoke(["certs", str(tmp_path), "--host", "hub.example.org", "--renew"]) == 0
+    assert invoke(["admin", "certs", str(tmp_path), "--host", "hub.example.org", "--renew"]) == 0
     assert stands()[:2] == (key, {"hub.example.org"})
 
 
 def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Captured) -> None:
-    assert invoke(["certs", str(tmp_path), "--clients", "2"]) == 0
+    assert invoke(["admin", "certs", str(tmp_path), "--clients", "2"]) == 0
     before = {path.name for path in tmp_path.iterdir()}
     for _ in range(2):
-        assert invoke(["certs", str(tmp_path), "--revoke", "client-1", "--revoke", "client-2"]) == 0
+        assert invoke(["admin", "certs", str(tmp_path), "--revoke", "client-1", "--revoke", "client-2"]) == 0
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'revoked.json'}\n")
     assert {path.name for path in tmp_path.iterdir()} == before
     listed = revocation.read(tmp_path / "revoked.json")
@@ -377,10 +377,10 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
         certificates.fingerprint(certificates.load_certificate(tmp_path / f"{name}.pem")): name
         for name in ("client-1", "client-2")
     }
-    assert invoke(["certs", str(tmp_path), "--client", "client-1", "--renew"]) == 2
+    assert invoke(["admin", "certs", str(tmp_path), "--client", "client-1", "--renew"]) == 2
     assert "not revoked" in capsys.readouterr().err
     for nobody in ("client-3", "coordinator", "../client-1"):
-        assert invoke(["certs", str(tmp_path), "--revoke", nobody]) == 2
+        assert invoke(["admin", "certs", str(tmp_path), "--revoke", nobody]) == 2
     assert invoke(["serve", "--revoked", str(tmp_path / "nothing.json")]) == 2
     assert "nothing.json" in capsys.readouterr().err
 
@@ -389,7 +389,7 @@ async def test_health_is_told_to_whoever_shows_a_certificate(issued: Path, tmp_p
     own = ["--certificate", str(issued / "client-0.pem"), "--key", str(issued / "client-0.key")]
     async with coordinator(tmp_path, transport=transport(issued)) as running:
         for more, code in ((own, 0), ([], 1)):
-            asked = ["health", running.listen, "--authority", str(issued / "authority.pem"), *more]
+            asked = ["admin", "health", running.listen, "--authority", str(issued / "authority.pem"), *more]
             assert await asyncio.to_thread(invoke, asked) == code
     assert "Expected a coordinator that serves" in capsys.readouterr().err
 

@@ -235,9 +235,9 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
     users, changes = 3, ["algorithm.name=phased-erm", "algorithm.options={}"]
     trial, paths = tmp_path / "trial", write_items(tmp_path, 3)
     (tmp_path / "run.toml").write_text(CONFIG)
-    quoron("certs", trial, "--clients", users)
+    quoron("admin", "certs", trial, "--clients", users)
     token = tmp_path / "token"
-    quoron("tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
+    quoron("admin", "tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
     names = [f"client-{number + 1}" for number in range(users)]
 
     def hand_out(*who: str) -> None:
@@ -276,11 +276,11 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
             control_plane.submit(wanted.as_text())
         for each in started[1:]:
             says(each, "waiting for runs")
-        quoron("certs", trial, "--change-authority", "begin")
-        quoron("certs", trial, "--clients", users, "--renew")
+        quoron("admin", "certs", trial, "--change-authority", "begin")
+        quoron("admin", "certs", trial, "--clients", users, "--renew")
         hand_out(*names)
-        quoron("certs", trial, "--client", "coordinator", "--renew")
-        quoron("certs", trial, "--change-authority", "end")
+        quoron("admin", "certs", trial, "--client", "coordinator", "--renew")
+        quoron("admin", "certs", trial, "--change-authority", "end")
         hand_out()
         for each in started[1:]:  # ended, as their authority is gone; and back, by the new one
             says(each, "not trusted here now")
@@ -344,9 +344,9 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
     for folder in (ours, theirs):
         folder.mkdir()
     (ours / "run.toml").write_text(TWO_SERVERS)
-    quoron("certs", ours, "--clients", USERS)
-    quoron("tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
-    quoron("certs", theirs, "--clients", 1)  # its coordinator.pem is the helper's own, client-1 what the other shows it
+    quoron("admin", "certs", ours, "--clients", USERS)
+    quoron("admin", "tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
+    quoron("admin", "certs", theirs, "--clients", 1)  # its coordinator.pem is the helper's own, client-1 what the other shows it
     signing = ("--signing-key", theirs / "signing.key")
     assert len(quoron("helper", "key", theirs / "helper-key.pem", *signing).split()[-1]) == 64
     own = ["--certificate", theirs / "coordinator.pem", "--key", theirs / "coordinator.key"]

@@ -100,7 +100,7 @@ class TestWhatTheIndexSays:
         expected = said(made)
         for name in ("index", "piece-000000.ranks", "piece-000001.lengths"):
             (made.folder / name).write_bytes(b"{}")
-            with pytest.raises(DataError, match="Make it again with `quoron index`"):
+            with pytest.raises(DataError, match="Make it again with `quoron admin index`"):
                 said(opened(tmp_path / "d", "who"))
             assert said(renewed(tmp_path / "d", "who")) == expected
 
@@ -197,10 +197,10 @@ class TestWhoseRowsTheyAre:
         config = described(tmp_path, str(path.parent))
         renewed(path.parent, "who")
         rewritten(path, as_another)
-        with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron index --anew`"):
+        with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron admin index --anew"):
             quoron.train(config, out=tmp_path / "run")
         assert not (tmp_path / "run" / "model.json").exists()
-        assert invoke(["index", str(path.parent), "--user", "who", "--anew", "--quiet"]) == 0
+        assert invoke(["admin", "index", str(path.parent), "--user", "who", "--anew", "--quiet"]) == 0
         shutil.rmtree(tmp_path / "run")
         assert (quoron.train(config, out=tmp_path / "run").directory / "model.json").is_file()
 
@@ -327,19 +327,19 @@ class TestTheIndex:
         in_order(rows(60), tmp_path / "d")
         opened(tmp_path / "d", "who")
         (tmp_path / "d" / "part-002.parquet").unlink()
-        with pytest.raises(DataError, match=r"'part-002.parquet' is gone since.*quoron index"):
+        with pytest.raises(DataError, match=r"'part-002.parquet' is gone since.*quoron admin index"):
             opened(tmp_path / "d", "who")
         assert renewed(tmp_path / "d", "who").users < 60
 
     def test_the_command_says_what_there_is(self, tmp_path, capsys, monkeypatch):
         monkeypatch.chdir(tmp_path)
         in_order(rows(60), tmp_path / "d")
-        assert invoke(["index", "d", "--user", "who", "--quiet"]) == 0
+        assert invoke(["admin", "index", "d", "--user", "who", "--quiet"]) == 0
         assert "60 users" in capsys.readouterr().out
-        assert invoke(["index", str(described(tmp_path, "d")), "--quiet"]) == 0
+        assert invoke(["admin", "index", str(described(tmp_path, "d")), "--quiet"]) == 0
         assert "sorted by user" in capsys.readouterr().out
-        assert invoke(["index", "d"]) == 2
-        assert invoke(["index", "nowhere", "--user", "who"]) == 2
+        assert invoke(["admin", "index", "d"]) == 2
+        assert invoke(["admin", "index", "nowhere", "--user", "who"]) == 2
 
 
 class TestBadFiles:
@@ -418,10 +418,10 @@ def test_an_index_of_other_lengths_is_refused(tmp_path):
     lengths = np.frombuffer(path.read_bytes(), "<i4")
     for wrong in (lengths[:-1], lengths + 1, lengths[::-1], lengths[:0]):
         path.write_bytes(wrong.tobytes())
-        with pytest.raises(DataError, match="Make it again with `quoron index`"):
+        with pytest.raises(DataError, match="Make it again with `quoron admin index`"):
             opened(tmp_path / "d", "who").held()
     path.unlink()
-    with pytest.raises(DataError, match=r"got FileNotFoundError\. Make it again with `quoron index`"):
+    with pytest.raises(DataError, match=r"got FileNotFoundError\. Make it again with `quoron admin index`"):
         opened(tmp_path / "d", "who").held()
     np.testing.assert_array_equal(renewed(tmp_path / "d", "who").held(), made.held())
 

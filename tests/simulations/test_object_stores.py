@@ -72,7 +72,7 @@ def upload(store: Store, path: Path, name: str) -> None:
 
 
 def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
-    assert invoke(["index", store.url(), "--user", "who", "--quiet"]) == 0
+    assert invoke(["admin", "index", store.url(), "--user", "who", "--quiet"]) == 0
     assert "1,200 users" in capsys.readouterr().out
     here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
     config = described(tmp_path, store.url())
@@ -95,7 +95,7 @@ def test_an_object_that_changes_or_disappears_is_named_by_a_run_and_by_the_index
     upload(store, tmp_path / "other.parquet", "bucket-001.parquet")
     with pytest.raises(DataError, match=r"'bucket-001.parquet' in .* as it was, but it has changed"):
         crowd.items(np.arange(10))
-    with pytest.raises(DataError, match=r"'bucket-001.parquet' has changed since.*quoron index"):
+    with pytest.raises(DataError, match=r"'bucket-001.parquet' has changed since.*quoron admin index"):
         opened(store.url(), "who")
     store.files.delete_file("clinic/visits/bucket-001.parquet")
     with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):

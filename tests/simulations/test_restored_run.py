@@ -61,7 +61,7 @@ def charges(account: Path) -> list[Charge]:
 
 
 def restored(out: Path, *more: str) -> int:
-    return invoke(["restore", str(out / "ledger.sqlite"), *more])
+    return invoke(["admin", "restore", str(out / "ledger.sqlite"), *more])
 
 
 @pytest.mark.parametrize("work", [train, rows])

@@ -68,7 +68,7 @@ class ClientConfig(Owner):
         if not self.plaintext and not (all(given) and self.client_name is None):
             raise ConfigError(
                 "Expected certificate, key and authority, got not all of them (or a client_name, which only goes with "
-                "insecure=True). `quoron certs` makes them for a trial."
+                "insecure=True). `quoron admin certs` makes them for a trial."
             )
         check_plaintext(self.coordinator, insecure=self.insecure, anywhere=self.insecure_anywhere)
         if self.client_name is not None and not _NAME.fullmatch(self.client_name):

@@ -68,7 +68,7 @@ class Receipt:
                 *(f"  {what}: {why}" for what, why in STAYS.items()),
                 f"  spent: ε = {left.epsilon:g}, δ = {left.delta:g}",
                 *(
-                    ["", f"Tell the coordinator's operator, who forgets the key {left.key} (quoron users forget)."]
+                    ["", f"Tell the coordinator's operator to forget the key {left.key} (quoron admin users forget)."]
                     if left.key
                     else []
                 ),

@@ -21,7 +21,7 @@ KINDS = ("limit", "charge", "release", "end", "seat", "submit", "cancel")
 SIGNED = ("by", "software")  # who did it, where an operator did, and with which code: beside what it says
 Row = dict[str, Any]
 
-_TOLD = ("software", "run", "group", "plan", "epsilon", "delta")
+_TOLD = {name: name for name in ("software", "run", "plan", "epsilon", "delta")} | {"group": "population"}
 
 
 @functools.cache
@@ -46,8 +46,8 @@ def unsigned(payload: Row) -> Row:
 def acts(rows: Sequence[Row]) -> list[Row]:
     """Who submitted, cancelled and limited what, and what was spent, in order and with which code, of a verified chain.
 
-    Each has `time`, `what`, `by`, `software` and, as far as they belong to it, `run`, `group`, `plan`, `epsilon` and
-    `delta`. A charge is by whoever has submitted its run, unless another tool's was entered.
+    Each has `time`, `what`, `by`, `software` and, as far as they belong to it, `run`, `population`, `plan`, `epsilon`
+    and `delta`. A charge is by whoever has submitted its run, unless another tool's was entered.
     """
     found: list[Row] = []
     submitted: dict[Any, Row] = {}
@@ -56,7 +56,7 @@ def acts(rows: Sequence[Row]) -> list[Row]:
         if row["kind"] not in ("submit", "cancel", "limit", "charge"):
             continue
         act = {"time": row["time"], "what": row["kind"], "by": payload.get("by", "")}
-        act |= {name: payload[name] for name in _TOLD if name in payload}
+        act |= {word: payload[name] for name, word in _TOLD.items() if name in payload}
         run = payload.get("run")
         if row["kind"] == "submit":
             submitted[run] = payload

@@ -209,9 +209,9 @@ class PopulationLedger:
                 counted = limit.account(known.held.get(group, ()))
                 if not counted.holds and not exceeded:
                     raise ConfigError(
-                        f"Expected a limit of group {group!r} above what it would count already, got {limit.words()}, "
-                        f"of which it would count {counted.words()}: no run would fit any more. Set a higher one, or "
-                        "say that this is meant (--exceeded)."
+                        f"Expected a limit of population {group!r} above what it would count already, got "
+                        f"{limit.words()}, of which it would count {counted.words()}: no run would fit any "
+                        "more. Set a higher one, or say that this is meant (--exceeded)."
                     )
                 append("limit", asdict(limit) | signed(by))
         return limit
@@ -297,7 +297,7 @@ class PopulationLedger:
             raise LedgerError(
                 f"Population ledger: rows at its end are gone or were written anew. {path.name}-acknowledged keeps the "
                 f"hash of its last row, {kept}, and no row of {path} has it. Put back the newest copy of both files. "
-                "If there is nothing else, `quoron restore` takes the file for what it is.",
+                "If there is nothing else, `quoron admin restore` takes the file for what it is.",
                 outside=OUTSIDE,
             )
         if rows and not kept:
@@ -389,15 +389,15 @@ def _admitted(
     if run in known.charges:
         if known.charges[run].promise != wanted.promise or elsewhere != (run in known.elsewhere):
             raise OtherVersion(
-                f"Expected run {run!r} as it was charged, got another promise or group, or a run of another tool. "
+                f"Expected run {run!r} as it was charged, got another promise or population, or a run of another tool. "
                 "Choose a new name."
             )
         return known.charges[run]
     account = known.accounts.get(group)
     if account is not None and not spent and not account.after(wanted).holds:
         raise BudgetExceeded(
-            f"Run {run!r} with {wanted.words()} would exceed the limit of group {group!r}, {account.limit.words()}; "
-            f"counted so far: {account.words()}. {account.fitting(wanted)} Ask for less, or let the operator raise "
-            "the limit."
+            f"Run {run!r} with {wanted.words()} would exceed the limit of population {group!r}, "
+            f"{account.limit.words()}; counted so far: {account.words()}. {account.fitting(wanted)} "
+            "Ask for less, or let the operator raise the limit."
         )
     return wanted

@@ -89,7 +89,8 @@ class Standing:
 
     def words(self, needed: int, group: str) -> str:
         """So many of so many, and where the others are."""
-        return f"{self.active} of {needed} users are active in group {group} ({self.away} away, {self.retired} retired)"
+        away = f"({self.away} away, {self.retired} retired)"
+        return f"{self.active} of {needed} users are active in population {group} {away}"
 
 
 class OtherGroup(LedgerError):
@@ -220,8 +221,8 @@ class Roster:
         if len(active) < n:
             there = self._standing(connection, group)
             raise TooFewActive(
-                f"Expected {n} active users in group {group!r}, got {there.active} ({there.away} away, {there.retired} "
-                "retired). Wait for more to connect, or begin a run for fewer."
+                f"Expected {n} active users in population {group!r}, got {there.active} ({there.away} away, "
+                f"{there.retired} retired). Wait for more to connect, or begin a run for fewer."
             )
         drawn = Draw(seed, active, draw(seed, active, n))
         connection.execute(DRAWS.insert(), {"run": run, "seed": seed, "active": packed(active)})
@@ -259,7 +260,7 @@ class Roster:
             if found:
                 numbers = ", ".join(str(row.user) for row in found)
                 raise ConfigError(f"Expected one user, got {word!r}, which several have: {numbers}. Give a number.")
-        raise ConfigError(f"Expected a user's number, name or fingerprint, got {word!r}. `quoron users list` has them.")
+        raise ConfigError(f"Expected a user's number, name or fingerprint of `quoron admin users list`, got {word!r}.")
 
     def retire(self, users: Iterable[int]) -> None:
         """They are members of no run that begins from now on; of those that have begun they stay members. Of who is
@@ -348,7 +349,7 @@ class Roster:
             if before is not None:
                 return Forgotten(before.user, before.time, before.keys, before.agreements)
             if known is None:
-                raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
+                raise ConfigError(f"Expected a user's number, got {user}. `quoron admin users list` has them.")
             rotated = connection.scalars(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user))
             keys = sorted({known.fingerprint, *rotated})
             for each in map(nobodys, keys):
@@ -405,7 +406,7 @@ class Roster:
     def _by_number(self, user: int) -> User:
         rows = self._database.all(sa.select(USERS).where(USERS.c.user == user))
         if not rows:
-            raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
+            raise ConfigError(f"Expected a user's number, got {user}. `quoron admin users list` has them.")
         return self._told(rows[0])
 
     def _told(self, row: Any) -> User:

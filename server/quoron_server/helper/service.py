@@ -79,7 +79,7 @@ class HelperConfig:
         if not self.coordinators or not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.coordinators):
             raise ConfigError(
                 f"Expected the fingerprints of coordinators, 64 digits of SHA-256 each, got {self.coordinators}. "
-                "Their operator's `quoron certs` shows them."
+                "Their operator's `quoron admin certs` shows them."
             )
         if not 60 <= self.keep <= 366 * 86_400:
             raise ConfigError(f"Expected keep in [60, {366 * 86_400}] seconds, got {self.keep:g}.")

@@ -355,7 +355,7 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise IdentityError(
-            f"Expected a readable file {path}, got: {error.strerror}. Make one with `quoron certs`."
+            f"Expected a readable file {path}, got: {error.strerror}. Make one with `quoron admin certs`."
         ) from None
 
 

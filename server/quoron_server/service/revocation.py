@@ -54,7 +54,7 @@ def read(file: Path) -> dict[str, str]:
         well_formed = False
     if not well_formed:
         raise ConfigError(
-            f"Expected a list of revoked certificates at {file}, got none. `quoron certs FOLDER` makes an empty one."
+            f"Expected a list of revoked certificates at {file}, got none. `quoron admin certs FOLDER` makes one."
         )
     return dict(entries)
 

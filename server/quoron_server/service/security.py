@@ -56,13 +56,13 @@ class Transport:
                 if not self.insecure_anywhere and not is_loopback(address):
                     raise ConfigError(
                         f"Expected TLS to listen on {address}, got --insecure: plaintext is for loopback. Give "
-                        "certificates (`quoron certs`), or --insecure-anywhere inside a network that you trust."
+                        "certificates (`quoron admin certs`), or --insecure-anywhere inside a network that you trust."
                     )
             return
         if self.certificate is None or self.key is None or self.authority is None:
             raise ConfigError(
                 "Expected --certificate, --key and --authority for TLS, got none or some. Make them with "
-                "`quoron certs`, or say --insecure to try quoron on this machine without."
+                "`quoron admin certs`, or say --insecure to try quoron on this machine without."
             )
         Held.read(self.certificate, self.key, self.authority)
 

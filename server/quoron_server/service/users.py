@@ -163,7 +163,7 @@ class Users:
             if both
             else f"no run has both, so what the account of group {old.group!r} counts holds for that person too. "
         )
-        return said + "Only a new key that the old one has signed stays the same user: quoron users rotation."
+        return said + "Only a new key that the old one has signed stays the same user: quoron admin users rotation."
 
     def _now_revoked(self) -> frozenset[str]:
         return frozenset() if self._revoked is None else self._revoked.now()

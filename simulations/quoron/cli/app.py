@@ -19,7 +19,6 @@ import typer
 from typer.core import TyperGroup
 
 import quoron
-from quoron.cli import books as cli_books
 from quoron.cli import federation as cli_federation
 from quoron.cli import helper as cli_helper
 from quoron.cli import ledger as cli_ledger
@@ -50,7 +49,6 @@ from quoron.cli.common import (
 )
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
-from quoron.cli.health import health
 from quoron.cli.tables import bounds, evaluate, index, stats
 from quoron.cli.tune import tune
 from quoron.table_columns import DescribedTable
@@ -69,14 +67,14 @@ else:  # when a command is called
 GROUPS = {
     "Your own table": (
         *("train", "predict", "evaluate", "tune", "stats", "bounds"),
-        *("example", "index", "resume", "report"),
+        *("example", "resume", "report"),
     ),
     "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
     "A federation": (  # on this machine, its two sides, its operators
-        *("local", "serve", "helper", "client", "leave", "silo"),
-        *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
+        *("local", "serve", "helper", "client", "leave"),
+        *("login", "submit", "runs", "watch", "cancel", "fetch", "admin"),
     ),
-    "Accounts and books": ("ledger", "backup", "restore", "continue-restored"),
+    "Privacy budgets": ("ledger",),
 }
 
 
@@ -312,23 +310,21 @@ def report(run: Run) -> None:
     print(resuming.report(run))
 
 
-cli_federation.register(app)
+admin = typer.Typer(cls=Grouped, help="Set up and keep a federation or a large table.", no_args_is_help=True)
+cli_federation.register(app, admin)
+app.add_typer(admin, name="admin")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_local.app, name="local")
 app.add_typer(cli_helper.app, name="helper")
-app.command()(cli_books.backup)
-app.command()(cli_books.restore)
-app.command()(cli_books.continue_restored)
 app.command()(cli_train.train)
 app.command()(cli_train.predict)
 app.command()(evaluate)
 app.command()(cli_train.example)
 app.command()(compare)
 app.command()(tune)
-app.command()(health)
 app.command()(bounds)
 app.command()(stats)
-app.command()(index)
+admin.command()(index)
 
 
 EXTRAS = {"flwr": "flower", "grpc": "federation", "grpc_health": "federation", "grpc_reflection": "federation"}

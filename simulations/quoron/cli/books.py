@@ -8,7 +8,6 @@ import typer
 from click.core import ParameterSource
 
 from quoron.cli.connection import Connection, here, shared_options
-from quoron.cli.ledger import Source
 from quoron_privacy.errors import ConfigError
 
 _MAGIC = b"SQLite format 3\0"
@@ -20,29 +19,34 @@ Url = Annotated[
 
 @shared_options
 def backup(
-    source: Source,
-    out: Annotated[Path | None, typer.Argument(help="A file that is not there yet; not with --coordinator.")] = None,
+    connection: Connection,
+    out: Annotated[Path | None, typer.Argument(help="Of a database: a file that is not there yet.")] = None,
     with_secrets: Annotated[
         bool, typer.Option("--with-secrets", help="With what open runs need to go on: whoever reads it can undo noise.")
     ] = False,
 ) -> None:
     """Copy the books in one transaction, also while they are used; print the copy's SHA-256.
 
-    PostgreSQL's are read beside a running coordinator. A SQLite file belongs to one process at a time: with
-    --coordinator the one that has it writes the copy beside it, and nothing of it leaves that machine.
+    PostgreSQL's are read beside a running coordinator. A SQLite file belongs to one process at a time: the coordinator
+    that has it is asked, and writes the copy beside it; nothing of it leaves that machine.
     """
-    if source.coordinator is not None:
+    where = connection.reached(books=True)
+    if where.coordinator:
         if out is not None:
-            raise ConfigError("Expected no file with --coordinator, got one: the copy is written beside its database.")
-        with source.connection(source.coordinator).open() as control:
+            raise ConfigError(
+                f"Expected no file with the coordinator {where.coordinator}, which writes the copy beside its "
+                f"database, got {out}. Leave it out, or name the database: `quoron login DATABASE`, or QUORON_DATABASE."
+            )
+        with where.control() as control:
             name, digest = control.backup(with_secrets=with_secrets)
         print(f"{digest}  {name}")
         return
     if out is None:
         raise ConfigError("Expected a file to write the backup to, got none.")
     from quoron_server.books.backup import back_up
+    from quoron_server.books.database import Database
 
-    with source.open(create=False) as opened:
+    with Database(where.database, create=False, sole=False) as opened:
         print(f"{back_up(opened, out, with_secrets=with_secrets)}  {out}")
 
 
@@ -53,23 +57,27 @@ def restore(
         bool,
         typer.Option("--continue-restored", help="Let running runs go on: each is one more copy, charged as one."),
     ] = False,
-    head: Annotated[
+    checkpoint: Annotated[
         str | None,
-        typer.Option("--head", metavar="HASH", help="A kept head of the lifetime ledger: refuse what is older."),
+        typer.Option("--checkpoint", metavar="HASH", help="A hash that `ledger verify` printed: refuse what is older."),
     ] = None,
     lost: Annotated[
         list[str] | None,
-        typer.Option("--lost", metavar="WORD", help="An incarnation of these books that is gone: counts as a copy."),
+        typer.Option(
+            "--lost-copy",
+            metavar="WORD",
+            help="Incarnation of books that were restored from the same copy, used and lost: each counts as a copy.",
+        ),
     ] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option("--ledger", help="Of a run folder: the lifetime ledger that its run was charged to."),
+        typer.Option("--ledger", help="Of a run folder: the ledger that its run was charged to."),
     ] = None,
 ) -> None:
     """Put books back, as a new incarnation in which runs that were open are held; cancel them, or say that they go on.
 
     A SQLite file, of a coordinator or of a run folder, is taken in its place for all that there is; a backup needs a
-    database without books. `quoron continue-restored` lets a held run go on later.
+    database without books. `quoron admin continue-restored` lets a held run go on later.
     """
     from quoron.training.copies import charge_copy
     from quoron_server.books import restoring
@@ -82,7 +90,7 @@ def restore(
     gone = lost or ()
     if not bare:
         url = database or "sqlite:///coordinator.sqlite"
-        made = restoring.restore(source, url, continue_open=continue_restored, head=head, lost=gone)
+        made = restoring.restore(source, url, continue_open=continue_restored, head=checkpoint, lost=gone)
     elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
         raise ConfigError(
             f"Expected no --database with {source}, a SQLite file that is taken in its place, got one. Back it up "
@@ -93,7 +101,7 @@ def restore(
         def charge(incarnation: str) -> None:
             charge_copy(source.parent, incarnation, ledger)
 
-        made = restoring.accept(source, continue_open=continue_restored, head=head, lost=gone, charge=charge)
+        made = restoring.accept(source, continue_open=continue_restored, head=checkpoint, lost=gone, charge=charge)
     print(f"restored as {made.incarnation}")
     for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
         for run in runs:
@@ -104,21 +112,18 @@ def restore(
 def continue_restored(
     connection: Connection,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run that is held.")],
-    database: Annotated[
-        str | None,
-        typer.Option(help="In these books, which no process has open: sqlite:///FILE or postgresql://..."),
-    ] = None,
 ) -> None:
     """Let a run go on that is held because its books were restored: one more copy for each time, charged as the run is.
 
     A run that still waited may have begun since: it is charged for that, and again when it begins. `quoron cancel` ends
-    a held run instead.
+    a held run instead. It is done in a database that no process has open where the profile names one.
     """
-    if database is None:
-        with connection.open() as control:
+    where = connection.reached(books=True)
+    if where.coordinator:
+        with where.control() as control:
             print(f"{run}: {control.continue_restored(run)['state']}")
         return
     from quoron.operate import closed_books
 
-    copies = closed_books.continue_held(database, run, by=here())
+    copies = closed_books.continue_held(where.database, run, by=here())
     print(f"{run}: goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}")

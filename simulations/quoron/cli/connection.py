@@ -16,12 +16,13 @@ import click
 import typer
 from click.core import ParameterSource
 
-from quoron_privacy.errors import ConfigError, IdentityError
+from quoron.operate import profiles
+from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:  # the commands that do not connect start without gRPC
     from quoron.operate.control import Control
 
-CLIENTS, CONTROL = "127.0.0.1:7443", "127.0.0.1:7444"
+CLIENTS, CONTROL = "127.0.0.1:7443", profiles.LOOPBACK
 Certificate = Annotated[
     Path | None, typer.Option(envvar="QUORON_CERTIFICATE", help="Own certificate, PEM.", show_envvar=True)
 ]
@@ -41,39 +42,25 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     typer.Option(envvar="QUORON_LOG_LEVEL", metavar="debug|info|warning|error", help="The least that is logged."),
 ]
-Where = Annotated[
-    str, typer.Option("--coordinator", envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Control plane.")
-]
-OwnToken = Annotated[
-    Path | None,
-    typer.Option("--token-file", envvar="QUORON_TOKEN_FILE", help="File with your token; else QUORON_TOKEN."),
+ProfileName = Annotated[
+    str | None,
+    typer.Option("--profile", envvar="QUORON_PROFILE", metavar="NAME", help="Of `quoron login`; else its `default`."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where a control plane is, and what is shown to it."""
+    """The profile that a command uses: `quoron.operate.profiles` says what counts without one."""
 
-    coordinator: Where = CONTROL
-    token_file: OwnToken = None
-    authority: Authority = None
-    insecure: Insecure = False
-    insecure_anywhere: Anywhere = False
+    profile: ProfileName = None
+
+    def reached(self, *, books: bool = False) -> profiles.Profile:
+        """Return where the command goes; `books`: a database is a place for it too."""
+        return profiles.reached(self.profile or None, books=books)
 
     def open(self) -> "Control":
-        """Connect. Raises ConfigError without a token, IdentityError for files that cannot be read."""
-        from quoron.operate.control import Address, Control
-
-        token = os.environ.get("QUORON_TOKEN", "")
-        if self.token_file is not None:
-            try:
-                token = self.token_file.read_text(encoding="utf-8")
-            except OSError as error:
-                raise IdentityError(f"Expected a token in {self.token_file}, got: {error.strerror}.") from None
-        if not token.strip():
-            raise ConfigError("Expected a token in --token-file or QUORON_TOKEN, got none. See `quoron tokens add`.")
-        where = Address(self.coordinator, token.strip(), self.authority, self.insecure, self.insecure_anywhere)
-        return Control(where)
+        """Connect, as `Profile.control`."""
+        return self.reached().control()
 
 
 def shared_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import quoron
+from quoron.cli.books import backup, continue_restored, restore
 from quoron.cli.client import client, leave
 from quoron.cli.common import say, showing
 from quoron.cli.connection import (
@@ -32,7 +33,9 @@ from quoron.cli.connection import (
     here,
     shared_options,
 )
+from quoron.cli.health import health
 from quoron.cli.helper import HelperOptions
+from quoron.cli.login import login
 from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron.cli.users import users as users_of
@@ -54,13 +57,13 @@ def serve(
     key: Key = None,
     authority: Authority = None,
     token_file: Annotated[
-        Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron tokens add`.")
+        Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron admin tokens add`.")
     ] = Path("tokens.json"),
     revoked: Annotated[
         list[Path] | None,
         typer.Option(
             envvar="QUORON_REVOKED",
-            help="Clients to refuse: see `quoron certs --revoke`. Once for each authority that has a list.",
+            help="Clients to refuse: see `quoron admin certs --revoke`. Once for each authority that has a list.",
         ),
     ] = None,
     insecure: Insecure = False,
@@ -149,25 +152,18 @@ def submit(
     config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
     run: Annotated[str, typer.Option(help="A name for the run.")],
     users: Annotated[int, typer.Option(min=1, help="How many users take part: drawn once so many are active.")],
-    seconds: Annotated[float, typer.Option(help="How long a round takes answers, also when all are there.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a round takes answers, also when all are there.")
+    ] = 60.0,
     early_ends: Annotated[
         bool, typer.Option("--early-ends", help="End a round once all have answered: its end tells who was absent.")
     ] = False,
-    quorum: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE|none",
-            help="Share of those asked who must answer in every round, or the run ends. Default: the configuration's, "
-            "else 0.5, for nothing or at most a twentieth of ε.",
-        ),
-    ] = None,
-    group: Annotated[str, typer.Option(help="The users' group.")] = "everyone",
+    population: Annotated[str, typer.Option(metavar="NAME", help="Whose privacy budget is charged.")] = "everyone",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key.")] = None,
-    simulation_seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="native|flower", help="To our own coordinator, or to a federation of Flower.")
-    ] = "native",
-    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Flower: where the SuperLink is.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="To the federation of Flower with this SuperLink instead.")
+    ] = None,
     waiting: Annotated[
         float,
         typer.Option(
@@ -180,19 +176,16 @@ def submit(
         bool, typer.Option("--dry-run", help="Show the plan beside what other algorithms would do; submit nothing.")
     ] = False,
 ) -> None:
-    """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
+    """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it.
+
+    Half of those asked have to answer in every round, or the run ends: `privacy.quorum`, a share or "none", by --set.
+    """
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
     from quoron.planning.silos import few, useless, warnings
 
-    if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
-        raise ConfigError(
-            f"Expected --engine flower together with --superlink, or --engine native, got --engine {engine} "
-            f"{'without' if superlink is None else 'with'} --superlink."
-        )
-
-    given = (*(settings or ()), *([] if quorum is None else [f"privacy.quorum={quorum}"]))
-    secret = simulation_seed is None
+    given = tuple(settings or ())
+    secret = seed is None
     resolved, _ = sources.resolve(config, given, secret=secret)
     if resolved.privacy.quorum is None:
         resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"), secret=secret)
@@ -207,9 +200,9 @@ def submit(
             resolved,
             run=run,
             users=users,
-            seconds=seconds,
-            group=group,
-            simulation_seed=simulation_seed,
+            seconds=timeout,
+            group=population,
+            simulation_seed=seed,
             early_ends=early_ends,
             waiting=None if superlink is not None else waiting,
             whole=superlink is not None,
@@ -220,18 +213,19 @@ def submit(
     if superlink is None:
         with connection.open() as control:
             control.submit(wanted.as_text())
-            there = control.standing(group)
+            there = control.standing(population)
         print(promise)
         if there["active"] < users:
             print(
-                f"It waits: {there['active']} of {users} users are active in group {group} ({there['away']} away, "
-                f"{there['retired']} retired). Nothing is charged before it begins."
+                f"It waits: {there['active']} of {users} users are active in population {population} "
+                f"({there['away']} away, {there['retired']} retired). Nothing is charged before it begins."
             )
         return
     from quoron.operate import flower_submission as submission
 
-    trusted = {"insecure": connection.insecure, "anywhere": connection.insecure_anywhere}
-    with submission.operator(superlink, connection.authority, **trusted) as flower:
+    where = connection.reached()
+    trusted = {"insecure": where.insecure, "anywhere": where.insecure_anywhere}
+    with submission.operator(superlink, where.authority, **trusted) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
@@ -260,22 +254,22 @@ def runs(connection: Connection, as_json: Json = False) -> None:
 def watch(
     connection: Connection,
     run: Name,
-    patience: Annotated[
-        float, typer.Option(min=0, help="Seconds for a coordinator to be there, from the start on.")
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="For a coordinator to be there, from the start on.")
     ] = 300.0,
     as_json: Json = False,
 ) -> None:
     """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
 
     Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends without a quorum, 4 if it is
-    paused, and 5 if nobody answers for longer than --patience, at the start or later.
+    paused, and 5 if nobody answers for longer than --timeout, at the start or later.
     """
     from quoron.operate import watching
 
     ended: dict[str, Any] = {}
     with connection.open() as control:
         for event in watching.followed(
-            control, run, patience=patience, told=lambda why: print(why, file=sys.stderr, flush=True)
+            control, run, patience=timeout, told=lambda why: print(why, file=sys.stderr, flush=True)
         ):
             say(event, watching.words(event), as_json=as_json)
             ended = event
@@ -288,22 +282,19 @@ def watch(
 
 
 @shared_options
-def cancel(
-    connection: Connection,
-    run: Name,
-    database: Annotated[
-        str | None,
-        typer.Option(help="End it in these books, which no process has open: sqlite:///FILE or postgresql://..."),
-    ] = None,
-) -> None:
-    """End a run without a model. What it has spent stays spent."""
-    if database is None:
-        with connection.open() as control:
+def cancel(connection: Connection, run: Name) -> None:
+    """End a run without a model. What it has spent stays spent.
+
+    It is done in a database that no process has open where the profile names one.
+    """
+    where = connection.reached(books=True)
+    if where.coordinator:
+        with where.control() as control:
             print(f"{run}: {control.cancel(run)['state']}")
         return
     from quoron.operate import closed_books
 
-    print(f"{run}: {closed_books.cancel(database, run, by=here())}")
+    print(f"{run}: {closed_books.cancel(where.database, run, by=here())}")
 
 
 @shared_options
@@ -408,10 +399,12 @@ def certs(
             print(made)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of a federation to the command line."""
-    for command in (serve, client, leave, submit, runs, watch, cancel, fetch, certs):
+def register(app: typer.Typer, admin: typer.Typer) -> None:
+    """Add the commands of a federation to the command line, and to `quoron admin` those that set it up."""
+    for command in (login, serve, client, leave, submit, runs, watch, cancel, fetch):
         app.command()(command)
-    app.add_typer(tokens, name="tokens")
-    app.add_typer(users_of, name="users")
-    app.add_typer(silo, name="silo")
+    for command in (certs, health, backup, restore, continue_restored):
+        admin.command()(command)
+    admin.add_typer(tokens, name="tokens")
+    admin.add_typer(users_of, name="users")
+    admin.add_typer(silo, name="silo")

@@ -1,4 +1,4 @@
-"""`quoron health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC."""
+"""`quoron admin health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC."""
 
 import sys
 from contextlib import suppress

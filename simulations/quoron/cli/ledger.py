@@ -1,28 +1,28 @@
-"""`quoron ledger`: what was promised to every group of users over all runs, and the limit that no run may pass.
+"""`quoron ledger`: the privacy budget of every population over all runs, and the limit that no run may pass.
 
-Each command opens one's own ledger, which `quoron train` charges; with --database a coordinator's, or with
---coordinator it asks the coordinator that has it open: a SQLite file belongs to one process at a time. What a
-coordinator sends is verified here, row by row, before anything is made of it.
+A command opens one's own ledger, which `quoron train` charges; with --profile, QUORON_PROFILE or QUORON_DATABASE that
+of a database, or of a coordinator, which is asked: a SQLite file belongs to one process at a time. What a coordinator
+sends is verified here, row by row, before anything is made of it.
 """
 
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quoron.cli.common import say, showing
-from quoron.cli.connection import Anywhere, Authority, Connection, Insecure, OwnToken, here, shared_options
-from quoron_privacy.errors import BudgetExceeded, DataError, LedgerError, LedgerUnavailable
+from quoron.cli.connection import Connection, here, shared_options
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, LedgerUnavailable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from quoron import run_folder
+    from quoron.operate.profiles import Profile
     from quoron.training import lifetime
     from quoron_privacy.accounts import lifetime as accounts
     from quoron_server.books import chain
@@ -37,22 +37,10 @@ else:  # when a command is called
     ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
 
 app = typer.Typer(
-    name="ledger", help="Privacy over all runs: read, verify, export, limit, what fits, charge.", no_args_is_help=True
+    name="ledger", help="Privacy budgets over all runs: show, limit, charge, verify, export.", no_args_is_help=True
 )
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--database",
-        envvar="QUORON_DATABASE",
-        help="Of a coordinator, sqlite:///FILE or postgresql://USER@HOST/NAME. None: one's own, QUORON_LEDGER.",
-    ),
-]
-Asked = Annotated[
-    str | None,
-    typer.Option("--coordinator", metavar="HOST:PORT", help="Ask this control plane, and open no database."),
-]
-Group = Annotated[str, typer.Option("--population", metavar="NAME", help="Whose privacy budget.")]
+Population = Annotated[str, typer.Option("--population", metavar="NAME", help="Whose privacy budget.")]
 Create = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="ε of the promise to every user.")]
 Delta = Annotated[float, typer.Option("--delta", help="Its δ.")]
@@ -65,130 +53,88 @@ Lost = Annotated[
     typer.Option("--lost", help="With --mu, which then is for replacing one user: the chance but for which it is so."),
 ]
 Adjacency = Annotated[str, typer.Option("--adjacency", help="replace-one or zero-out.")]
-Head = Annotated[str | None, typer.Option("--head", metavar="HASH", help="The head of an earlier export.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a population's ledger is: in a database, or behind a running coordinator."""
-
-    database: Url = None
-    coordinator: Asked = None
-    token_file: OwnToken = None
-    authority: Authority = None
-    insecure: Insecure = False
-    insecure_anywhere: Anywhere = False
-
-    def rows(self) -> "list[chain.Row]":
-        """The chain, every row of it verified in this process; LedgerError if one is wrong."""
-        if self.coordinator is not None:
-            with self.connection(self.coordinator).open() as control:
-                exported = control.ledger()
-            chain.verify_export(json.dumps(exported))
-            return list(exported["rows"])
-        with self._population(self.open(create=False)) as population:
-            return population.rows()
-
-    def known(self) -> "ledgers.Known":
-        """What the verified chain says of all groups."""
-        return ledgers.known_of(self.rows())
-
-    def verified(self, exported: Path | None, head: str | None) -> "tuple[list[chain.Row], str]":
-        """Every row, of an export if there is one, verified up to a head that was kept; and the last one's."""
-        if exported is None:
-            rows = self.rows()
-            return rows, chain.verify_rows(rows, head)
-        last = chain.verify_export(text := _text(exported), head)
-        return json.loads(text)["rows"], last
-
-    def open(self, *, create: bool) -> "AbstractContextManager[databases.Database]":
-        """The database; LedgerUnavailable says what to do beside a coordinator that holds it."""
-        if self.database is None:
-            return lifetime.opened_database(lifetime.place(None), create=create)
-        try:
-            return databases.Database(self.database, create=create, sole=False)
-        except LedgerUnavailable as error:
-            raise LedgerUnavailable(f"{error} Ask a running coordinator with --coordinator HOST:PORT.") from None
-
-    def there(self, *, create: bool) -> "AbstractContextManager[ledgers.PopulationLedger]":
-        """Of a database that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody."""
-        try:
-            return self._population(self.open(create=create))
-        except LedgerUnavailable:
-            raise
-        except LedgerError as error:
-            raise LedgerError(f"{error} Where there is none yet, --create makes it.") from None
-
-    @contextmanager
-    def _population(
-        self, opening: "AbstractContextManager[databases.Database]"
-    ) -> Iterator["ledgers.PopulationLedger"]:
-        with opening as opened:
-            yield ledgers.PopulationLedger(opened)
-
-    def connection(self, coordinator: str) -> Connection:
-        """How the coordinator is reached."""
-        return Connection(coordinator, self.token_file, self.authority, self.insecure, self.insecure_anywhere)
+Checkpoint = Annotated[
+    str | None, typer.Option("--checkpoint", metavar="HASH", help="The last hash of an earlier export.")
+]
+Export = Annotated[Path | None, typer.Option("--export", metavar="FILE", help="Of this export, and ask nobody.")]
 
 
 @app.command()
 @shared_options
 def show(
-    source: Source,
-    group: Annotated[
-        str | None, typer.Option("--population", metavar="NAME", help="Only this one, with its runs.")
+    connection: Connection,
+    population: Annotated[
+        str | None, typer.Option("--population", metavar="NAME", help="This one alone, with its charges.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="In order, who submitted, cancelled, limited and charged what.")
+    ] = False,
+    checkpoint: Checkpoint = None,
+    exported: Export = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
 ) -> None:
-    """What is promised to each group, and what its limit leaves; with --population its runs."""
+    """Show the privacy budget of each population: its limit, what is spent of it, and what is left.
+
+    With --history, `plan` is the digest of a run's plan and `code` the version that wrote the row.
+    """
     from rich.markup import escape
 
-    known = source.known()
-    names = sorted({*known.held, *known.accounts}) if group is None else [group]
+    which, rows, _ = _verified(connection, exported, checkpoint)
+    if history:
+        acts = [act for act in chain.acts(rows) if population in (None, act.get("population"))]
+    known = ledgers.known_of(rows)
+    names = sorted({*known.held, *known.accounts}) if population is None else [population]
     totals = {name: _spent(known, name) for name in names}
     if as_json:
-        say({name: _as_json(spent, known.accounts.get(name)) for name, spent in totals.items()}, as_json=True)
+        budgets = {name: _as_json(spent, known.accounts.get(name)) for name, spent in totals.items()}
+        for line in acts if history else [budgets]:
+            say(line, as_json=True)
         return
-    all_ = showing.table("group", "runs", "proved together: ε", "at δ", "limit", "counted against it", "still fits")
+    tables = [showing.table("population", "limit", "spent", "left", "charges")]
     for name, spent in totals.items():
         account = known.accounts.get(name)
-        limit_words = (
-            ("none", "", "") if account is None else (account.limit.words(), account.words(), account.left_words())
-        )
-        all_.add_row(escape(name), f"{spent.runs:,}", f"{spent.epsilon:.6g}", f"{spent.delta:.3g}", *limit_words)
-    out = showing.console()
-    out.print(all_)
-    runs = known.held.get(group or "", [])
-    if runs:
-        each = showing.table("run", "charged")
-        for charge in runs:
+        words = ("none", spent.words(), "no limit")
+        if account is not None:
+            words = (account.limit.words(), account.words(), account.left_words())
+        tables[0].add_row(*map(escape, (name, *words, f"{spent.runs:,}")))
+    if population is not None and known.held.get(population):
+        tables.append(showing.table("charge", "of"))
+        for charge in known.held[population]:
             by = " (another tool's)" if charge.run in known.elsewhere else ""
-            each.add_row(escape(charge.run), escape(charge.words() + by))
-        out.print(each)
+            tables[-1].add_row(escape(charge.run), escape(charge.words() + by))
+    if history:
+        tables = [showing.table("time", "what", "by", "population", "run", "plan", "ε", "δ", "code")]
+        for act in acts:
+            told = act | {"plan": act.get("plan", "")[:12]}
+            columns = ("time", "what", "by", "population", "run", "plan", "epsilon", "delta", "software")
+            tables[0].add_row(*(escape(str(told.get(name, ""))) for name in columns))
+    out = showing.console()
+    out.print(escape(which), soft_wrap=True, highlight=False)
+    for table in tables:
+        out.print(table)
+    if population is not None and not history:
+        proved = totals[population]
+        out.print(f"All its charges together are proved to be ε = {proved.epsilon:.6g} at δ = {proved.delta:.3g}.")
 
 
 @app.command()
 @shared_options
-def verify(
-    source: Source,
-    head: Head = None,
-    exported: Annotated[Path | None, typer.Option("--export", help="Verify this export, and ask nobody.")] = None,
-) -> None:
-    """Check every row, and that the last is the one kept beside a SQLite file. Prints the head.
+def verify(connection: Connection, checkpoint: Checkpoint = None, exported: Export = None) -> None:
+    """Check every row, and that the last is the one kept beside a SQLite file. Prints the last row's hash.
 
-    With --head, that of an earlier export, also against somebody who writes beside the file, too.
+    With --checkpoint, the hash of an earlier export, also against somebody who writes beside the file, too.
     """
-    typer.echo(source.verified(exported, head)[1])
+    typer.echo(_verified(connection, exported, checkpoint)[2])
 
 
 @app.command()
 @shared_options
 def export(
-    source: Source,
+    connection: Connection,
     file: Annotated[Path | None, typer.Option("--file", help="A file; standard output without.")] = None,
 ) -> None:
-    """The whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
-    text = ledgers.export_of(source.rows())
+    """Write the whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
+    text = ledgers.export_of(_verified(connection)[1])
     if file is None:
         typer.echo(text, nl=False)
     else:
@@ -197,37 +143,11 @@ def export(
 
 @app.command()
 @shared_options
-def who(
-    source: Source,
-    head: Head = None,
-    exported: Annotated[Path | None, typer.Option("--export", help="Of this export, and ask nobody.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-) -> None:
-    """Who submitted, cancelled and limited what, and what was spent, with which code: of the verified chain, in order.
-
-    `plan` is the digest of a run's plan, `code` the version that wrote the row. Rows of before are of nobody.
-    """
-    from rich.markup import escape
-
-    rows, _ = source.verified(exported, head)
-    shown = showing.table("time", "what", "by", "group", "run", "plan", "ε", "δ", "code")
-    for act in chain.acts(rows):
-        if as_json:
-            say(act, as_json=True)
-        told = act | {"plan": act.get("plan", "")[:12]}
-        names = ("time", "what", "by", "group", "run", "plan", "epsilon", "delta", "software")
-        shown.add_row(*(escape(str(told.get(name, ""))) for name in names))
-    if not as_json:
-        showing.console().print(shown)
-
-
-@app.command()
-@shared_options
 def limit(
-    source: Source,
+    connection: Connection,
     epsilon: Annotated[float, typer.Option("--epsilon", help="The most that any user may lose over all runs.")],
     delta: Annotated[float, typer.Option("--delta", help="Its δ.")],
-    group: Group = "everyone",
+    population: Population = "everyone",
     gaussian_share: Annotated[
         float, typer.Option("--gaussian-share", help="Part of ε and δ kept for Gaussian runs, which add up as √(Σ μ²).")
     ] = 0.0,
@@ -236,56 +156,31 @@ def limit(
     ] = False,
     create: Create = False,
 ) -> None:
-    """From now on refuse runs that would bring the group beyond (ε, δ). It is entered in the chain.
+    """Refuse from now on runs that would bring the population beyond (ε, δ). It is entered in the chain.
 
     A limit below what it would count of the charges so far is refused, unless --exceeded says that this is meant.
     """
     numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-    if source.coordinator is not None:
-        with source.connection(source.coordinator).open() as control:
-            words = control.limit(group, exceeded=exceeded, **numbers)
+    where = _where(connection)
+    if where is not None and where.coordinator:
+        with where.control() as control:
+            words = control.limit(population, exceeded=exceeded, **numbers)
     else:
-        with source.there(create=create) as population:
-            words = population.limit(group, exceeded=exceeded, by=here(), **numbers).words()
-    typer.echo(f"{group}: {words}")
-
-
-@app.command()
-@shared_options
-def fits(
-    source: Source,
-    epsilon: Epsilon,
-    delta: Delta = 0.0,
-    group: Group = "everyone",
-    mu: Mu = None,
-    variation: Variation = 0.0,
-    lost: Lost = 0.0,
-    adjacency: Adjacency = "replace-one",
-) -> None:
-    """Whether a run with this promise would be admitted now, and what fits at most. Exit code 1 if it would not.
-
-    It is what the limit counts that decides, which `show` says, not what is proved of all runs together.
-    """
-    account = source.known().accounts.get(group)
-    own = accounts.gaussian(mu, lost)
-    wanted = accounts.Charge("", group, epsilon, delta, adjacency=adjacency, variation=variation, **own)
-    if account is None:
-        typer.echo(f"{group}: {wanted.words()} fits, as there is no limit. Set one with `quoron ledger limit`.")
-        return
-    counted = f"counted so far: {account.words()}. {account.fitting(wanted)}"
-    if not account.after(wanted).holds:
-        raise BudgetExceeded(f"{group}: {wanted.words()} does not fit; {counted}")
-    typer.echo(f"{group}: {wanted.words()} fits; {counted}")
+        with _opened(where, create=create) as (_, ledger):
+            words = ledger.limit(population, exceeded=exceeded, by=here(), **numbers).words()
+    typer.echo(f"{population}: {words}")
 
 
 @app.command()
 @shared_options
 def charge(
-    source: Source,
-    name: Annotated[str, typer.Argument(help="What it is known by from now on; a run of ours may not have it.")],
+    connection: Connection,
     epsilon: Epsilon,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="What it is known by from now on; no run of ours may have it.")
+    ] = None,
     delta: Delta = 0.0,
-    group: Group = "everyone",
+    population: Population = "everyone",
     mu: Mu = None,
     variation: Variation = 0.0,
     lost: Lost = 0.0,
@@ -295,26 +190,100 @@ def charge(
         bool, typer.Option("--spent", help="It has been spent already: enter it even beyond the limit.")
     ] = False,
     create: Create = False,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Enter nothing, and say whether it would fit: exit code 1 if not.")
+    ] = False,
 ) -> None:
     """Enter what another tool spends on the same users: it counts against their limit as a run does, for good.
 
-    Before that tool releases anything, so that the limit can still refuse it; afterwards with --spent.
+    Before that tool releases anything, so that the limit can still refuse it; afterwards with --spent. With --dry-run
+    it says what still fits, without a NAME too: what the limit counts decides that, not what is proved of all runs.
     """
-    promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation, "lost": lost}
-    promise |= {"adjacency": adjacency, "spent": spent}
-    if source.coordinator is not None:
-        with source.connection(source.coordinator).open() as control:
-            words = control.charge(name, group, note=note, **promise)
+    promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "variation": variation, "adjacency": adjacency}
+    if dry:
+        if spent or create:
+            raise ConfigError("Expected --dry-run without --spent and --create, got both. Leave one out.")
+        wanted = accounts.Charge("", population, **promise, **accounts.gaussian(mu, lost))
+        account = ledgers.known_of(_verified(connection)[1]).accounts.get(population)
+        typer.echo(_fitting(population, wanted, account))
+        return
+    if name is None:
+        raise ConfigError("Expected a NAME for the charge, got none. With --dry-run it needs none.")
+    promise |= {"mu": mu, "lost": lost, "spent": spent}
+    where = _where(connection)
+    if where is not None and where.coordinator:
+        with where.control() as control:
+            words = control.charge(name, population, note=note, **promise)
     else:
-        with source.there(create=create) as population:
+        with _opened(where, create=create) as (_, ledger):
             said: dict[str, Any] = {"statement": note, "elsewhere": True, "by": here()}
-            words = population.charge(name, group, **said, **promise).words()
-    typer.echo(f"{group}: {name} charged with {words}")
+            words = ledger.charge(name, population, **said, **promise).words()
+    typer.echo(f"{population}: {name} charged with {words}")
 
 
-def _spent(known: "ledgers.Known", group: str) -> "accounts.Spent":
-    """What a group's charges come to, at the limit's δ as long as they fit it: there, it and the limit compare."""
-    held, account = known.held.get(group, []), known.accounts.get(group)
+def _where(connection: Connection) -> "Profile | None":
+    """Return where a ledger is; None for one's own, which a profile or QUORON_DATABASE alone takes the place of."""
+    if not connection.profile and not os.environ.get("QUORON_DATABASE"):
+        return None
+    return connection.reached(books=True)
+
+
+def _verified(
+    connection: Connection, exported: Path | None = None, checkpoint: str | None = None
+) -> "tuple[str, list[chain.Row], str]":
+    """Return which ledger it is, every row, verified in this process up to a hash that was kept, and the last hash."""
+    if exported is not None:
+        text = _text(exported)
+        last = chain.verify_export(text, checkpoint)
+        return f"The export {exported}", json.loads(text)["rows"], last
+    where = _where(connection)
+    if where is not None and where.coordinator:
+        with where.control() as control:
+            document = control.ledger()
+        chain.verify_export(json.dumps(document))
+        which, rows = f"The ledger of the coordinator {where.coordinator}", list(document["rows"])
+    else:
+        with _opened(where) as (which, ledger):
+            rows = ledger.rows()
+    return which, rows, chain.verify_rows(rows, checkpoint)
+
+
+@contextmanager
+def _opened(where: "Profile | None", *, create: bool | None = None) -> "Iterator[tuple[str, ledgers.PopulationLedger]]":
+    """Open a ledger that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody."""
+    try:
+        with ExitStack() as stack:
+            if where is None:
+                path = lifetime.place(None)
+                which = f"Your own ledger, {path}"
+                opened = stack.enter_context(lifetime.opened_database(path, create=bool(create)))
+            else:
+                opened = stack.enter_context(databases.Database(where.database, create=bool(create), sole=False))
+                which = f"The ledger of the database {opened.name}"
+            open_ = stack.pop_all()
+    except LedgerUnavailable as error:
+        ask = "" if where is None else " Ask the coordinator that has it: `quoron login HOST:PORT`, then --profile."
+        raise LedgerUnavailable(f"{error}{ask}") from None
+    except LedgerError as error:
+        make = "" if create is None else " Where there is none yet, --create makes it."
+        raise LedgerError(f"{error}{make}") from None
+    with open_:
+        yield which, ledgers.PopulationLedger(opened)
+
+
+def _fitting(population: str, wanted: "accounts.Charge", account: "accounts.Account | None") -> str:
+    """Say that a charge fits and what fits at most. Raises BudgetExceeded if it does not."""
+    if account is None:
+        return f"{population}: {wanted.words()} fits, as there is no limit. Set one with `quoron ledger limit`."
+    counted = f"counted so far: {account.words()}. {account.fitting(wanted)}"
+    if not account.after(wanted).holds:
+        raise BudgetExceeded(f"{population}: {wanted.words()} does not fit; {counted}")
+    return f"{population}: {wanted.words()} fits; {counted}"
+
+
+def _spent(known: "ledgers.Known", population: str) -> "accounts.Spent":
+    """What its charges come to, at the limit's δ as long as they fit it: there, it and the limit compare."""
+    held, account = known.held.get(population, []), known.accounts.get(population)
     spent = accounts.compose(held)
     return (
         accounts.compose(held, account.limit.delta)

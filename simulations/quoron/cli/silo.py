@@ -1,4 +1,4 @@
-"""`quoron silo`: what a silo's record says of its persons, to the silo only, and how a person leaves."""
+"""`quoron admin silo`: what a silo's record says of its persons, to the silo only, and how a person leaves."""
 
 import json
 from dataclasses import asdict

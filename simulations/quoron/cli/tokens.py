@@ -1,4 +1,4 @@
-"""`quoron tokens`: who may call a coordinator's control plane, as what, and for how long."""
+"""`quoron admin tokens`: who may call a coordinator's control plane, as what, and for how long."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`quoron users`: who takes part in a federation, who leaves, who comes in whose place, how a run drew its members."""
+"""`quoron admin users`: who takes part in a federation, leaves, or replaces whom; how members were drawn."""
 
 import json
 from pathlib import Path
@@ -22,13 +22,13 @@ Who = Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name 
 @shared_options
 def list_users(
     connection: Connection,
-    group: Annotated[str | None, typer.Option(help="Of this group only.")] = None,
+    population: Annotated[str | None, typer.Option(metavar="NAME", help="Of this population only.")] = None,
     state: Annotated[str | None, typer.Option(metavar="active|away|retired", help="In this state only.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Number, name, group, state and why, when last seen, and what its client runs. A silo is one line."""
+    """List number, name, population, state and why, when last seen, and what its client runs. A silo is one line."""
     with connection.open() as control:
-        for each in control.users(group=group or "", state=state or ""):
+        for each in control.users(group=population or "", state=state or ""):
             print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
 
 
@@ -119,26 +119,24 @@ def forget(
         Path | None,
         typer.Option("--certs", metavar="FOLDER", help="Revoke its key there, and erase its certificate and key."),
     ] = None,
-    database: Annotated[
-        str | None,
-        typer.Option(help="In these books, which no process has open: sqlite:///FILE or postgresql://..."),
-    ] = None,
     receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
-    for_good: Annotated[
-        bool, typer.Option("--for-good", help="Do it: nothing takes it back. Without, who it would be is shown.")
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it: nothing takes it back. Without, who it would be is shown.")
     ] = False,
 ) -> None:
     """Erase who a user was that has left, and keep its key out for ever. What was promised and released stands."""
     from quoron.operate import closed_books, forgetting
 
+    where = connection.reached(books=True)
+
     def ask(who: str, sure: bool) -> dict[str, Any]:
-        if database is not None:
-            return closed_books.forget(database, who, sure=sure)
-        with connection.open() as control:
+        if where.database:
+            return closed_books.forget(where.database, who, sure=sure)
+        with where.control() as control:
             return control.forget_user(who, sure=sure)
 
-    if not for_good:
-        print(printable(f"This would erase, for good (--for-good does it), who this was:\n  {_line(ask(user, False))}"))
+    if not yes:
+        print(printable(f"This would erase, for good (--yes does it), who this was:\n  {_line(ask(user, False))}"))
         return
     done = forgetting.forget(ask, user, certificates=certificates)
     give_receipt(done.as_json(), done.words(), receipt)

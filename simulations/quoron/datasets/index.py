@@ -1,6 +1,6 @@
 """Who is where: the users of a folder of Parquet files numbered once, in the order of their names, as of a table.
 
-    index = opened("visits/", "patient")          # made by `quoron index visits/ --user patient`, or here and now
+    index = opened("visits/", "patient")          # made by `quoron admin index visits/ --user patient`, or here and now
     index.users
     ranks, lengths = index.runs(index.pieces[0])  # rows 0 .. lengths[0] - 1 are of user ranks[0], and so on
 
@@ -214,7 +214,7 @@ def _read(files: Files, user: str, folder: Path) -> Index:
 def _unreadable(files: Files, path: Path, got: str) -> DataError:
     return DataError(
         f"Expected the index of {files.source!r} in {path} as it was written, got {got}. Make it again with "
-        "`quoron index`."
+        "`quoron admin index`."
     )
 
 
@@ -224,5 +224,5 @@ def _changed(files: Files, indexed: Sequence[Sequence[Any]]) -> str:
     what = "is gone" if named not in now else "is new" if named not in before else "has changed"
     return (
         f"Expected {files.source!r} as it was indexed, but {without_values(named)!r} {what} since. Put it back, or run "
-        "`quoron index` again and begin a new run."
+        "`quoron admin index` again and begin a new run."
     )

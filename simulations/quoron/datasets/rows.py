@@ -147,13 +147,13 @@ class Rows:
                     whose[group].add(column(table, index.user))
                     yield piece, table.select(names)
                 if rows != piece.rows:
-                    raise DataError(f"Expected {files.source!r} as it was indexed. Run `quoron index` again.")
+                    raise DataError(f"Expected {files.source!r} as it was indexed. Run `quoron admin index` again.")
                 for group, found in whose.items():
                     if found.digest() != index.whose_rows(piece, group):
                         raise DataError(
                             f"Expected row group {group} of {files.parts[piece.part].shown!r} to have the users that "
                             "it was indexed with, got others, though size and time of the file have not changed. Run "
-                            "`quoron index --anew`, and begin a new run."
+                            "`quoron admin index --anew`, and begin a new run."
                         )
 
         with closing(ahead(read())) as tables:

@@ -2,7 +2,7 @@
 
 | part               | holds                                                                                    |
 | ------------------ | ---------------------------------------------------------------------------------------- |
-| authority/         | the authority's key and every certificate, as `quoron certs` makes them                  |
+| authority/         | the authority's key and every certificate, as `quoron admin certs` makes them                  |
 | coordinator/       | certificate.pem, key.pem, authority.pem, revoked.json, tokens.json                       |
 | operator/          | authority.pem, token                                                                     |
 | clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |

@@ -36,7 +36,7 @@ def _of_run(database: str, run: str, act: Callable[[Books], T | None]) -> T:
     try:
         opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
     except LedgerUnavailable as error:
-        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
+        raise LedgerUnavailable(f"{error} Or ask the coordinator that has it: `quoron login HOST:PORT`.") from None
     with opened:
         found = act(Books(opened))
     if found is None:

@@ -208,13 +208,15 @@ class Control:
 
 def _channel(address: Address) -> grpc.Channel:
     check_plaintext(address.coordinator, insecure=address.insecure, anywhere=address.insecure_anywhere)
-    if address.insecure or address.insecure_anywhere:
-        return grpc.insecure_channel(address.coordinator, options=_OPTIONS)
-    if address.authority is None:
+    plaintext = address.insecure or address.insecure_anywhere
+    if (address.authority is None) is not plaintext:
         raise ConfigError(
-            "Expected --authority, the certificate that signed the coordinator's, got none; or --insecure for a "
-            "coordinator on this machine that was started so."
+            "Expected the authority that signed the coordinator's certificate (--authority of `quoron login`, or "
+            "QUORON_AUTHORITY), or --insecure for a coordinator on this machine that was started so, got "
+            f"{'both' if plaintext else 'neither'}."
         )
+    if address.authority is None:
+        return grpc.insecure_channel(address.coordinator, options=_OPTIONS)
     try:
         roots = address.authority.read_bytes()
     except OSError as error:

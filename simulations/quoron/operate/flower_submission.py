@@ -1,4 +1,4 @@
-"""Submitting a run to a federation of Flower: `quoron submit --engine flower --superlink HOST:PORT`.
+"""Submitting a run to a federation of Flower: `quoron submit --superlink HOST:PORT`.
 
 with operator("127.0.0.1:8000", authority) as connection:
     number = submit(connection, specification, waiting=600)
@@ -37,11 +37,11 @@ def operator(
     insecure = insecure or anywhere
     if (authority is None) is not insecure:
         raise ConfigError(
-            f"Expected --authority CA.pem or --insecure to reach the SuperLink {address}, got "
-            f"{'both' if insecure else 'neither'}."
+            f"Expected QUORON_AUTHORITY=CA.pem or QUORON_INSECURE=1, or a profile with either, to reach the SuperLink "
+            f"{address}, got {'both' if insecure else 'neither'}."
         )
     if authority is not None and not authority.is_file():
-        raise ConfigError(f"Expected a certificate at --authority {authority}, found none.")
+        raise ConfigError(f"Expected an authority's certificate at {authority}, found none.")
     with TemporaryDirectory(prefix="quoron-flower-") as scratch:
         connection = FlowerConnection(Path(scratch), address, None if authority is None else authority.resolve())
         connection.begin()

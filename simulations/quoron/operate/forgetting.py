@@ -59,7 +59,7 @@ class Receipt:
             f"{self.agreements} agreements to runs",
             *self.files,
         ]
-        lines = [f"User {self.user} of group {self.group} was forgotten, at {self.time}.", "", "Erased:"]
+        lines = [f"User {self.user} of population {self.group} was forgotten, at {self.time}.", "", "Erased:"]
         lines += [f"  {each}" for each in erased] + ["", "Stays:"]
         return "\n".join([*lines, *(f"  {what}: {why}" for what, why in STAYS.items()), "", OUTSIDE])
 

@@ -109,7 +109,7 @@ def _awaited(event: dict[str, Any]) -> str:
         counts = f"{event['willing']} of {event['members']} members have agreed, {event['needed']} are needed"
         return f"awaits clients that agree to take part, {_left(event)}: {counts}{_connected(event)}"
     if event["what"] == "users":
-        there = f"awaits users: {event['active']} of {event['needed']} are active in group {event['group']}"
+        there = f"awaits users: {event['active']} of {event['needed']} are active in population {event['group']}"
         return f"{there} ({event['away']} away, {event['retired']} retired); {_quorum(event['quorum'])}"
     return f"{_round(event, event['asked'])}, {_quorum(event['quorum'])}, {_left(event)}{_connected(event)}"
 
