@@ -60,6 +60,14 @@ def caches_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session", autouse=True)
+def profiles_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whoever runs the tests may have profiles of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUORON_CONFIG_HOME", str(tmp_path_factory.mktemp("profiles")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def commands_once() -> Iterator[None]:
     """A program makes its commands once; hundreds of tests in one process would make the same ones again."""
     from typer import main

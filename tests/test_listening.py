@@ -17,6 +17,7 @@ import pytest
 import typer.main
 
 from listening import asked, at_rest, listening
+from operators import reaching
 from quoron.cli.app import app
 from row_files import described, in_buckets, rows
 from small_run import TOML
@@ -77,6 +78,13 @@ def _index(place: Path) -> Words:
 # Every command, at rest in the middle of its work where that writes a run's ledger, else at its end. Those that speak
 # with a coordinator are at their end when there is none.
 NOBODY = "127.0.0.1:9"
+
+
+def _nobody(place: Path) -> Words:
+    (place / "token").write_text("quoron_x")
+    return reaching(coordinator=NOBODY, token_file=place / "token", insecure=True)
+
+
 QUIET: dict[str, Callable[[Path], Words]] = {
     "simulate": _simulate,
     "simulate --workers": lambda place: _simulate(place, "--workers", 2),
@@ -99,25 +107,29 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "helper runs": lambda place: ["helper", "runs", "--database", f"sqlite:///{place}/none.sqlite"],
     "silo": lambda place: ["admin", "silo", "account", "--record", place / "none"],
     "certs": lambda place: ["admin", "certs", place / "certs"],
-    "tokens": lambda place: ["admin", "tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
+    "tokens": lambda place: [
+        *("admin", "tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a")
+    ],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
-    "backup": lambda place: ["admin", "backup", place / "kept", "--database", f"sqlite:///{place}/none.sqlite"],
+    "backup": lambda place: ["admin", "backup", place / "kept", *reaching(database=f"sqlite:///{place}/none.sqlite")],
     "restore": lambda place: ["admin", "restore", place / "none"],
-    "continue-restored": lambda place: ["admin", "continue-restored", "x", "--coordinator", NOBODY, "--insecure"],
+    "continue-restored": lambda place: ["admin", "continue-restored", "x", *_nobody(place)],
     "local": lambda place: ["local", "status", "--folder", place / "none"],
-    "users": lambda place: ["admin", "users", "list", "--coordinator", NOBODY, "--insecure"],
+    "users": lambda place: ["admin", "users", "list", *_nobody(place)],
+    "login": lambda place: ["login", NOBODY, "--token-file", _nobody(place) and place / "token", "--insecure"],
     "health": lambda place: ["admin", "health", NOBODY, "--insecure"],
-    "submit": lambda place: ["submit", _simulate(place)[1], "--run", "x", "--users", 9, "--coordinator", NOBODY],
-    "runs": lambda place: ["runs", "--coordinator", NOBODY, "--insecure"],
-    "watch": lambda place: ["watch", "x", "--coordinator", NOBODY, "--insecure"],
-    "cancel": lambda place: ["cancel", "x", "--coordinator", NOBODY, "--insecure"],
-    "fetch": lambda place: ["fetch", "x", "--out", place / "x", "--coordinator", NOBODY, "--insecure"],
+    "submit": lambda place: ["submit", _simulate(place)[1], "--run", "x", "--users", 9, *_nobody(place)],
+    "runs": lambda place: ["runs", *_nobody(place)],
+    "watch": lambda place: ["watch", "x", *_nobody(place)],
+    "cancel": lambda place: ["cancel", "x", *_nobody(place)],
+    "fetch": lambda place: ["fetch", "x", "--out", place / "x", *_nobody(place)],
 }
 LONG_LIVED = {"serve", "client"}
 
 
 def test_every_command_is_in_the_list() -> None:
-    known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    known = {*commands, *commands.pop("admin").commands} - {"admin"}
     assert known == {name.partition(" ")[0] for name in QUIET} | LONG_LIVED
     page = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8").partition("### What listens")[2]
     for name in LISTENS:
@@ -139,9 +151,9 @@ def test_a_command_that_serves_nobody_listens_nowhere(
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """A coordinator over TLS, and where its planes are."""
-    for words in (["admin", "certs", str(tmp_path), "--clients", "1"], ["admin", "tokens", "add", "ada", "--role", "operator"]):
-        more = [] if words[0] == "certs" else ["--file", str(tmp_path / "tokens.json"), "--out", str(tmp_path / "ada")]
-        subprocess.run([sys.executable, "-m", "quoron", *words, *more], check=True, capture_output=True)
+    files = ["--file", str(tmp_path / "tokens.json"), "--out", str(tmp_path / "ada")]
+    for words in (["certs", str(tmp_path), "--clients", "1"], ["tokens", "add", "ada", "--role", "operator", *files]):
+        subprocess.run([sys.executable, "-m", "quoron", "admin", *words], check=True, capture_output=True)
     words = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
     words += ["--tokens", str(tmp_path / "tokens.json"), "--authority", str(tmp_path / "authority.pem")]
     words += ["--certificate", str(tmp_path / "coordinator.pem"), "--key", str(tmp_path / "coordinator.key")]

@@ -41,7 +41,7 @@ assert invoke(["simulate", "quickstart", "--set", "population.users=3000", "--ou
 assert invoke(["plan", "quickstart", "--json"]) == 0
 assert invoke(["client", "--help"]) == 0
 assert invoke(["simulate", "quickstart", "--engine", "flower", "--out", "other"]) == 2
-assert invoke(["runs", "--insecure"]) == 2
+assert invoke(["runs"]) == 2
 print("trained")
 """
 

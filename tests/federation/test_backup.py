@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from federation.crowd import Honest, complete, coordinator, crowd, specification
+from operators import reaching
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_client.protocol.gradients import AverageGradient
@@ -343,7 +344,7 @@ def test_a_waiting_run_is_charged_by_its_plan(tmp_path: Path, capsys: pytest.Cap
         pytest.raises(OtherVersion, match="`quoron admin continue-restored`"),
     ):
         Books(database).registry.run("trial").require(SERVICE)
-    command = ["admin", "continue-restored", "trial", "--database", other(tmp_path, "one")]
+    command = ["admin", "continue-restored", "trial", *reaching(database=other(tmp_path, "one"))]
     assert invoke(command) == 0
     assert "trial: goes on, charged for 1 more copy" in capsys.readouterr().out
     assert invoke(command) == 2

@@ -16,6 +16,7 @@ import dying
 from dying import Moment
 from federation.crowd import Peer, coordinator, write_items
 from federation.tls import channel, client_config, transport
+from operators import reaching
 from quoron.cli.app import invoke
 from quoron.operate import forgetting
 from quoron_client.federation import leaving, run_client
@@ -361,7 +362,7 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
     with Database(url) as database:
         key = certificates.fingerprint(certificates.load_certificate(home / "mine.pem"))
         Books(database).registry.enrol(key, name="mine")
-    words = ["--database", url, "--certs", str(home), "--receipt", str(tmp_path / "receipt.json"), "--for-good"]
+    words = [*reaching(database=url), "--certs", str(home), "--receipt", str(tmp_path / "receipt.json"), "--yes"]
     killed(Moment(at, when, left=number), ["admin", "users", "forget", "mine", *words])
     with Database(url) as database:
         known = Books(database).registry.user(key) is not None

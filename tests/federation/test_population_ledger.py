@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 import pytest
 
 from federation.crowd import carried_out, coordinator
+from operators import reaching
 from quoron.cli.ledger import app
 from quoron_privacy.errors import (
     BudgetExceeded,
@@ -312,7 +313,7 @@ SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1", "--lost", "1e-9
 def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_the_ledger_is_used(tmp_path, capsys):
     """Also when whoever did it lowered the file's own count again, or did it before the ledger was first read anew."""
     path = tmp_path / "l.sqlite"
-    charge = ("--epsilon", "0.5", "--create", "--database", f"sqlite:///{path}")
+    charge = ("--epsilon", "0.5", "--create", *reaching(database=f"sqlite:///{path}"))
     for run in ("spring", "summer"):
         invoke("charge", run, *charge)
     kept = path.read_bytes()
@@ -331,15 +332,15 @@ def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_th
             ("charge", "summer", *charge),
         ):
             with pytest.raises(LedgerError, match=r"rows at its end are gone.*l\.sqlite-acknowledged keeps the hash"):
-                invoke(*use, "--database", f"sqlite:///{path}")
+                invoke(*use, *reaching(database=f"sqlite:///{path}"))
     path.write_bytes(kept)
     capsys.readouterr()
-    invoke("verify", "--database", f"sqlite:///{path}")
+    invoke("verify", *reaching(database=f"sqlite:///{path}"))
     head = capsys.readouterr().out.strip()
     count, beside = (tmp_path / "l.sqlite-acknowledged").read_text().split()
     assert beside == head
     (tmp_path / "l.sqlite-acknowledged").write_text(f"{count}\n")  # as versions of before wrote it
-    invoke("verify", "--database", f"sqlite:///{path}")
+    invoke("verify", *reaching(database=f"sqlite:///{path}"))
     assert (tmp_path / "l.sqlite-acknowledged").read_text().split()[1] == head
 
 
@@ -347,11 +348,11 @@ def test_a_limit_makes_no_database_by_mistake(tmp_path, capsys):
     url = f"sqlite:///{tmp_path}/other.sqlite"
     numbers = ("--epsilon", "1", "--delta", "1e-5")
     with pytest.raises(LedgerError, match=r"found none.*--create"):
-        invoke("limit", "--database", url, *numbers)
+        invoke("limit", *reaching(database=url), *numbers)
     assert not list(tmp_path.iterdir())
-    invoke("limit", "--database", url, *numbers, "--create")
-    invoke("limit", "--database", url, *numbers)
-    invoke("show", "--database", url, "--json")
+    invoke("limit", *reaching(database=url), *numbers, "--create")
+    invoke("limit", *reaching(database=url), *numbers)
+    invoke("show", *reaching(database=url), "--json")
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["everyone"]["limit"] == "ε = 1, δ = 1e-05"
 
 
@@ -365,8 +366,8 @@ def beside(tmp_path, work):
 
     async def scene():
         async with coordinator(tmp_path) as running:
-            where = ("--coordinator", running.control, "--insecure")
-            await asyncio.to_thread(work, where, ("--database", url), running)
+            where = reaching(coordinator=running.control, insecure=True)
+            await asyncio.to_thread(work, where, reaching(database=url), running)
 
     carried_out(scene())
     return url
@@ -378,7 +379,7 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
 
     def work(where, database, running):
         for command in (("verify",), ("limit", *numbers)):  # show and export read as verify does
-            with pytest.raises(LedgerUnavailable, match=r"locked.*--coordinator HOST:PORT"):
+            with pytest.raises(LedgerUnavailable, match=r"locked.*`quoron login HOST:PORT`"):
                 invoke(*command, *database)
         monkeypatch.setenv("QUORON_TOKEN", auditor)
         with pytest.raises(IdentityError, match="role operator"):
@@ -390,7 +391,7 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         invoke("show", *where, "--json")
         invoke("export", *where, "--file", str(out))
         head = json.loads(out.read_text(encoding="utf-8"))["head"]
-        invoke("verify", *where, "--head", head)
+        invoke("verify", *where, "--checkpoint", head)
         _, shown, verified = capsys.readouterr().out.splitlines()
         assert json.loads(shown)["everyone"]["fits"] == {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0, "lost": 0.0}
         assert verified == head
@@ -400,7 +401,7 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         with pytest.raises(RunError, match=r"ε = 0\.3 at most"):
             invoke("charge", "opendp", *where, "--epsilon", "0.4")
         invoke("charge", "opendp", *where, "--epsilon", "0.2", "--note", "counts by ward")
-        invoke("fits", *where, "--epsilon", "0.1")
+        invoke("charge", "--dry-run", *where, "--epsilon", "0.1")
         with pytest.raises(ConfigError, match="--exceeded"):
             invoke("limit", *where, "--epsilon", "0.5", "--delta", "1e-5")
         invoke("limit", *where, "--epsilon", "0.5", "--delta", "1e-5", "--exceeded")
@@ -411,10 +412,10 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         assert "counted so far: ε = 0.7 of 0.8" in fitting
         invoke("export", *where, "--file", str(out))
         with pytest.raises(LedgerError, match="no row has the hash"):
-            invoke("verify", *where, "--head", "f" * 64)
+            invoke("verify", *where, "--checkpoint", "f" * 64)
 
     url = beside(tmp_path, work)
-    invoke("export", "--database", url)
+    invoke("export", *reaching(database=url))
     assert capsys.readouterr().out == out.read_text(encoding="utf-8")
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from operators import reaching
 from quoron.cli.ledger import app
 from quoron_privacy.errors import (
     BudgetExceeded,
@@ -27,23 +28,23 @@ def filled(database_url):
 
 
 def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
-    everyone = ("--database", filled, "--population", "everyone")
-    invoke("fits", *everyone, "--epsilon", "7")
+    everyone = (*reaching(database=filled), "--population", "everyone")
+    invoke("charge", "--dry-run", *everyone, "--epsilon", "7")
     assert "fits, as there is no limit" in capsys.readouterr().out
     invoke("limit", *everyone, "--epsilon", "0.8", "--delta", "1e-5")
-    invoke("fits", *everyone, "--epsilon", "0.3", "--delta", "9e-6")
+    invoke("charge", "--dry-run", *everyone, "--epsilon", "0.3", "--delta", "9e-6")
     assert "fits; counted so far: ε = 0.5 of 0.8, δ = 1e-06 of 1e-05. What fits" in capsys.readouterr().out
     for numbers, each in (
         (("--epsilon", "0.31"), "ε = 0.3 at most"),
         (("--epsilon", "0.1", "--delta", "9.1e-6"), "Nothing fits with δ = 9.1e-06"),
         (("--epsilon", "0.2", "--adjacency", "zero-out"), "ε = 0.15 at most"),
     ):
-        for command in (("fits", *everyone), ("charge", "other", *everyone)):
+        for command in (("charge", "--dry-run", *everyone), ("charge", "other", *everyone)):
             with pytest.raises(BudgetExceeded, match=each):
                 invoke(*command, *numbers)
     invoke("charge", "opendp", *everyone, "--epsilon", "0.3", "--delta", "9e-6", "--note", "counts by ward")
     assert "everyone: opendp charged with ε = 0.3, δ = 9e-06 (replace-one)" in capsys.readouterr().out
-    invoke("show", "--database", filled, "--population", "everyone")
+    invoke("show", *reaching(database=filled), "--population", "everyone")
     assert "another tool's" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(BudgetExceeded, match="Nothing fits"):
         invoke("charge", "more", *everyone, "--epsilon", "0.1")
@@ -51,5 +52,5 @@ def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
     with pytest.raises(ConfigError, match="--exceeded"):
         invoke("limit", *everyone, "--epsilon", "0.5", "--delta", "1e-5")
     invoke("limit", *everyone, "--epsilon", "0.5", "--delta", "1e-5", "--exceeded")
-    invoke("show", "--database", filled, "--json")
+    invoke("show", *reaching(database=filled), "--json")
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["everyone"]["fits"]["epsilon"] == 0.0

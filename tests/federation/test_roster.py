@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from federation.crowd import Honest, Peer, carried_out, coordinator, crowd, specification, until
 from federation.tls import channel, own_authority, refused, transport
+from operators import reaching
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_client.protocol import rotation
@@ -495,7 +496,7 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
 def operator(running: Coordinator, folder: Path) -> list[str]:
     token = tokens.add(folder / "tokens.json", name="ada", role="operator")
     (folder / "token").write_text(token)
-    return ["--coordinator", running.control, "--token-file", str(folder / "token"), "--insecure"]
+    return reaching(coordinator=running.control, token_file=folder / "token", insecure=True)
 
 
 async def test_an_auditor_reads_the_roster_and_changes_nothing(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from federation.crowd import (
 )
 from federation.tls import transport
 from federation.wires import Wires
+from operators import reaching
 from quoron.cli.app import invoke
 from quoron.operate import control, watching
 from quoron.operate.control import Address, Control
@@ -451,7 +452,7 @@ def test_the_exit_code_says_how_it_ended(
     said, code = ENDS[how]
     monkeypatch.setenv("QUORON_TOKEN", "quoron_x")
     monkeypatch.setattr(Control, "watch", lambda self, run: Scripted(list(said)).watch(run))
-    assert invoke(["watch", "trial", "--insecure", "--coordinator", "127.0.0.1:1", "--patience", "0"]) == code
+    assert invoke(["watch", "trial", "--timeout", "0", *reaching(coordinator="127.0.0.1:1", insecure=True)]) == code
     capsys.readouterr()
     assert invoke(["watch", "--help"]) == 0
     assert (str(code) if code != 2 else "") in capsys.readouterr().out

@@ -29,6 +29,7 @@ from federation.crowd import (
     specification,
     until,
 )
+from operators import reaching
 from postgres_server import PostgresServer
 from quoron.cli import health as cli_health
 from quoron.cli.app import invoke
@@ -403,20 +404,20 @@ def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_proces
 ) -> None:
     monkeypatch.setattr(_connections, "PATIENCE", "50ms")  # for a process that owns the books
     monkeypatch.setattr(_connections, "_SQLITE", ("busy_timeout=50", *_connections._SQLITE))
-    wanted = specification("one-pass-dp-sgd")
+    wanted, own = specification("one-pass-dp-sgd"), reaching(database=database_url)
     with Database(database_url) as database:
         books = Books(database)
         for user in range(wanted.problem.users):
             books.registry.enrol(f"supernode:{user}")
         books.registry.add_run("trial", wanted.as_text(), "flower")
         books.begin(wanted, make_plan(wanted))
-        assert invoke(["cancel", "trial", "--database", database_url]) == 1
-        assert "--coordinator" in capsys.readouterr().err
+        assert invoke(["cancel", "trial", *own]) == 1
+        assert "`quoron login HOST:PORT`" in capsys.readouterr().err
         assert books.registry.run("trial").state == "running"
     for _ in range(2):
-        assert invoke(["cancel", "trial", "--database", database_url]) == 0
+        assert invoke(["cancel", "trial", *own]) == 0
         assert capsys.readouterr().out == "trial: cancelled\n"
-    assert invoke(["cancel", "unknown", "--database", database_url]) == 2
+    assert invoke(["cancel", "unknown", *own]) == 2
     assert "got 'unknown'" in capsys.readouterr().err
     with Database(database_url) as database:
         assert Ledger.unreleased(database) == set()
@@ -424,5 +425,5 @@ def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_proces
 
 
 def test_cancelling_in_books_that_are_not_there_makes_none(tmp_path: Path) -> None:
-    assert invoke(["cancel", "trial", "--database", f"sqlite:///{tmp_path}/none.sqlite"]) == 1
+    assert invoke(["cancel", "trial", *reaching(database=f"sqlite:///{tmp_path}/none.sqlite")]) == 1
     assert not list(tmp_path.iterdir())

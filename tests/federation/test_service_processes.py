@@ -31,6 +31,7 @@ from federation.crowd import (
     specification,
     write_items,
 )
+from operators import reaching
 from quoron.config import parse
 from quoron.operate.control import Address, Control
 from quoron.operate.submission import specify
@@ -271,7 +272,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
         where, control = started[0].listening()
         carried_out(enrolled_in_order(where, trial, users))
         started += [client(user, where) for user in range(users - 1)]
-        operator = ["--coordinator", control, "--token-file", token, "--authority", tmp_path / "operator/authority.pem"]
+        operator = reaching(coordinator=control, token_file=token, authority=tmp_path / "operator/authority.pem")
         with Control(Address(control, token.read_text().strip(), trial / "authority.pem")) as control_plane:
             control_plane.submit(wanted.as_text())
         for each in started[1:]:
@@ -345,8 +346,11 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
         folder.mkdir()
     (ours / "run.toml").write_text(TWO_SERVERS)
     quoron("admin", "certs", ours, "--clients", USERS)
-    quoron("admin", "tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
-    quoron("admin", "certs", theirs, "--clients", 1)  # its coordinator.pem is the helper's own, client-1 what the other shows it
+    quoron(
+        "admin", "tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token"
+    )
+    # its coordinator.pem is the helper's own, client-1 what the other shows it
+    quoron("admin", "certs", theirs, "--clients", 1)
     signing = ("--signing-key", theirs / "signing.key")
     assert len(quoron("helper", "key", theirs / "helper-key.pem", *signing).split()[-1]) == 64
     own = ["--certificate", theirs / "coordinator.pem", "--key", theirs / "coordinator.key"]
@@ -374,9 +378,9 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
             data = ["--data", path, "--record", ours / f"record-{user}.sqlite"]
             pinned = ["--helper-key", theirs / "helper-key.pem"]
             started.append(Program("client", "--coordinator", clients, *authority, *shown, *limits, *data, *pinned))
-        operator = ["--coordinator", control, "--token-file", ours / "token", *authority]
-        patient = ["--quorum", 0.9, "--waiting", 300]  # all are there before anybody is asked
-        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--seconds", 12.0, *patient, *operator)
+        operator = reaching(coordinator=control, token_file=ours / "token", authority=authority[1])
+        patient = ["--set", "privacy.quorum=0.9", "--waiting", 300]  # all are there before anybody is asked
+        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--timeout", 12.0, *patient, *operator)
         started[0].process.send_signal(signal.SIGKILL)
         started[0].process.wait()
         started.append(second(where))

@@ -11,6 +11,7 @@ import pytest
 
 from federation.crowd import carried_out, complete, coordinator, everybody, specification
 from federation.faults import rehearsed
+from operators import reaching
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_client.federation.log_limit import JsonLines
@@ -41,7 +42,7 @@ async def a_day(folder: Path) -> str:
         await complete(running, "summer")
         await said(ada, "submit", specification(NAME, "winter", epsilon=5.0, group="nobody").as_text())
         await said(ben, "cancel", "winter")
-        with pytest.raises(Exception, match="limit of group"):
+        with pytest.raises(Exception, match="limit of population"):
             await said(ada, "submit", specification(NAME, "autumn").as_text())
         await said(ada, "change_user", "away", "3")
         await said(ben, "charge", "counts", "everyone", epsilon=1.0, delta=0.0, note="another library")
@@ -59,7 +60,7 @@ class TestAnExport:
     def test_tells_who_submitted_cancelled_and_limited_and_who_spent_what_with_which_code(self, day: Path) -> None:
         rows = json.loads((day / "export.json").read_text())["rows"]
         acts = chain.acts(rows)
-        shown = [(act["what"], act["by"], act.get("run") or act["group"], act.get("epsilon")) for act in acts]
+        shown = [(act["what"], act["by"], act.get("run") or act["population"], act.get("epsilon")) for act in acts]
         assert shown == [
             ("limit", "ben", "everyone", 20.0),
             ("submit", "ada", "summer", None),
@@ -80,12 +81,15 @@ class TestAnExport:
             chain.verify_export(text.replace('"by": "ada"', '"by": "eve"', 1))
 
     def test_is_read_by_a_command_without_a_coordinator(self, day: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert invoke(["ledger", "who", "--export", str(day / "export.json"), "--json"]) == 0
+        assert invoke(["ledger", "show", "--history", "--export", str(day / "export.json"), "--json"]) == 0
         acts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [(act["what"], act["by"]) for act in acts][:2] == [("limit", "ben"), ("submit", "ada")]
-        assert invoke(["ledger", "who", "--database", f"sqlite:///{day}/coordinator.sqlite", "--json"]) == 0
+        assert (
+            invoke(["ledger", "show", "--history", "--json", *reaching(database=f"sqlite:///{day}/coordinator.sqlite")])
+            == 0
+        )
         assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == acts
-        assert invoke(["ledger", "who", "--export", str(day / "export.json")]) == 0
+        assert invoke(["ledger", "show", "--history", "--export", str(day / "export.json")]) == 0
         assert "cancel" in capsys.readouterr().out
 
 

@@ -588,7 +588,7 @@ def test_a_submitted_app_names_components_that_are_there_and_carries_the_specifi
 @pytest.mark.parametrize(("authority", "insecure"), [(False, False), (True, True)], ids=["neither", "both"])
 def test_plaintext_is_only_for_whoever_says_so(authority: bool, insecure: bool, tmp_path: Path) -> None:
     with (
-        pytest.raises(ConfigError, match=r"Expected --authority CA\.pem or --insecure"),
+        pytest.raises(ConfigError, match=r"Expected QUORON_AUTHORITY=CA\.pem or QUORON_INSECURE=1"),
         operator("127.0.0.1:1", tmp_path / "ca.pem" if authority else None, insecure=insecure),
     ):
         pass
@@ -596,12 +596,16 @@ def test_plaintext_is_only_for_whoever_says_so(authority: bool, insecure: bool, 
         pass
 
 
-@pytest.mark.parametrize(
-    "wrong", [["--engine", "flower"], ["--superlink", "a:1"], ["--engine", "carrier-pigeon"]], ids=" ".join
-)
-def test_engine_and_superlink_go_together(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["submit", "run.toml", "--run", "trial", "--users", "5", *wrong]) != 0
-    assert "Expected --engine flower together with --superlink" in capsys.readouterr().err
+def test_a_superlink_alone_says_flower_and_the_environment_how_it_is_reached(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = str(Path(__file__).parents[2] / "examples" / "federation" / "run.toml")
+    words = ["submit", config, "--run", "trial", "--users", "3", "--superlink", "127.0.0.1:1"]
+    assert invoke(words) == 2
+    assert "to reach the SuperLink 127.0.0.1:1, got neither" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setenv("QUORON_AUTHORITY", "nowhere.pem")
+    assert invoke(words) == 2
+    assert "certificate at nowhere.pem, found none" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_user_is_known_by_its_key_whatever_the_number_of_its_node(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import quoron
 from federation.crowd import FEW, HANGS, items
+from operators import reaching
 from quoron.config import parse
 from quoron.local.folder import Folder
 from quoron.ports import free_port
@@ -208,13 +209,14 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
     place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_port()}" for _ in range(2)]
     (tmp_path / "run.toml").write_text(MADE_UP.replace("delta = 0.05", "delta = 1e-4"))
     where = ["--folder", place.path]
-    operator = ["--coordinator", ports[1], "--token-file", place.operator / "token", "--authority", place.authority]
+    operator = reaching(coordinator=ports[1], token_file=place.operator / "token", authority=place.authority)
     try:
         start = ["local", "start", tmp_path / "run.toml", "--clients", 6, "--listen", ports[0], "--control", ports[1]]
         said(tmp_path, *start, *where)
         keys = (place.client(6) / "key.pem").read_bytes()
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["here"] == 6
-        ask = ["submit", place.path / "run.toml", "--run", "trial", "--users", 6, "--seconds", 2, "--quorum", "none"]
+        ask = ["submit", place.path / "run.toml", "--run", "trial", "--users", 6, "--timeout", 2]
+        ask += ["--set", "privacy.quorum=none"]
         said(tmp_path, *ask, "--set", "algorithm.options.rounds=2", *operator)
         assert "complete" in said(tmp_path, "watch", "trial", *operator)
         assert "stopped" in said(tmp_path, "local", "stop", *where)
@@ -236,13 +238,13 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
         made.replace("dp-sgd-wor", "dp-sgd-poisson").replace("rounds = 3", "rounds = 2, rate = 1.0")
     )
     where, record = ["--folder", place.path], place.client(2) / "record.sqlite"
-    operator = ["--coordinator", ports[1], "--token-file", place.operator / "token", "--authority", place.authority]
+    operator = reaching(coordinator=ports[1], token_file=place.operator / "token", authority=place.authority)
     theirs = ["--record", record, "--data", place.client(2) / "items.parquet", "--user", "person"]
     try:
         said(tmp_path, "local", "start", tmp_path / "run.toml", "--listen", ports[0], "--control", ports[1], *where)
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["users"] == 12
-        ask = ["submit", place.path / "run.toml", "--users", 12, "--seconds", 5, "--quorum", "none", *operator]
-        ask += ["--set", "privacy.epsilon=3"]
+        ask = ["submit", place.path / "run.toml", "--users", 12, "--timeout", 5, *operator]
+        ask += ["--set", "privacy.epsilon=3", "--set", "privacy.quorum=none"]
         for run in ("first", "second"):
             said(tmp_path, *ask, "--run", run)
             assert "complete" in said(tmp_path, "watch", run, *operator)
@@ -267,7 +269,7 @@ def test_one_that_listens_elsewhere_has_its_clients(host: str, tmp_path: Path) -
     where = ["--folder", place.path, "--listen", ports[0], "--control", ports[1]]
     try:
         told = said(tmp_path, "local", "start", tmp_path / "run.toml", "--clients", 2, *where)
-        assert f"--coordinator {ports[1].replace('0.0.0.0', '127.0.0.1')} " in told
+        assert f"quoron login {ports[1].replace('0.0.0.0', '127.0.0.1')} " in told
         said(tmp_path, "local", "stop", "--folder", place.path)
         before = {path: path.read_bytes() for path in place.path.glob("clients/*/items.parquet")}
         said(tmp_path, "local", "start", "--clients", 3, *where)
