@@ -29,7 +29,7 @@ LEFT_OUT = {
     "pip install '.[ray]'": "installs, from the checkout: scripts/test-flower",
     "flwr run ": "needs Ray or a federation of Flower's: scripts/test-flower",
     "python examples/flower/loopback.py ": "tests/flower/test_federation_example.py carries it out",
-    "quoron submit --engine flower ": "the same test: its port is told when it starts",
+    "quoron submit flower-trial/run.toml ": "the same test: its port is told when it starts",
     "quoron simulate quickstart --engine flower ": "needs Ray; tests/flower/test_simulation_ray.py has fewer users",
 }
 BASE = (
@@ -77,14 +77,14 @@ BEFORE = {
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
     ],
     "quoron admin users rotation": ["quoron admin users back ada"],
-    "quoron ledger limit": ["stop"],
+    "quoron login sqlite": ["stop"],
     "quoron serve ... --helper": [
         "cp helper/authority.pem helper/leader.pem helper/leader.key .",
         "quoron admin certs trial --clients 1",
         "quoron admin tokens add ada --role operator --file tokens.json --out ada.token",
     ],
     "quoron submit run.toml --run summer": [
-        "export QUORON_TOKEN_FILE=ada.token QUORON_AUTHORITY=trial/authority.pem",
+        "quoron login 127.0.0.1:7444 --token-file ada.token --authority trial/authority.pem",
         "cp examples/federation/run.toml run.toml",
         'sed -i \'s/^name = "dp-sgd-wor"/name = "recentred-sgd"/\' run.toml',
     ],
@@ -190,7 +190,13 @@ def test_every_command_line_of_a_page_is_carried_out_as_written(page: str, tmp_p
         pytest.skip(why)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    here = {"PATH": path, "HERE": str(tmp_path), "HOME": str(tmp_path), "QUORON_LEDGER": str(tmp_path / "own.sqlite")}
+    here = {
+        "PATH": path,
+        "HERE": str(tmp_path),
+        "HOME": str(tmp_path),
+        "QUORON_CONFIG_HOME": str(tmp_path),
+        "QUORON_LEDGER": str(tmp_path / "own.sqlite"),
+    }
     done = subprocess.run(
         [*APART, sys.executable, __file__, page],
         cwd=tmp_path,

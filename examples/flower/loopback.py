@@ -257,8 +257,9 @@ def main() -> None:
         for user in range(given.users):
             running.start_node(user)
         print(f"{given.users} SuperNodes, each one user, at the SuperLink {running.address}. Submit a run with\n")
-        print(f"    quoron submit --engine flower --superlink {running.address} --authority {running.authority} \\")
-        print(f"        {config} --run first --users {given.users} --seconds 20 --follow\n")
+        print(f"    export QUORON_AUTHORITY={running.authority}")
+        print(f"    quoron submit {config} --superlink {running.address} --run first --users {given.users} \\")
+        print("        --timeout 20 --follow\n")
         print(f"Models arrive in {running.results}. End everything with Ctrl-C.", flush=True)
         while True:
             signal.pause()

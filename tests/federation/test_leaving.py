@@ -290,7 +290,7 @@ class TestAUserWhoIsForgotten:
         again = forgetting.forget(ask, "0", certificates=folder)
         assert (again.time, again.keys, again.files) == (receipt.time, receipt.keys, ())
         assert "ada" not in json.dumps(again.as_json())
-        assert "User 0 of group everyone was forgotten" in receipt.words()
+        assert "User 0 of population everyone was forgotten" in receipt.words()
 
     def test_is_forgotten_in_one_transaction_or_not_at_all(
         self, database_url: str, monkeypatch: pytest.MonkeyPatch

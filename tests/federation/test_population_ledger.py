@@ -205,9 +205,9 @@ class TestCharges:
     def test_a_charge_never_changes(self, ledger):
         filled(ledger)
         for other in ({"epsilon": 0.4}, {"mu": 0.1, "variation": 1e-12}, {"adjacency": "zero-out"}):
-            with pytest.raises(LedgerError, match="another promise or group"):
+            with pytest.raises(LedgerError, match="another promise or population"):
                 ledger.charge("spring", "everyone", **(PROMISE | other))
-        with pytest.raises(LedgerError, match="another promise or group"):
+        with pytest.raises(LedgerError, match="another promise or population"):
             ledger.charge("spring", "phones", **PROMISE)
 
     def test_a_run_beyond_the_limit_is_refused_and_leaves_no_row(self, ledger):
@@ -216,7 +216,7 @@ class TestCharges:
         head = ledger.charge("summer", "everyone", **PROMISE) and ledger.verify()
         for use in (ledger.check, ledger.charge):
             with pytest.raises(
-                BudgetExceeded, match=r"'autumn'.*ε = 0.01.*limit of group 'everyone', ε = 1.*so far: ε = 1"
+                BudgetExceeded, match=r"'autumn'.*ε = 0.01.*limit of population 'everyone', ε = 1.*so far: ε = 1"
             ):
                 use("autumn", "everyone", epsilon=0.01, delta=0.0)
         assert ledger.verify() == head

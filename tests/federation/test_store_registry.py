@@ -18,7 +18,7 @@ def test_members_are_active_users_of_their_group_and_never_change(registry):
     for number in range(6):
         registry.enrol(f"user {number}", "odd" if number % 2 else "even")
     np.testing.assert_array_equal(registry.members("summer"), np.zeros(0, dtype=np.int64))
-    with pytest.raises(LedgerError, match=r"Expected 4 active users in group 'odd', got 3 \(0 away, 0 retired\)"):
+    with pytest.raises(LedgerError, match=r"Expected 4 active users in population 'odd', got 3 \(0 away, 0 retired\)"):
         registry.fix_members("summer", 4, "odd")
     assert len(registry.members("summer")) == 0
     fixed = registry.fix_members("summer", 2, "odd")

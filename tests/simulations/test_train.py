@@ -63,7 +63,7 @@ def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, l
     with lifetime.opened(ledger) as kept:
         kept.limit("everyone", epsilon=7.0, delta=1e-4)
     monkeypatch.setattr(HeldTable, "items", lambda *_: pytest.fail("the table was looked at"))
-    with pytest.raises(BudgetExceeded, match="limit of group 'everyone'"):
+    with pytest.raises(BudgetExceeded, match="limit of population 'everyone'"):
         train(people, tmp_path / "run")
     assert charged(ledger) == []
     assert not (tmp_path / "run").exists()

@@ -88,6 +88,6 @@ def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
         loopback = host == "localhost"
     if not loopback:
         raise ConfigError(
-            f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron "
-            "certs`), or --insecure-anywhere inside a network that you trust."
+            f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates ("
+            "`quoron admin certs`), or --insecure-anywhere inside a network that you trust."
         )

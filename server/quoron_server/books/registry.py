@@ -88,8 +88,8 @@ class RunRow:
         if self.held:
             raise OtherVersion(
                 f"Expected run {self.run} as it was left, but these books were restored: what it has shown since may "
-                "be missing, and going on costs one more copy of it. Cancel it; or let it go on with `quoron "
-                "continue-restored`, which charges that copy."
+                "be missing, and going on costs one more copy of it. Cancel it; or let it go on with "
+                "`quoron admin continue-restored`, which charges that copy."
             )
 
     def require_front(self, front: Front) -> None:

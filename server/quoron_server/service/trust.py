@@ -55,8 +55,8 @@ class Held:
         if not shown.not_valid_before_utc <= now() <= shown.not_valid_after_utc:
             begins, ends = (f"{at:%Y-%m-%d %H:%M}" for at in (shown.not_valid_before_utc, shown.not_valid_after_utc))
             raise IdentityError(
-                f"Expected {certificate} to be valid now, got one valid from {begins} to {ends} UTC. Renew it: `quoron "
-                "certs DIR --client NAME --renew`."
+                f"Expected {certificate} to be valid now, got one valid from {begins} to {ends} UTC. Renew it: "
+                "`quoron admin certs DIR --client NAME --renew`."
             )
         return cls(chain, secret, roots, shown, tuple(certificates.parse_authorities(roots, str(authority))))
 

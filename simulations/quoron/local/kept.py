@@ -81,9 +81,9 @@ def words(found: Mapping[str, Any]) -> str:
     return (
         f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
         f"processes\nclients {found['listen']}, operators {found['control']}\n"
-        f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} --seconds 2 "
-        f"--coordinator {reached(found['control'])} --token-file {found['folder']}/operator/token "
-        f"--authority {found['folder']}/operator/authority.pem"
+        f"quoron login {reached(found['control'])} --token-file {found['folder']}/operator/token "
+        f"--authority {found['folder']}/operator/authority.pem\n"
+        f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} --timeout 2"
     )
 
 
