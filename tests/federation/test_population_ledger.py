@@ -347,7 +347,7 @@ def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_th
 def test_a_limit_makes_no_database_by_mistake(tmp_path, capsys):
     url = f"sqlite:///{tmp_path}/other.sqlite"
     numbers = ("--epsilon", "1", "--delta", "1e-5")
-    with pytest.raises(LedgerError, match=r"found none.*--create"):
+    with pytest.raises(LedgerError, match=r"(?s)found none.*--create"):
         invoke("limit", *reaching(database=url), *numbers)
     assert not list(tmp_path.iterdir())
     invoke("limit", *reaching(database=url), *numbers, "--create")

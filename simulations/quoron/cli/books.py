@@ -7,7 +7,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from quoron.cli.connection import Connection, here, shared_options
+from quoron.cli.connection import Connection, shared_options
 from quoron_privacy.errors import ConfigError
 
 _MAGIC = b"SQLite format 3\0"
@@ -30,24 +30,9 @@ def backup(
     PostgreSQL's are read beside a running coordinator. A SQLite file belongs to one process at a time: the coordinator
     that has it is asked, and writes the copy beside it; nothing of it leaves that machine.
     """
-    where = connection.reached(books=True)
-    if where.coordinator:
-        if out is not None:
-            raise ConfigError(
-                f"Expected no file with the coordinator {where.coordinator}, which writes the copy beside its "
-                f"database, got {out}. Leave it out, or name the database: `quoron login DATABASE`, or QUORON_DATABASE."
-            )
-        with where.control() as control:
-            name, digest = control.backup(with_secrets=with_secrets)
-        print(f"{digest}  {name}")
-        return
-    if out is None:
-        raise ConfigError("Expected a file to write the backup to, got none.")
-    from quoron_server.books.backup import back_up
-    from quoron_server.books.database import Database
-
-    with Database(where.database, create=False, sole=False) as opened:
-        print(f"{back_up(opened, out, with_secrets=with_secrets)}  {out}")
+    with connection.books(sole=False) as books:
+        name, digest = books.backup(out, with_secrets=with_secrets)
+    print(f"{digest}  {name}")
 
 
 def restore(
@@ -118,12 +103,5 @@ def continue_restored(
     A run that still waited may have begun since: it is charged for that, and again when it begins. `quoron cancel` ends
     a held run instead. It is done in a database that no process has open where the profile names one.
     """
-    where = connection.reached(books=True)
-    if where.coordinator:
-        with where.control() as control:
-            print(f"{run}: {control.continue_restored(run)['state']}")
-        return
-    from quoron.operate import closed_books
-
-    copies = closed_books.continue_held(where.database, run, by=here())
-    print(f"{run}: goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}")
+    with connection.books() as books:
+        print(f"{run}: {books.continue_restored(run)['state']}")

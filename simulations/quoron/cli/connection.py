@@ -1,13 +1,12 @@
 """Options that several commands share: how a control plane is reached, and by which files and tokens one is known."""
 
 import functools
-import getpass
 import inspect
 import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +19,7 @@ from quoron.operate import profiles
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:  # the commands that do not connect start without gRPC
+    from quoron.operate.closed_books import StoredBooks
     from quoron.operate.control import Control
 
 CLIENTS, CONTROL = "127.0.0.1:7443", profiles.LOOPBACK
@@ -54,13 +54,13 @@ class Connection:
 
     profile: ProfileName = None
 
-    def reached(self, *, books: bool = False) -> profiles.Profile:
-        """Return where the command goes; `books`: a database is a place for it too."""
-        return profiles.reached(self.profile or None, books=books)
-
     def open(self) -> "Control":
         """Connect, as `Profile.control`."""
-        return self.reached().control()
+        return profiles.reached(self.profile or None).control()
+
+    def books(self, *, create: bool = False, sole: bool = True) -> "AbstractContextManager[Control | StoredBooks]":
+        """Connect or open a database, as `Profile.books`."""
+        return profiles.reached(self.profile or None, books=True).books(create=create, sole=sole)
 
 
 def shared_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -94,14 +94,6 @@ def check_environment(*, plaintext: bool) -> None:
             f"Expected no {' or '.join(named)} in the environment with --insecure, got {len(named)}. Unset "
             f"{'it' if len(named) == 1 else 'them'} for plaintext, or leave --insecure away for TLS."
         )
-
-
-def here() -> str:
-    """Who acts in books without a coordinator, as their chain will say."""
-    try:
-        return f"{getpass.getuser()}, in the books"
-    except (OSError, KeyError):  # a user without a name, as in containers
-        return f"user {os.getuid()}, in the books"
 
 
 def begin(form: str, level: str, *, serves: bool = False) -> None:

@@ -30,7 +30,6 @@ from quoron.cli.connection import (
     announce,
     begin,
     check_environment,
-    here,
     shared_options,
 )
 from quoron.cli.health import health
@@ -222,8 +221,9 @@ def submit(
             )
         return
     from quoron.operate import flower_submission as submission
+    from quoron.operate import profiles
 
-    where = connection.reached()
+    where = profiles.reached(connection.profile or None)
     trusted = {"insecure": where.insecure, "anywhere": where.insecure_anywhere}
     with submission.operator(superlink, where.authority, **trusted) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
@@ -287,14 +287,8 @@ def cancel(connection: Connection, run: Name) -> None:
 
     It is done in a database that no process has open where the profile names one.
     """
-    where = connection.reached(books=True)
-    if where.coordinator:
-        with where.control() as control:
-            print(f"{run}: {control.cancel(run)['state']}")
-        return
-    from quoron.operate import closed_books
-
-    print(f"{run}: {closed_books.cancel(where.database, run, by=here())}")
+    with connection.books() as books:
+        print(f"{run}: {books.cancel(run)['state']}")
 
 
 @shared_options

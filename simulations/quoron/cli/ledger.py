@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quoron.cli.common import say, showing
-from quoron.cli.connection import Connection, here, shared_options
+from quoron.cli.connection import Connection, shared_options
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, LedgerUnavailable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from quoron import run_folder
-    from quoron.operate.profiles import Profile
+    from quoron.operate import closed_books
+    from quoron.operate.control import Control
     from quoron.training import lifetime
     from quoron_privacy.accounts import lifetime as accounts
     from quoron_server.books import chain
-    from quoron_server.books import database as databases
     from quoron_server.books import lifetime_ledger as ledgers
 else:  # when a command is called
     run_folder = OnFirstUse("quoron.run_folder")
+    closed_books = OnFirstUse("quoron.operate.closed_books")
     lifetime = OnFirstUse("quoron.training.lifetime")
     accounts = OnFirstUse("quoron_privacy.accounts.lifetime")
     chain = OnFirstUse("quoron_server.books.chain")
-    databases = OnFirstUse("quoron_server.books.database")
     ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
 
 app = typer.Typer(
@@ -109,7 +109,7 @@ def show(
             columns = ("time", "what", "by", "population", "run", "plan", "epsilon", "delta", "software")
             tables[0].add_row(*(escape(str(told.get(name, ""))) for name in columns))
     out = showing.console()
-    out.print(escape(which), soft_wrap=True, highlight=False)
+    out.print(f"Ledger: {escape(which)}", soft_wrap=True, highlight=False)
     for table in tables:
         out.print(table)
     if population is not None and not history:
@@ -161,13 +161,8 @@ def limit(
     A limit below what it would count of the charges so far is refused, unless --exceeded says that this is meant.
     """
     numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-    where = _where(connection)
-    if where is not None and where.coordinator:
-        with where.control() as control:
-            words = control.limit(population, exceeded=exceeded, **numbers)
-    else:
-        with _opened(where, create=create) as (_, ledger):
-            words = ledger.limit(population, exceeded=exceeded, by=here(), **numbers).words()
+    with _books(connection, create=create) as books:
+        words = books.limit(population, exceeded=exceeded, **numbers)
     typer.echo(f"{population}: {words}")
 
 
@@ -210,22 +205,9 @@ def charge(
     if name is None:
         raise ConfigError("Expected a NAME for the charge, got none. With --dry-run it needs none.")
     promise |= {"mu": mu, "lost": lost, "spent": spent}
-    where = _where(connection)
-    if where is not None and where.coordinator:
-        with where.control() as control:
-            words = control.charge(name, population, note=note, **promise)
-    else:
-        with _opened(where, create=create) as (_, ledger):
-            said: dict[str, Any] = {"statement": note, "elsewhere": True, "by": here()}
-            words = ledger.charge(name, population, **said, **promise).words()
+    with _books(connection, create=create) as books:
+        words = books.charge(name, population, note=note, **promise)
     typer.echo(f"{population}: {name} charged with {words}")
-
-
-def _where(connection: Connection) -> "Profile | None":
-    """Return where a ledger is; None for one's own, which a profile or QUORON_DATABASE alone takes the place of."""
-    if not connection.profile and not os.environ.get("QUORON_DATABASE"):
-        return None
-    return connection.reached(books=True)
 
 
 def _verified(
@@ -233,42 +215,32 @@ def _verified(
 ) -> "tuple[str, list[chain.Row], str]":
     """Return which ledger it is, every row, verified in this process up to a hash that was kept, and the last hash."""
     if exported is not None:
-        text = _text(exported)
-        last = chain.verify_export(text, checkpoint)
-        return f"The export {exported}", json.loads(text)["rows"], last
-    where = _where(connection)
-    if where is not None and where.coordinator:
-        with where.control() as control:
-            document = control.ledger()
-        chain.verify_export(json.dumps(document))
-        which, rows = f"The ledger of the coordinator {where.coordinator}", list(document["rows"])
+        which, text = f"the export {exported}", _text(exported)
     else:
-        with _opened(where) as (which, ledger):
-            rows = ledger.rows()
-    return which, rows, chain.verify_rows(rows, checkpoint)
+        with _books(connection) as books:
+            which, text = books.name, json.dumps(books.ledger())
+    last = chain.verify_export(text, checkpoint)
+    return which, json.loads(text)["rows"], last
 
 
 @contextmanager
-def _opened(where: "Profile | None", *, create: bool | None = None) -> "Iterator[tuple[str, ledgers.PopulationLedger]]":
-    """Open a ledger that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody."""
-    try:
-        with ExitStack() as stack:
-            if where is None:
-                path = lifetime.place(None)
-                which = f"Your own ledger, {path}"
-                opened = stack.enter_context(lifetime.opened_database(path, create=bool(create)))
+def _books(connection: Connection, *, create: bool | None = None) -> "Iterator[Control | closed_books.StoredBooks]":
+    """Open one's own ledger; or, where a profile or QUORON_DATABASE names one, a database or a coordinator.
+
+    One that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody.
+    """
+    with ExitStack() as stack:
+        try:
+            if connection.profile or os.environ.get("QUORON_DATABASE"):
+                books = stack.enter_context(connection.books(create=bool(create), sole=False))
             else:
-                opened = stack.enter_context(databases.Database(where.database, create=bool(create), sole=False))
-                which = f"The ledger of the database {opened.name}"
-            open_ = stack.pop_all()
-    except LedgerUnavailable as error:
-        ask = "" if where is None else " Ask the coordinator that has it: `quoron login HOST:PORT`, then --profile."
-        raise LedgerUnavailable(f"{error}{ask}") from None
-    except LedgerError as error:
-        make = "" if create is None else " Where there is none yet, --create makes it."
-        raise LedgerError(f"{error}{make}") from None
-    with open_:
-        yield which, ledgers.PopulationLedger(opened)
+                opened = lifetime.opened_database(path := lifetime.place(None), create=bool(create))
+                books = closed_books.StoredBooks(stack.enter_context(opened), f"your own, {path}")
+        except LedgerError as error:
+            if create is not None and not isinstance(error, LedgerUnavailable):
+                error.add_note("Where there is none yet, --create makes it.")
+            raise
+        yield books
 
 
 def _fitting(population: str, wanted: "accounts.Charge", account: "accounts.Account | None") -> str:

@@ -50,8 +50,8 @@ def login(
             raise ConfigError(f"Expected a database without {given[0]}, which is for a coordinator, got both.")
         made = Profile(database=_opened(target))
     elif re.fullmatch(r"\S+:\d{1,5}", target):
-        paths = [path and path.expanduser().absolute() for path in files.values()]
-        made = Profile(target, "", *paths, insecure=insecure, origin="these options")
+        token_file, authority = (path and path.expanduser().absolute() for path in files.values())
+        made = Profile(target, "", token_file, authority, insecure, origin="these options")
         with made.control() as control:
             control.runs()
     else:

@@ -125,15 +125,11 @@ def forget(
     ] = False,
 ) -> None:
     """Erase who a user was that has left, and keep its key out for ever. What was promised and released stands."""
-    from quoron.operate import closed_books, forgetting
-
-    where = connection.reached(books=True)
+    from quoron.operate import forgetting
 
     def ask(who: str, sure: bool) -> dict[str, Any]:
-        if where.database:
-            return closed_books.forget(where.database, who, sure=sure)
-        with where.control() as control:
-            return control.forget_user(who, sure=sure)
+        with connection.books() as books:
+            return books.forget_user(who, sure=sure)
 
     if not yes:
         print(printable(f"This would erase, for good (--yes does it), who this was:\n  {_line(ask(user, False))}"))

@@ -1,44 +1,75 @@
-"""What is done in a coordinator's books that no process has open: a run is cancelled or goes on, a user is forgotten.
+"""A coordinator's books that no process has open, with the methods of `Control` that need no coordinator.
 
 Whoever opens them is their owner meanwhile: a coordinator that is started then waits, or is refused.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import getpass
+import json
+import os
+from pathlib import Path
+from typing import Any
 
-from quoron_privacy.errors import ConfigError, LedgerUnavailable
+from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
-from quoron_server.books.seats import Seats
+from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.runs import Books
-from quoron_server.specification import planned
-
-T = TypeVar("T")
 
 
-def cancel(database: str, run: str, *, by: str) -> str:
-    """End a run without a model; its state. ConfigError where there is none of that name."""
-    return _of_run(database, run, lambda books: books.cancel(run, by=by))
+class StoredBooks:
+    """The books of a database. ConfigError where a run is not known."""
+
+    def __init__(self, database: Database, name: str = "") -> None:
+        self.name, self._database = name or f"the database {database.name}", database
+
+    def cancel(self, run: str) -> dict[str, Any]:
+        """End a run without a model; its state."""
+        return {"state": _known(run, Books(self._database).cancel(run, by=_here()))}
+
+    def continue_restored(self, run: str) -> dict[str, Any]:
+        """Let a held run go on; for how many more copies it is charged."""
+        from quoron_server.specification import planned
+
+        copies = _known(run, Books(self._database).continue_held(run, planned, by=_here()))
+        return {"state": f"goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}"}
+
+    def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
+        """`Seats.forget` of a user, by number, name or fingerprint."""
+        from quoron_server.books.seats import Seats
+
+        books = Books(self._database)
+        return Seats(books.registry.roster, books.population).forget(user, sure=sure)
+
+    def backup(self, out: Path | None, *, with_secrets: bool = False) -> tuple[str, str]:
+        """Copy the books to a file: its name and SHA-256."""
+        from quoron_server.books.backup import back_up
+
+        if out is None:
+            raise ConfigError("Expected a file to write the backup to, got none.")
+        return str(out), back_up(self._database, out, with_secrets=with_secrets)
+
+    def ledger(self) -> dict[str, Any]:
+        """The population's lifetime ledger."""
+        return dict(json.loads(PopulationLedger(self._database).export()))
+
+    def limit(self, group: str, *, exceeded: bool = False, **numbers: float) -> str:
+        """`PopulationLedger.limit`; the limit in words."""
+        return PopulationLedger(self._database).limit(group, exceeded=exceeded, by=_here(), **numbers).words()
+
+    def charge(self, run: str, group: str, *, note: str = "", **promise: Any) -> str:
+        """Enter what another tool spends on `group`; the charge in words."""
+        ledger = PopulationLedger(self._database)
+        return ledger.charge(run, group, statement=note, elsewhere=True, by=_here(), **promise).words()
 
 
-def continue_held(database: str, run: str, *, by: str) -> int:
-    """Let a held run go on; for how many more copies it is charged. ConfigError where there is none of that name."""
-    return _of_run(database, run, lambda books: books.continue_held(run, planned, by=by))
-
-
-def forget(database: str, word: str, *, sure: bool) -> dict[str, Any]:
-    """`Seats.forget` of a user, by number, name or fingerprint."""
-    with Database(database, create=False) as opened:
-        books = Books(opened)
-        return Seats(books.registry.roster, books.population).forget(word, sure=sure)
-
-
-def _of_run(database: str, run: str, act: Callable[[Books], T | None]) -> T:
-    try:
-        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
-    except LedgerUnavailable as error:
-        raise LedgerUnavailable(f"{error} Or ask the coordinator that has it: `quoron login HOST:PORT`.") from None
-    with opened:
-        found = act(Books(opened))
+def _known(run: str, found: Any) -> Any:
     if found is None:
         raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
     return found
+
+
+def _here() -> str:
+    """Who acts, as the chain will say."""
+    try:
+        return f"{getpass.getuser()}, in the books"
+    except (OSError, KeyError):  # a user without a name, as in containers
+        return f"user {os.getuid()}, in the books"

@@ -61,7 +61,7 @@ class Control:
     """One connection to a control plane. Every method raises the coordinator's own words as a QuoronError."""
 
     def __init__(self, address: Address) -> None:
-        self._where = address.coordinator
+        self.name, self._where = f"the coordinator {address.coordinator}", address.coordinator
         self._metadata = (("authorization", f"Bearer {address.token}"),)
         self._channel = _channel(address)
         self._stub = federation_pb2_grpc.ControlPlaneStub(self._channel)
@@ -118,8 +118,13 @@ class Control:
             self._document(self._stub.Limit, pb.LimitRequest(group=group, exceeded=exceeded, **numbers))["limit"]
         )
 
-    def backup(self, *, with_secrets: bool = False) -> tuple[str, str]:
-        """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256."""
+    def backup(self, out: Path | None = None, *, with_secrets: bool = False) -> tuple[str, str]:
+        """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256. ConfigError for another place."""
+        if out is not None:
+            raise ConfigError(
+                f"Expected no file with {self.name}, which writes the copy beside its database, got {out}. Leave it "
+                "out, or name the database: `quoron login DATABASE`, or QUORON_DATABASE."
+            )
         reply = self._document(self._stub.Backup, pb.BackupRequest(with_secrets=with_secrets), slow=True)
         return str(reply["file"]), str(reply["sha256"])
 

@@ -10,14 +10,17 @@ containers set it, then the profile "default", then a coordinator on this machin
 import difflib
 import os
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron import toml_text
-from quoron_privacy.errors import ConfigError, IdentityError, RunError
+from quoron_privacy.errors import ConfigError, IdentityError, LedgerUnavailable, RunError
 
 if TYPE_CHECKING:  # the commands that do not connect start without gRPC
+    from quoron.operate.closed_books import StoredBooks
     from quoron.operate.control import Control
 
 DEFAULT, LOOPBACK = "default", "127.0.0.1:7444"
@@ -30,7 +33,7 @@ VARIABLES = {
     "insecure": "QUORON_INSECURE",
     "insecure_anywhere": "QUORON_INSECURE_ANYWHERE",
 }
-_SWITCHES = {"1": True, "true": True, "0": False, "false": False}
+_STORED = {"coordinator": str, "database": str, "token_file": str, "authority": str, "insecure": bool}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +51,18 @@ class Profile:
     def token(self) -> str:
         """Return the token. Raises ConfigError for none or two, IdentityError for a file that cannot be read."""
         said = os.environ.get("QUORON_TOKEN", "").strip()
-        if self.token_file is None:
-            if not said:
-                raise ConfigError(
-                    f"Expected a token, got none of {self.origin} and none in QUORON_TOKEN. Make one (`quoron admin "
-                    "tokens add`), and keep where it is: `quoron login HOST:PORT --token-file FILE`."
-                )
-            return said
-        if said:
+        if (self.token_file is None) is not bool(said):
             raise ConfigError(
-                f"Expected one token, got QUORON_TOKEN and the file {self.token_file} of {self.origin}. Leave one out."
+                f"Expected one token, got {'QUORON_TOKEN and ' if said else 'no QUORON_TOKEN and '}"
+                f"{self.token_file or 'no file'} of {self.origin}. `quoron admin tokens add` makes one, and `quoron "
+                "login HOST:PORT --token-file FILE` keeps where it is."
             )
         try:
-            return self.token_file.read_text(encoding="utf-8").strip()
+            return said if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "no text"
             raise IdentityError(
-                f"Expected a token in {self.token_file}, got: {getattr(error, 'strerror', 'no text')}. Put it "
-                "there, or name another: `quoron login HOST:PORT --token-file FILE`."
+                f"Expected a token in {self.token_file}, got: {why}. Put it there, or use `quoron login` again."
             ) from None
 
     def control(self) -> "Control":
@@ -78,6 +76,23 @@ class Profile:
 
         where = Address(self.coordinator, self.token(), self.authority, self.insecure, self.insecure_anywhere)
         return Control(where)
+
+    @contextmanager
+    def books(self, *, create: bool = False, sole: bool = True) -> "Iterator[Control | StoredBooks]":
+        """Open the database, as its owner if `sole`; or connect to the coordinator."""
+        if self.coordinator:
+            with self.control() as control:
+                yield control
+            return
+        from quoron.operate.closed_books import StoredBooks
+        from quoron_server.books.database import Database
+
+        try:
+            database = Database(self.database, create=create, sole=sole)
+        except LedgerUnavailable as error:
+            raise LedgerUnavailable(f"{error} Or ask its coordinator: `quoron login HOST:PORT`.") from None
+        with database:
+            yield StoredBooks(database)
 
 
 def place() -> Path:
@@ -106,10 +121,9 @@ def named(name: str) -> Profile:
     known = read()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
-        raise ConfigError(
-            f"Expected a profile of {place()}, {', '.join(sorted(known)) or 'which has none'}, got {name!r}. "
-            + (f"Did you mean {near[0]!r}?" if near else f"`quoron login HOST:PORT --profile {name}` makes it.")
-        )
+        help_ = f"Did you mean {near[0]!r}?" if near else f"`quoron login HOST:PORT --profile {name}` makes it."
+        names = ", ".join(sorted(known)) or "which has none"
+        raise ConfigError(f"Expected a profile of {place()}, {names}, got {name!r}. {help_}")
     return known[name]
 
 
@@ -125,13 +139,13 @@ def keep(name: str, profile: Profile | None) -> None:
     try:
         make_folder(path.parent, mode=OWN)
         with locked(path.parent):
-            known = {other: _table(held) for other, held in read().items() if other != name}
-            known |= {} if profile is None else {name: _table(profile)}
-            replace_whole(path, f"{toml_text.dumps(known)}\n".encode(), mode=PRIVATE)
+            held = {other: each for other, each in read().items() if other != name}
+            held |= {} if profile is None else {name: profile}
+            tree = {other: {key: _text(asdict(each)[key]) for key in _STORED} for other, each in held.items()}
+            replace_whole(path, f"{toml_text.dumps(tree)}\n".encode(), mode=PRIVATE)
     except OSError as error:
-        raise RunError(
-            f"Cannot write profiles to {path}: {error.strerror}. QUORON_CONFIG_HOME names another folder."
-        ) from None
+        why = f"{error.strerror}. QUORON_CONFIG_HOME names another folder."
+        raise RunError(f"Cannot write profiles to {path}: {why}") from None
 
 
 def reached(name: str | None, *, books: bool = False) -> Profile:
@@ -140,50 +154,42 @@ def reached(name: str | None, *, books: bool = False) -> Profile:
     `books`: a command that also works in a database, which QUORON_DATABASE then names. Raises ConfigError where two
     places are named.
     """
-    said = {key: value for key, variable in VARIABLES.items() if (value := os.environ.get(variable))}
+    said = {key: os.environ[variable] for key, variable in VARIABLES.items() if os.environ.get(variable)}
     if not books:
         said.pop("database", None)
+    if name is not None and (clash := [VARIABLES[key] for key in said if key != "token"]):
+        both = f"--profile {name} (or QUORON_PROFILE) and {' and '.join(clash)}"
+        raise ConfigError(f"Expected a profile or the environment, got {both}. Leave one out.")
     if name is not None:
-        found = named(name)
-        clash = [VARIABLES[key] for key in said if key != "token"]
-        if clash:
-            raise ConfigError(
-                f"Expected a profile or the environment, got --profile {name} (or QUORON_PROFILE) and "
-                f"{' and '.join(clash)}. Unset one of them."
-            )
-        return found
+        return named(name)
     if not said.keys() - {"token"}:
         return read().get(DEFAULT, Profile(LOOPBACK))
     if {"coordinator", "database"} <= said.keys():
-        raise ConfigError(
-            f"Expected a coordinator or a database, got QUORON_CONTROL_ADDRESS={said['coordinator']} and "
-            "QUORON_DATABASE. Unset one of them."
-        )
-    files = [Path(said[key]) if key in said else None for key in ("token_file", "authority")]
-    switches = [_switch(key, said.get(key, "0")) for key in ("insecure", "insecure_anywhere")]
-    origin = f"the environment ({', '.join(VARIABLES[key] for key in said)})"
-    coordinator, database = said.get("coordinator", LOOPBACK), said.get("database", "")
-    return Profile("" if database else coordinator, database, *files, *switches, origin)
+        both = f"QUORON_CONTROL_ADDRESS={said['coordinator']} and QUORON_DATABASE"
+        raise ConfigError(f"Expected a coordinator or a database, got {both}. Unset one of them.")
+    for key in {"insecure", "insecure_anywhere"} & said.keys():
+        if said[key] not in ("0", "1"):
+            raise ConfigError(f"Expected {VARIABLES[key]} as 1 or 0, got {said[key]!r}.")
+    return Profile(
+        "" if "database" in said else said.get("coordinator", LOOPBACK),
+        said.get("database", ""),
+        Path(said["token_file"]) if "token_file" in said else None,
+        Path(said["authority"]) if "authority" in said else None,
+        said.get("insecure") == "1",
+        said.get("insecure_anywhere") == "1",
+        f"the environment ({', '.join(VARIABLES[key] for key in said)})",
+    )
 
 
-def _switch(key: str, value: str) -> bool:
-    if value.lower() not in _SWITCHES:
-        raise ConfigError(f"Expected {VARIABLES[key]} as 1 or 0, got {value!r}.")
-    return _SWITCHES[value.lower()]
-
-
-def _table(profile: Profile) -> dict[str, Any]:
-    """What is stored of a profile."""
-    held = {field.name: getattr(profile, field.name) for field in fields(profile) if field.name != "origin"}
-    return {key: value if value is True else str(value) for key, value in held.items() if value}
+def _text(value: Any) -> Any:
+    """As TOML has it; None for what is left out."""
+    return value if value is True else str(value) if value else None
 
 
 def _profile(name: str, table: Any) -> Profile:
     """One table; ValueError for what is none."""
-    known = {"coordinator", "database", "token_file", "authority", "insecure"}
-    if not isinstance(table, dict) or not table.keys() <= known or ("coordinator" in table) is ("database" in table):
-        raise ValueError(f"{name!r} is not a table of coordinator or database, token_file, authority and insecure")
-    if any(not isinstance(value, bool if key == "insecure" else str) for key, value in table.items()):
-        raise ValueError(f"{name!r} has something else than text, or than true or false for insecure")
+    good = isinstance(table, dict) and ("coordinator" in table) is not ("database" in table)
+    if not good or any(not isinstance(value, _STORED.get(key, ())) for key, value in table.items()):
+        raise ValueError(f"{name!r} is no table of coordinator or database, and token_file, authority, insecure")
     paths = {key: Path(table[key]) for key in ("token_file", "authority") if key in table}
-    return replace(Profile(**{**table, **paths}), origin=f"the profile {name!r}")
+    return Profile(**table | paths | {"origin": f"the profile {name!r}"})
