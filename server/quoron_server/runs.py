@@ -50,7 +50,7 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
+from quoron_server.books.lifetime_ledger import PopulationLedger, known_of
 from quoron_server.books.registry import OPEN, Front, Registry, State
 from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.budget import EVERYONE, Budget
@@ -358,7 +358,7 @@ class Books:
             if row.run in held:
                 Ledger.within(self.database, row.run).abandon()
         rows = self.population.rows()
-        open_ = set(charges_of(rows)) - {row["payload"]["run"] for row in rows if row["kind"] == "end"}
+        open_ = set(known_of(rows).charges) - {row["payload"]["run"] for row in rows if row["kind"] == "end"}
         for row in ended:
             if row.run in open_:
                 self.end(row.run, row.state, row.error)

@@ -98,6 +98,10 @@ class TestLogin:
             assert await asyncio.to_thread(invoke, ["login", running.control, "--insecure"]) == 0
             assert "QUORON_TOKEN was used and is not stored" in capsys.readouterr().out
             assert secret not in kept.read_text()
+            with monkeypatch.context() as also:
+                also.setenv("QUORON_AUTHORITY", "ca.pem")
+                assert await asyncio.to_thread(invoke, ["login", running.control, "--insecure"]) == 0
+                assert "Commands without --profile use the environment (" in capsys.readouterr().out
             assert await asyncio.to_thread(invoke, ["runs"]) == 0
             monkeypatch.delenv("QUORON_TOKEN")
             assert await asyncio.to_thread(invoke, ["runs"]) == 2
@@ -131,6 +135,7 @@ class TestLogin:
         for words, said in (
             (["sqlite:///none.sqlite"], "found none"),
             (["postgresql://ada:secret@host/name"], "without its password"),
+            (["postgresql://ada@host/name?password=secret"], "without its password"),
             (["sqlite:///c.sqlite", "--insecure"], "without --insecure"),
             (["http://hub"], "Expected a database"),
             (["hub"], "Expected HOST:PORT"),

@@ -114,20 +114,15 @@ class PopulationLedger:
         run: str,
         group: str,
         *,
-        epsilon: float,
-        delta: float,
-        mu: float | None = None,
-        variation: float = 0.0,
-        adjacency: str = "replace-one",
-        near: Sequence[tuple[float, float]] = (),
         lost: float = 0.0,
         statement: str = "",
         elsewhere: bool = False,
         spent: bool = False,
         drawn: Row | None = None,
         by: str = "",
+        **promise: Any,
     ) -> Charge:
-        """Charge `run` in full to `group`; call it before the run's first question. The charge that now stands.
+        """Charge `run` in full to `group`, before its first question, for a promise as `Charge`. What now stands.
 
         `mu` says that everything the run releases is μ-GDP, under the same adjacency, with noise that is exact;
         `variation` how far the noise is from that, in total variation; `near`, in place of `mu`, the (μ, t) with which
@@ -137,27 +132,16 @@ class PopulationLedger:
         BudgetExceeded if the group's limit leaves no room; ConfigError if a number is none.
         """
         with self._adding() as (known, append):
-            promise = _promise(epsilon, delta, mu, variation, adjacency, near) | (gaussian(mu, lost) if lost else {})
+            promise |= gaussian(promise.get("mu"), lost) if lost else {}
             wanted = _admitted(known, run, group, elsewhere=elsewhere, spent=spent, **promise)
             if run not in known.charges:
                 marked = ({"elsewhere": True} if elsewhere else {}) | ({"drawn": drawn} if drawn else {})
                 append("charge", asdict(wanted) | {"statement": statement} | marked | signed(by))
         return wanted
 
-    def check(
-        self,
-        run: str,
-        group: str,
-        *,
-        epsilon: float,
-        delta: float,
-        mu: float | None = None,
-        variation: float = 0.0,
-        adjacency: str = "replace-one",
-        near: Sequence[tuple[float, float]] = (),
-    ) -> Charge:
+    def check(self, run: str, group: str, **promise: Any) -> Charge:
         """What `charge` would do now, without doing it; raises what it would raise."""
-        return _admitted(self._now(), run, group, **_promise(epsilon, delta, mu, variation, adjacency, near))
+        return _admitted(self._now(), run, group, **promise)
 
     def submit(self, run: str, group: str, *, plan: str, by: str) -> None:
         """Note who asks for `run`, with the digest of its plan; call it before the run is taken on."""
@@ -329,12 +313,6 @@ class PopulationLedger:
                 known.take(row)
 
 
-def charges_of(rows: Sequence[Row]) -> dict[str, Charge]:
-    """Every charge of a verified chain, by run and in order."""
-    charges = [_charge(row["payload"]) for row in rows if row["kind"] == "charge"]
-    return {charge.run: charge for charge in charges}
-
-
 def known_of(rows: Sequence[Row]) -> Known:
     """What a verified chain says, for decisions."""
     known = Known()
@@ -345,10 +323,8 @@ def known_of(rows: Sequence[Row]) -> Known:
 
 def export_of(rows: Sequence[Row]) -> str:
     """A chain of rows with its head and each group's totals, as JSON; `verify_export` reads it anywhere."""
-    totals = {}
-    for group in sorted({charge.group for charge in charges_of(rows).values()}):
-        held = [charge for charge in charges_of(rows).values() if charge.group == group]
-        totals[group] = asdict(compose(held))
+    held = known_of(rows).held
+    totals = {group: asdict(compose(held[group])) for group in sorted(held)}
     document = {"format": 1, "head": verify_rows(rows), "groups": totals, "rows": rows}
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -365,18 +341,6 @@ def _stored(connection: sa.Connection, *, since: int) -> list[Row]:
     return [dict(each) for each in connection.execute(query).mappings()]
 
 
-def _promise(
-    epsilon: float,
-    delta: float,
-    mu: float | None,
-    variation: float,
-    adjacency: str,
-    near: Sequence[tuple[float, float]],
-) -> dict[str, Any]:
-    numbers = {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation, "adjacency": adjacency}
-    return numbers | {"near": tuple((mu, lost) for mu, lost in near)}
-
-
 def _admitted(
     known: Known, run: str, group: str, *, elsewhere: bool = False, spent: bool = False, **promise: Any
 ) -> Charge:
@@ -385,7 +349,8 @@ def _admitted(
         raise ConfigError(
             "Expected variation > 0 with mu, got none: no sampler of noise is exact (noise.total_variation)."
         )
-    wanted = Charge(run, group, **promise)
+    near = tuple((mu, lost) for mu, lost in promise.pop("near", ()))
+    wanted = Charge(run, group, **promise, near=near)
     if run in known.charges:
         if known.charges[run].promise != wanted.promise or elsewhere != (run in known.elsewhere):
             raise OtherVersion(

@@ -17,20 +17,17 @@ class Accounts:
     def __init__(self, population: PopulationLedger) -> None:
         self._population = population
 
-    async def limit(
-        self, group: str, *, epsilon: float, delta: float, gaussian_share: float, exceeded: bool, by: str = ""
-    ) -> Limit:
+    async def limit(self, group: str, *, by: str = "", **numbers: Any) -> Limit:
         """From now on refuse runs that would bring `group` beyond (ε, δ). ConfigError for numbers that are none, and
         for a limit that is exceeded already, unless that is said."""
-        _check("group", group)
-        numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-        limit = await retried_once(lambda: self._population.limit(group, exceeded=exceeded, by=by, **numbers))
+        _check("population", group)
+        limit = await retried_once(lambda: self._population.limit(group, by=by, **numbers))
         journal.limited(group, by, limit.words())
         return limit
 
     async def charge(self, run: str, group: str, *, by: str = "", **promise: Any) -> Charge:
         """Enter what another tool spends on a group's users; as `PopulationLedger.charge`, whose errors it raises."""
-        _check("group", group)
+        _check("population", group)
         _check("run", run)
         charge = await retried_once(lambda: self._population.charge(run, group, elsewhere=True, by=by, **promise))
         journal.charged(run, by, group, charge.words())

@@ -1,5 +1,6 @@
 """A copy of the books while they are used, books put back from one, and runs that go on in restored books."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,19 +12,13 @@ from quoron.cli.connection import Connection, shared_options
 from quoron_privacy.errors import ConfigError
 
 _MAGIC = b"SQLite format 3\0"
-Url = Annotated[
-    str | None,
-    typer.Option("--database", envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME."),
-]
 
 
 @shared_options
 def backup(
     connection: Connection,
     out: Annotated[Path | None, typer.Argument(help="Of a database: a file that is not there yet.")] = None,
-    with_secrets: Annotated[
-        bool, typer.Option("--with-secrets", help="With what open runs need to go on: whoever reads it can undo noise.")
-    ] = False,
+    with_secrets: Annotated[bool, typer.Option("--with-secrets", help="What open runs need: it undoes noise.")] = False,
 ) -> None:
     """Copy the books in one transaction, also while they are used; print the copy's SHA-256.
 
@@ -37,27 +32,20 @@ def backup(
 
 def restore(
     source: Annotated[Path, typer.Argument(help="A backup; or a SQLite file without, or behind, its count.")],
-    database: Url = None,
+    database: Annotated[
+        str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
+    ] = "sqlite:///coordinator.sqlite",
     continue_restored: Annotated[
-        bool,
-        typer.Option("--continue-restored", help="Let running runs go on: each is one more copy, charged as one."),
+        bool, typer.Option("--continue-restored", help="Let running runs go on: each is one more copy, charged as one.")
     ] = False,
     checkpoint: Annotated[
-        str | None,
-        typer.Option("--checkpoint", metavar="HASH", help="A hash that `ledger verify` printed: refuse what is older."),
+        str | None, typer.Option(metavar="HASH", help="Of `ledger verify`: refuse older books.")
     ] = None,
     lost: Annotated[
         list[str] | None,
-        typer.Option(
-            "--lost-copy",
-            metavar="WORD",
-            help="Incarnation of books that were restored from the same copy, used and lost: each counts as a copy.",
-        ),
+        typer.Option("--lost-copy", metavar="WORD", help="Incarnation restored from the same copy, used and lost."),
     ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", help="Of a run folder: the ledger that its run was charged to."),
-    ] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Of a run folder: the ledger that it was charged to.")] = None,
 ) -> None:
     """Put books back, as a new incarnation in which runs that were open are held; cancel them, or say that they go on.
 
@@ -74,18 +62,14 @@ def restore(
         raise ConfigError(f"Expected a backup at {source}, cannot read it: {error.strerror}.") from None
     gone = lost or ()
     if not bare:
-        url = database or "sqlite:///coordinator.sqlite"
-        made = restoring.restore(source, url, continue_open=continue_restored, head=checkpoint, lost=gone)
+        made = restoring.restore(source, database, continue_open=continue_restored, head=checkpoint, lost=gone)
     elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
         raise ConfigError(
             f"Expected no --database with {source}, a SQLite file that is taken in its place, got one. Back it up "
             "then, and restore the backup there."
         )
     else:
-
-        def charge(incarnation: str) -> None:
-            charge_copy(source.parent, incarnation, ledger)
-
+        charge = partial(charge_copy, source.parent, ledger=ledger)
         made = restoring.accept(source, continue_open=continue_restored, head=checkpoint, lost=gone, charge=charge)
     print(f"restored as {made.incarnation}")
     for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
@@ -101,7 +85,7 @@ def continue_restored(
     """Let a run go on that is held because its books were restored: one more copy for each time, charged as the run is.
 
     A run that still waited may have begun since: it is charged for that, and again when it begins. `quoron cancel` ends
-    a held run instead. It is done in a database that no process has open where the profile names one.
+    a held run instead.
     """
     with connection.books() as books:
         print(f"{run}: {books.continue_restored(run)['state']}")

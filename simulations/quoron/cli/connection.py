@@ -58,9 +58,9 @@ class Connection:
         """Connect, as `Profile.control`."""
         return profiles.reached(self.profile or None).control()
 
-    def books(self, *, create: bool = False, sole: bool = True) -> "AbstractContextManager[Control | StoredBooks]":
+    def books(self, **how: bool) -> "AbstractContextManager[Control | StoredBooks]":
         """Connect or open a database, as `Profile.books`."""
-        return profiles.reached(self.profile or None, books=True).books(create=create, sole=sole)
+        return profiles.reached(self.profile or None, books=True).books(**how)
 
 
 def shared_options(command: Callable[..., None]) -> Callable[..., None]:

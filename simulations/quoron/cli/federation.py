@@ -151,33 +151,22 @@ def submit(
     config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
     run: Annotated[str, typer.Option(help="A name for the run.")],
     users: Annotated[int, typer.Option(min=1, help="How many users take part: drawn once so many are active.")],
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long a round takes answers, also when all are there.")
-    ] = 60.0,
-    early_ends: Annotated[
-        bool, typer.Option("--early-ends", help="End a round once all have answered: its end tells who was absent.")
-    ] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For a round, also when all have answered.")] = 60.0,
+    early_ends: Annotated[bool, typer.Option("--early-ends", help="End a round once all have answered.")] = False,
     population: Annotated[str, typer.Option(metavar="NAME", help="Whose privacy budget is charged.")] = "everyone",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
-    superlink: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="To the federation of Flower with this SuperLink instead.")
-    ] = None,
+    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="To Flower, at this SuperLink.")] = None,
     waiting: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            help="For a quorum of clients to agree before anybody is asked; Flower: until all users are there.",
-        ),
+        float, typer.Option(metavar="SECONDS", help="For a quorum of clients to agree; Flower: for all users to come.")
     ] = 600.0,
     follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
-    dry: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan beside what other algorithms would do; submit nothing.")
-    ] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Show the plan beside others; submit nothing.")] = False,
 ) -> None:
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it.
 
     Half of those asked have to answer in every round, or the run ends: `privacy.quorum`, a share or "none", by --set.
+    With --early-ends the end of a round tells who was absent.
     """
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
@@ -224,8 +213,8 @@ def submit(
     from quoron.operate import profiles
 
     where = profiles.reached(connection.profile or None)
-    trusted = {"insecure": where.insecure, "anywhere": where.insecure_anywhere}
-    with submission.operator(superlink, where.authority, **trusted) as flower:
+    plain = {"insecure": where.insecure, "anywhere": where.insecure_anywhere}
+    with submission.operator(superlink, where.authority, **plain) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
@@ -254,9 +243,7 @@ def runs(connection: Connection, as_json: Json = False) -> None:
 def watch(
     connection: Connection,
     run: Name,
-    timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="For a coordinator to be there, from the start on.")
-    ] = 300.0,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For a coordinator to be there.")] = 300.0,
     as_json: Json = False,
 ) -> None:
     """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
@@ -283,10 +270,7 @@ def watch(
 
 @shared_options
 def cancel(connection: Connection, run: Name) -> None:
-    """End a run without a model. What it has spent stays spent.
-
-    It is done in a database that no process has open where the profile names one.
-    """
+    """End a run without a model, in a database too that no process has open. What it has spent stays spent."""
     with connection.books() as books:
         print(f"{run}: {books.cancel(run)['state']}")
 

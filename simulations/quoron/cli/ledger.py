@@ -21,17 +21,13 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Ledger
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import run_folder
     from quoron.operate import closed_books
     from quoron.operate.control import Control
-    from quoron.training import lifetime
     from quoron_privacy.accounts import lifetime as accounts
     from quoron_server.books import chain
     from quoron_server.books import lifetime_ledger as ledgers
 else:  # when a command is called
-    run_folder = OnFirstUse("quoron.run_folder")
     closed_books = OnFirstUse("quoron.operate.closed_books")
-    lifetime = OnFirstUse("quoron.training.lifetime")
     accounts = OnFirstUse("quoron_privacy.accounts.lifetime")
     chain = OnFirstUse("quoron_server.books.chain")
     ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
@@ -45,17 +41,10 @@ Create = Annotated[bool, typer.Option("--create", help="Make the database if the
 Epsilon = Annotated[float, typer.Option("--epsilon", help="ε of the promise to every user.")]
 Delta = Annotated[float, typer.Option("--delta", help="Its δ.")]
 Mu = Annotated[float | None, typer.Option("--mu", help="Everything that is released is μ-GDP with exact noise.")]
-Variation = Annotated[
-    float, typer.Option("--variation", help="With --mu: how far the noise is from exact, in total variation.")
-]
-Lost = Annotated[
-    float,
-    typer.Option("--lost", help="With --mu, which then is for replacing one user: the chance but for which it is so."),
-]
+Variation = Annotated[float, typer.Option(help="With --mu: how far the noise is from exact, in total variation.")]
+Lost = Annotated[float, typer.Option(help="With --mu, for replacing one user: the chance but for which it is so.")]
 Adjacency = Annotated[str, typer.Option("--adjacency", help="replace-one or zero-out.")]
-Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", metavar="HASH", help="The last hash of an earlier export.")
-]
+Checkpoint = Annotated[str | None, typer.Option(metavar="HASH", help="The last hash of an earlier export.")]
 Export = Annotated[Path | None, typer.Option("--export", metavar="FILE", help="Of this export, and ask nobody.")]
 
 
@@ -63,12 +52,8 @@ Export = Annotated[Path | None, typer.Option("--export", metavar="FILE", help="O
 @shared_options
 def show(
     connection: Connection,
-    population: Annotated[
-        str | None, typer.Option("--population", metavar="NAME", help="This one alone, with its charges.")
-    ] = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="In order, who submitted, cancelled, limited and charged what.")
-    ] = False,
+    population: Annotated[str | None, typer.Option(metavar="NAME", help="This one alone, with its charges.")] = None,
+    history: Annotated[bool, typer.Option("--history", help="In order, who did what, by which version.")] = False,
     checkpoint: Checkpoint = None,
     exported: Export = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
@@ -134,6 +119,8 @@ def export(
     file: Annotated[Path | None, typer.Option("--file", help="A file; standard output without.")] = None,
 ) -> None:
     """Write the whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
+    from quoron import run_folder
+
     text = ledgers.export_of(_verified(connection)[1])
     if file is None:
         typer.echo(text, nl=False)
@@ -148,12 +135,8 @@ def limit(
     epsilon: Annotated[float, typer.Option("--epsilon", help="The most that any user may lose over all runs.")],
     delta: Annotated[float, typer.Option("--delta", help="Its δ.")],
     population: Population = "everyone",
-    gaussian_share: Annotated[
-        float, typer.Option("--gaussian-share", help="Part of ε and δ kept for Gaussian runs, which add up as √(Σ μ²).")
-    ] = 0.0,
-    exceeded: Annotated[
-        bool, typer.Option("--exceeded", help="Also below what is counted already: then no run fits any more.")
-    ] = False,
+    gaussian_share: Annotated[float, typer.Option(help="Part for Gaussian runs, which add up as √(Σ μ²).")] = 0.0,
+    exceeded: Annotated[bool, typer.Option("--exceeded", help="Also below what is counted already.")] = False,
     create: Create = False,
 ) -> None:
     """Refuse from now on runs that would bring the population beyond (ε, δ). It is entered in the chain.
@@ -171,9 +154,7 @@ def limit(
 def charge(
     connection: Connection,
     epsilon: Epsilon,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="What it is known by from now on; no run of ours may have it.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A new name, of no run of ours.")] = None,
     delta: Delta = 0.0,
     population: Population = "everyone",
     mu: Mu = None,
@@ -181,13 +162,9 @@ def charge(
     lost: Lost = 0.0,
     adjacency: Adjacency = "replace-one",
     note: Annotated[str, typer.Option("--note", help="Which tool, which release: whatever a reader has to know.")] = "",
-    spent: Annotated[
-        bool, typer.Option("--spent", help="It has been spent already: enter it even beyond the limit.")
-    ] = False,
+    spent: Annotated[bool, typer.Option("--spent", help="It is spent already: enter it beyond the limit too.")] = False,
     create: Create = False,
-    dry: Annotated[
-        bool, typer.Option("--dry-run", help="Enter nothing, and say whether it would fit: exit code 1 if not.")
-    ] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Enter nothing; exit code 1 if it would not fit.")] = False,
 ) -> None:
     """Enter what another tool spends on the same users: it counts against their limit as a run does, for good.
 
@@ -200,7 +177,11 @@ def charge(
             raise ConfigError("Expected --dry-run without --spent and --create, got both. Leave one out.")
         wanted = accounts.Charge("", population, **promise, **accounts.gaussian(mu, lost))
         account = ledgers.known_of(_verified(connection)[1]).accounts.get(population)
-        typer.echo(_fitting(population, wanted, account))
+        counted = "" if account is None else f"counted so far: {account.words()}. {account.fitting(wanted)}"
+        if account is not None and not account.after(wanted).holds:
+            raise BudgetExceeded(f"{population}: {wanted.words()} does not fit; {counted}")
+        no_limit = "as there is no limit. Set one with `quoron ledger limit`."
+        typer.echo(f"{population}: {wanted.words()} fits{f'; {counted}' if counted else f', {no_limit}'}")
         return
     if name is None:
         raise ConfigError("Expected a NAME for the charge, got none. With --dry-run it needs none.")
@@ -215,7 +196,11 @@ def _verified(
 ) -> "tuple[str, list[chain.Row], str]":
     """Return which ledger it is, every row, verified in this process up to a hash that was kept, and the last hash."""
     if exported is not None:
-        which, text = f"the export {exported}", _text(exported)
+        which = f"the export {exported}"
+        try:
+            text = exported.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"Expected an export of a population ledger at {exported}, cannot read it.") from error
     else:
         with _books(connection) as books:
             which, text = books.name, json.dumps(books.ledger())
@@ -229,6 +214,8 @@ def _books(connection: Connection, *, create: bool | None = None) -> "Iterator[C
 
     One that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody.
     """
+    from quoron.training import lifetime
+
     with ExitStack() as stack:
         try:
             if connection.profile or os.environ.get("QUORON_DATABASE"):
@@ -243,50 +230,20 @@ def _books(connection: Connection, *, create: bool | None = None) -> "Iterator[C
         yield books
 
 
-def _fitting(population: str, wanted: "accounts.Charge", account: "accounts.Account | None") -> str:
-    """Say that a charge fits and what fits at most. Raises BudgetExceeded if it does not."""
-    if account is None:
-        return f"{population}: {wanted.words()} fits, as there is no limit. Set one with `quoron ledger limit`."
-    counted = f"counted so far: {account.words()}. {account.fitting(wanted)}"
-    if not account.after(wanted).holds:
-        raise BudgetExceeded(f"{population}: {wanted.words()} does not fit; {counted}")
-    return f"{population}: {wanted.words()} fits; {counted}"
-
-
 def _spent(known: "ledgers.Known", population: str) -> "accounts.Spent":
     """What its charges come to, at the limit's δ as long as they fit it: there, it and the limit compare."""
     held, account = known.held.get(population, []), known.accounts.get(population)
     spent = accounts.compose(held)
-    return (
-        accounts.compose(held, account.limit.delta)
-        if account is not None and spent.delta < account.limit.delta
-        else spent
-    )
+    if account is None or spent.delta >= account.limit.delta:
+        return spent
+    return accounts.compose(held, account.limit.delta)
 
 
 def _as_json(spent: "accounts.Spent", account: "accounts.Account | None") -> dict[str, Any]:
-    totals = asdict(spent)
     if account is None:
-        return totals | {"limit": None, "counted": None, "fits": None}
-    return totals | {
-        "limit": account.limit.words(),
-        "counted": {
-            "epsilon": float(account.epsilon),
-            "delta": float(account.delta),
-            "mu": float(account.square) ** 0.5,
-            "lost": float(account.lost),
-        },
-        "fits": {
-            "epsilon": account.largest_epsilon(0.0),
-            "delta": account.largest_delta,
-            "mu": account.largest_mu(0.0),
-            "lost": account.largest_lost,
-        },
-    }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"Expected an export of a population ledger at {path}, cannot read it.") from error
+        return asdict(spent) | {"limit": None, "counted": None, "fits": None}
+    counted = account.epsilon, account.delta, float(account.square) ** 0.5, account.lost
+    fits = account.largest_epsilon(0.0), account.largest_delta, account.largest_mu(0.0), account.largest_lost
+    said = {"counted": map(float, counted), "fits": fits}
+    numbers = {key: dict(zip(("epsilon", "delta", "mu", "lost"), of, strict=True)) for key, of in said.items()}
+    return asdict(spent) | {"limit": account.limit.words()} | numbers

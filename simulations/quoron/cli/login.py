@@ -15,10 +15,7 @@ from quoron_privacy.errors import ConfigError
 
 def login(
     target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[HOST:PORT|DATABASE]", help="A control plane; or sqlite:///FILE or postgresql://USER@HOST/NAME."
-        ),
+        str | None, typer.Argument(metavar="[HOST:PORT|DATABASE]", help="A coordinator, or a URL.")
     ] = None,
     profile: Annotated[str, typer.Option(metavar="NAME", help="The profile's name.")] = profiles.DEFAULT,
     token_file: Annotated[Path | None, typer.Option(help="File with your token; else QUORON_TOKEN.")] = None,
@@ -60,6 +57,8 @@ def login(
     print(f"{profile}: {made.coordinator or made.database}, in {profiles.place()}")
     if made.coordinator and token_file is None:
         print("The token in QUORON_TOKEN was used and is not stored: set it for the commands that use this profile.")
+    if (first := profiles.reached(None).origin).startswith("the environment"):
+        print(f"Commands without --profile use {first} all the same, and with it refuse both: unset it.")
 
 
 def _opened(url: str) -> str:
@@ -68,7 +67,7 @@ def _opened(url: str) -> str:
     from quoron_server.books.database import Database
 
     parsed = parse(url)
-    if parsed.password is not None:
+    if parsed.password is not None or "password" in parsed.query:
         raise ConfigError("Expected a URL without its password, which is not stored, got one. Use a .pgpass file.")
     with Database(url, create=False, sole=False) as database:
         return f"sqlite:///{Path(parsed.database or '').absolute()}" if database.sqlite else url

@@ -11,9 +11,7 @@ from quoron.cli.connection import Connection, shared_options
 from quoron.cli.tokens import Json
 from quoron_privacy.errors import ConfigError, RunError, printable
 
-users = typer.Typer(
-    help="The users of a federation: list, retire, replace; how members were drawn.", no_args_is_help=True
-)
+users = typer.Typer(help="The users of a federation: list, retire, replace, forget.", no_args_is_help=True)
 
 Who = Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")]
 
@@ -41,31 +39,19 @@ def _line(user: dict[str, Any]) -> str:
     return "\t".join((number, named, user["group"], state, f"seen {user['seen']}", user["software"])).rstrip()
 
 
-@users.command()
-@shared_options
-def retire(connection: Connection, who: Who) -> None:
-    """Members of no run that begins from now on. What was promised to them stands."""
-    _change(connection, "retire", who)
+def _changing(action: str, means: str) -> None:
+    @shared_options
+    def change(connection: Connection, who: Who) -> None:
+        with connection.open() as control:
+            for user in who:
+                print(printable(control.change_user(action, user)))
+
+    users.command(action, help=means)(change)
 
 
-@users.command()
-@shared_options
-def away(connection: Connection, who: Who) -> None:
-    """Members of no run that begins until they are said to be back, whether they connect or not."""
-    _change(connection, "away", who)
-
-
-@users.command()
-@shared_options
-def back(connection: Connection, who: Who) -> None:
-    """Take back that they are away or retired."""
-    _change(connection, "back", who)
-
-
-def _change(connection: Connection, action: str, who: list[str]) -> None:
-    with connection.open() as control:
-        for each in who:
-            print(printable(control.change_user(action, each)))
+_changing("retire", "Draw users for no run that begins from now on. What was promised to them stands.")
+_changing("away", "Draw users for no run that begins until they are said to be back, whether they connect or not.")
+_changing("back", "Take back that users are away or retired.")
 
 
 @users.command()
@@ -73,13 +59,8 @@ def _change(connection: Connection, action: str, who: list[str]) -> None:
 def replace(
     connection: Connection,
     old: Annotated[str, typer.Argument(metavar="OLD", help="Number, name or fingerprint.")],
-    new: Annotated[
-        str | None, typer.Argument(metavar="[NEW]", help="Who has the seat: another user, enrolled.")
-    ] = None,
-    rotation: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="In place of NEW: a new key of the same user, signed by the old."),
-    ] = None,
+    new: Annotated[str | None, typer.Argument(metavar="[NEW]", help="Who has the seat: a user, enrolled.")] = None,
+    rotation: Annotated[Path | None, typer.Option(metavar="FILE", help="A new key of OLD, signed by the old.")] = None,
 ) -> None:
     """Give a user's seat to another, from the next run on; or, by its old key's signature, to its own new key."""
     if (new is None) == (rotation is None):
@@ -116,13 +97,10 @@ def forget(
     connection: Connection,
     user: Annotated[str, typer.Argument(metavar="USER", help="Number, name or fingerprint.")],
     certificates: Annotated[
-        Path | None,
-        typer.Option("--certs", metavar="FOLDER", help="Revoke its key there, and erase its certificate and key."),
+        Path | None, typer.Option("--certs", metavar="FOLDER", help="Revoke its key there, and erase its files.")
     ] = None,
     receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it: nothing takes it back. Without, who it would be is shown.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, for good; without, who it would be is shown.")] = False,
 ) -> None:
     """Erase who a user was that has left, and keep its key out for ever. What was promised and released stands."""
     from quoron.operate import forgetting

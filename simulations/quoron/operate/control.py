@@ -109,14 +109,9 @@ class Control:
         """What a run has spent and released; without a name, the population's lifetime ledger."""
         return self._document(self._stub.Ledger, pb.LedgerRequest(run=run))
 
-    def limit(
-        self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0, exceeded: bool = False
-    ) -> str:
-        """From now on refuse runs that would bring `group` beyond (ε, δ); the limit in words."""
-        numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-        return str(
-            self._document(self._stub.Limit, pb.LimitRequest(group=group, exceeded=exceeded, **numbers))["limit"]
-        )
+    def limit(self, group: str, **numbers: Any) -> str:
+        """From now on refuse runs that would bring `group` beyond (ε, δ), as `LimitRequest`; the limit in words."""
+        return str(self._document(self._stub.Limit, pb.LimitRequest(group=group, **numbers))["limit"])
 
     def backup(self, out: Path | None = None, *, with_secrets: bool = False) -> tuple[str, str]:
         """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256. ConfigError for another place."""
@@ -129,32 +124,10 @@ class Control:
         return str(reply["file"]), str(reply["sha256"])
 
     def charge(
-        self,
-        run: str,
-        group: str,
-        *,
-        epsilon: float,
-        delta: float,
-        mu: float | None = None,
-        variation: float = 0.0,
-        adjacency: str = "replace-one",
-        lost: float = 0.0,
-        note: str = "",
-        spent: bool = False,
+        self, run: str, group: str, *, mu: float | None = None, adjacency: str = "replace-one", **promise: Any
     ) -> str:
-        """Enter what another tool spends on `group`, or has `spent`; the charge in words."""
-        request = pb.ChargeRequest(
-            run=run,
-            group=group,
-            epsilon=epsilon,
-            delta=delta,
-            mu=mu or 0.0,
-            variation=variation,
-            adjacency=adjacency,
-            lost=lost,
-            note=note,
-            spent=spent,
-        )
+        """Enter what another tool spends on `group`, or has `spent`, as `ChargeRequest`; the charge in words."""
+        request = pb.ChargeRequest(run=run, group=group, mu=mu or 0.0, adjacency=adjacency, **promise)
         return str(self._document(self._stub.Charge, request)["charged"])
 
     def users(self, *, group: str = "", state: str = "") -> Iterator[dict[str, Any]]:

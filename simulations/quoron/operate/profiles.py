@@ -3,8 +3,7 @@
     keep("trial", Profile("localhost:7444", token_file=Path("/keys/ada.token"), authority=Path("/keys/ca.pem")))
     with reached("trial").control() as control: ...
 
-They are the tables of a TOML file, which holds paths and never a token. Without a name the environment comes first, as
-containers set it, then the profile "default", then a coordinator on this machine.
+They are the tables of a TOML file, which holds paths and never a token.
 """
 
 import difflib
@@ -24,14 +23,9 @@ if TYPE_CHECKING:  # the commands that do not connect start without gRPC
     from quoron.operate.control import Control
 
 DEFAULT, LOOPBACK = "default", "127.0.0.1:7444"
-VARIABLES = {
-    "coordinator": "QUORON_CONTROL_ADDRESS",
-    "database": "QUORON_DATABASE",
-    "token": "QUORON_TOKEN",
-    "token_file": "QUORON_TOKEN_FILE",
-    "authority": "QUORON_AUTHORITY",
-    "insecure": "QUORON_INSECURE",
-    "insecure_anywhere": "QUORON_INSECURE_ANYWHERE",
+VARIABLES = {"coordinator": "QUORON_CONTROL_ADDRESS"} | {
+    key: f"QUORON_{key.upper()}"
+    for key in ("database", "token", "token_file", "authority", "insecure", "insecure_anywhere")
 }
 _STORED = {"coordinator": str, "database": str, "token_file": str, "authority": str, "insecure": bool}
 
@@ -170,15 +164,11 @@ def reached(name: str | None, *, books: bool = False) -> Profile:
     for key in {"insecure", "insecure_anywhere"} & said.keys():
         if said[key] not in ("0", "1"):
             raise ConfigError(f"Expected {VARIABLES[key]} as 1 or 0, got {said[key]!r}.")
-    return Profile(
-        "" if "database" in said else said.get("coordinator", LOOPBACK),
-        said.get("database", ""),
-        Path(said["token_file"]) if "token_file" in said else None,
-        Path(said["authority"]) if "authority" in said else None,
-        said.get("insecure") == "1",
-        said.get("insecure_anywhere") == "1",
-        f"the environment ({', '.join(VARIABLES[key] for key in said)})",
-    )
+    token_file, authority = (Path(said[key]) if key in said else None for key in ("token_file", "authority"))
+    plain = said.get("insecure") == "1", said.get("insecure_anywhere") == "1"
+    coordinator = "" if "database" in said else said.get("coordinator", LOOPBACK)
+    origin = f"the environment ({', '.join(VARIABLES[key] for key in said)})"
+    return Profile(coordinator, said.get("database", ""), token_file, authority, *plain, origin)
 
 
 def _text(value: Any) -> Any:

@@ -5,6 +5,7 @@ declared by patterns its header says which they are, and that is what the coordi
 """
 
 from pathlib import Path
+from typing import Any
 
 from quoron.config import Config, TableSection, require_epsilon
 from quoron.planning.choosing import risk_sentence
@@ -19,7 +20,7 @@ from quoron_client.losses import Loss
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.budget import check_delta
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
@@ -39,22 +40,20 @@ from quoron_server.wording import NO_QUORUM, digest, sentence
 def specify(
     config: Config,
     *,
-    run: str,
     users: int,
-    seconds: float,
-    group: str = EVERYONE,
     simulation_seed: int | None = None,
     early_ends: bool = False,
     waiting: float | None = None,
     whole: bool = False,
+    **asked: Any,
 ) -> tuple[RunSpecification, Plan]:
-    """The specification of a run over `users` active users of `group`, and the plan that goes with it.
+    """The specification of a run over `users` active users, and the plan that goes with it.
 
+    `asked` is its name `run`, the `seconds` of a round, and the `group` of its users.
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
     once everybody has answered, and the promise says what that assumes. Enough clients have `waiting` seconds to agree
-    before anybody is asked. Messages travel `whole` through Flower, and may
-    then be no longer than that takes. Raises ConfigError for a
-    configuration that leaves something public unsaid, and what planning raises.
+    before anybody is asked. Messages travel `whole` through Flower, and may then be no longer than that takes. Raises
+    ConfigError for a configuration that leaves something public unsaid, and what planning raises.
     """
     loss = loss_of(config.loss)
     columns = _encoding(config, loss)
@@ -66,18 +65,8 @@ def specify(
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     others = config.algorithm.name != "auto"  # who named one is told, where it cannot be, which could
     plan = choose(config, declared(config, users), alternatives=others, federated=True).plan
-    specification = specification_of(
-        config,
-        plan,
-        loss=loss,
-        columns=columns,
-        run=run,
-        seconds=seconds,
-        group=group,
-        simulation_seed=simulation_seed,
-        early_ends=early_ends,
-        waiting=waiting,
-    )
+    asked |= {"simulation_seed": simulation_seed, "early_ends": early_ends, "waiting": waiting}
+    specification = specification_of(config, plan, loss=loss, columns=columns, **asked)
     if whole:
         require_private_attendance(specification)
     _require_fitting(plan, whole=whole)
@@ -92,14 +81,10 @@ def specification_of(
     *,
     loss: Loss,
     columns: Encoding,
-    run: str,
-    seconds: float,
-    group: str = "everyone",
     simulation_seed: int | None = None,
-    early_ends: bool = False,
-    waiting: float = WAITING,
+    **asked: Any,
 ) -> RunSpecification:
-    """What a coordinator is given to make this very plan of a configuration, which was made for real."""
+    """What a coordinator is given to make this very plan of a configuration, made for real; `asked` goes with it."""
     options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
     silos = silos_of(config, plan.problem.users)
     if config.budget.max_rounds is not None or (config.algorithm.name == "auto" and info.choosing.fewer_rounds):
@@ -111,22 +96,18 @@ def specification_of(
     if info.takes_attendance and config.problem.attendance is not None:
         options.setdefault("attendance", config.problem.attendance)
     return RunSpecification(
-        run=run,
         algorithm=plan.algorithm,
         epsilon=config.privacy.epsilon,
         delta=config.privacy.delta,
         problem=plan.problem,
         loss={"name": loss.name, **loss.bounds},
         columns=columns,
-        seconds=seconds,
         options=options,
         constants=config.algorithm.constants,
         trust_clients=config.algorithm.trust_clients,
         seed=config.run.seed,
-        group=group,
         simulation=simulation_seed is not None,
         simulation_seed=simulation_seed,
-        early_ends=early_ends,
         quorum=privacy_of(config).quorum,
         quorum_epsilon=privacy_of(config).quorum_epsilon,
         adjacency=config.privacy.adjacency,
@@ -134,11 +115,11 @@ def specification_of(
         exposure=None if plan.guarantee.servers is None else "two-servers",
         server_epsilon=config.privacy.server_epsilon,
         groups=config.privacy.groups,
-        waiting=waiting,
         allow_large_delta=config.privacy.allow_large_delta,
         silos=None if silos is None else silos.sizes,
         silo_sums=silos is not None and silos.sums,
         plan_digest=digest(plan),
+        **asked,
     )
 
 
