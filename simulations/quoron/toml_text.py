@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from quoron_privacy.errors import ConfigError
@@ -108,8 +109,8 @@ def literal(value: Any) -> str:
     """A value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        return _string(value)
+    if isinstance(value, str | Path):
+        return _string(str(value))
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):

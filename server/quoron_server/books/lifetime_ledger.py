@@ -217,8 +217,7 @@ class PopulationLedger:
 
     def groups(self) -> list[str]:
         """Every group with a charge or a limit, by name."""
-        known = self._now()
-        return sorted(set(known.held) | set(known.accounts))
+        return sorted({*(known := self._now()).held, *known.accounts})
 
     def charges(self, group: str) -> list[Charge]:
         """The charges of `group`, in order."""

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
@@ -60,9 +60,9 @@ def restore(
             bare = opened.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
         raise ConfigError(f"Expected a backup at {source}, cannot read it: {error.strerror}.") from None
-    gone = lost or ()
+    how: dict[str, Any] = {"continue_open": continue_restored, "head": checkpoint, "lost": lost or ()}
     if not bare:
-        made = restoring.restore(source, database, continue_open=continue_restored, head=checkpoint, lost=gone)
+        made = restoring.restore(source, database, **how)
     elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
         raise ConfigError(
             f"Expected no --database with {source}, a SQLite file that is taken in its place, got one. Back it up "
@@ -70,7 +70,9 @@ def restore(
         )
     else:
         charge = partial(charge_copy, source.parent, ledger=ledger)
-        made = restoring.accept(source, continue_open=continue_restored, head=checkpoint, lost=gone, charge=charge)
+        made = restoring.accept(
+            source, continue_open=continue_restored, head=checkpoint, lost=lost or (), charge=charge
+        )
     print(f"restored as {made.incarnation}")
     for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
         for run in runs:

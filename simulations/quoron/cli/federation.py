@@ -212,9 +212,8 @@ def submit(
     from quoron.operate import flower_submission as submission
     from quoron.operate import profiles
 
-    where = profiles.reached(connection.profile or None)
-    plain = {"insecure": where.insecure, "anywhere": where.insecure_anywhere}
-    with submission.operator(superlink, where.authority, **plain) as flower:
+    at = profiles.reached(connection.profile or None)
+    with submission.operator(superlink, at.authority, insecure=at.insecure, anywhere=at.insecure_anywhere) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:

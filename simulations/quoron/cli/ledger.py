@@ -32,9 +32,7 @@ else:  # when a command is called
     chain = OnFirstUse("quoron_server.books.chain")
     ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
 
-app = typer.Typer(
-    name="ledger", help="Privacy budgets over all runs: show, limit, charge, verify, export.", no_args_is_help=True
-)
+app = typer.Typer(help="Privacy budgets over all runs: show, limit, charge, verify, export.", no_args_is_help=True)
 
 Population = Annotated[str, typer.Option("--population", metavar="NAME", help="Whose privacy budget.")]
 Create = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
@@ -98,8 +96,7 @@ def show(
     for table in tables:
         out.print(table)
     if population is not None and not history:
-        proved = totals[population]
-        out.print(f"All its charges together are proved to be ε = {proved.epsilon:.6g} at δ = {proved.delta:.3g}.")
+        out.print(f"All its charges together are proved to be {totals[population].words()}.")
 
 
 @app.command()

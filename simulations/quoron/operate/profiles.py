@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,8 @@ if TYPE_CHECKING:  # the commands that do not connect start without gRPC
     from quoron.operate.control import Control
 
 DEFAULT, LOOPBACK = "default", "127.0.0.1:7444"
-VARIABLES = {"coordinator": "QUORON_CONTROL_ADDRESS"} | {
-    key: f"QUORON_{key.upper()}"
-    for key in ("database", "token", "token_file", "authority", "insecure", "insecure_anywhere")
-}
+_SAME = ("database", "token", "token_file", "authority", "insecure", "insecure_anywhere")
+VARIABLES = {"coordinator": "QUORON_CONTROL_ADDRESS"} | {key: f"QUORON_{key.upper()}" for key in _SAME}
 _STORED = {"coordinator": str, "database": str, "token_file": str, "authority": str, "insecure": bool}
 
 
@@ -135,7 +133,7 @@ def keep(name: str, profile: Profile | None) -> None:
         with locked(path.parent):
             held = {other: each for other, each in read().items() if other != name}
             held |= {} if profile is None else {name: profile}
-            tree = {other: {key: _text(asdict(each)[key]) for key in _STORED} for other, each in held.items()}
+            tree = {other: {key: getattr(each, key) or None for key in _STORED} for other, each in held.items()}
             replace_whole(path, f"{toml_text.dumps(tree)}\n".encode(), mode=PRIVATE)
     except OSError as error:
         why = f"{error.strerror}. QUORON_CONFIG_HOME names another folder."
@@ -169,11 +167,6 @@ def reached(name: str | None, *, books: bool = False) -> Profile:
     coordinator = "" if "database" in said else said.get("coordinator", LOOPBACK)
     origin = f"the environment ({', '.join(VARIABLES[key] for key in said)})"
     return Profile(coordinator, said.get("database", ""), token_file, authority, *plain, origin)
-
-
-def _text(value: Any) -> Any:
-    """As TOML has it; None for what is left out."""
-    return value if value is True else str(value) if value else None
 
 
 def _profile(name: str, table: Any) -> Profile:
