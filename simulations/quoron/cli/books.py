@@ -69,10 +69,7 @@ def restore(
             "then, and restore the backup there."
         )
     else:
-        charge = partial(charge_copy, source.parent, ledger=ledger)
-        made = restoring.accept(
-            source, continue_open=continue_restored, head=checkpoint, lost=lost or (), charge=charge
-        )
+        made = restoring.accept(source, **how, charge=partial(charge_copy, source.parent, ledger=ledger))
     print(f"restored as {made.incarnation}")
     for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
         for run in runs:

@@ -117,7 +117,7 @@ class Control:
         """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256. ConfigError for another place."""
         if out is not None:
             raise ConfigError(
-                f"Expected no file with {self.name}, which writes the copy beside its database, got {out}. Leave it out."
+                f"Expected no file with {self.name}, which copies beside its database, got {out}. Omit it."
             )
         reply = self._document(self._stub.Backup, pb.BackupRequest(with_secrets=with_secrets), slow=True)
         return str(reply["file"]), str(reply["sha256"])
