@@ -48,7 +48,7 @@ from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 MOST_GRADIENTS = 15_000_000  # of a run beside others
 GOOD = 1.5  # times the best
@@ -110,7 +110,7 @@ def gap(name: str) -> float:
     return population.excess_risk(np.zeros(population.dimension))
 
 
-def plan_for(name: str, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> Plan:
+def plan_for(name: str, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> RunPlan:
     """Of a task."""
     return plan_of(population_of(name), algorithm, epsilon, options=settings)
 

@@ -181,7 +181,7 @@ def _cut(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """One algorithm on one problem with one promise, ready to run."""
 
     algorithm: str
@@ -230,7 +230,7 @@ class Plan:
         """Whether every user is asked in every round."""
         return self.parameters.participations() >= self.cost.rounds
 
-    def without_quorum(self) -> "Plan":
+    def without_quorum(self) -> "RunPlan":
         """The plan of the algorithm by itself, with what it promises by itself."""
         quorum = self.guarantee.quorum
         if quorum is None:
@@ -244,7 +244,7 @@ class Plan:
         servers = self.guarantee.servers
         return self.parameters.sheet(self.problem, 1 if servers is None else servers.groups)
 
-    def without_servers(self) -> "Plan":
+    def without_servers(self) -> "RunPlan":
         """The plan of one server whose noise is as much as that of both."""
         servers = self.guarantee.servers
         if servers is None:
@@ -252,7 +252,7 @@ class Plan:
         own = replace(self.guarantee, epsilon=servers.together_epsilon, exposure="broadcast", servers=None)
         return replace(self, guarantee=own)
 
-    def without_health(self) -> "Plan":
+    def without_health(self) -> "RunPlan":
         """The plan of all that comes after purchases and the look at the table, with what it promises by itself."""
         health = self.guarantee.health
         if self.guarantee.held_out is not None:
@@ -264,7 +264,7 @@ class Plan:
         own = replace(self.guarantee, epsilon=health.rest_epsilon, delta=health.rest_delta, health=None)
         return replace(self, guarantee=own)
 
-    def without_purchases(self) -> "Plan":
+    def without_purchases(self) -> "RunPlan":
         """The plan of all that comes after what was bought, with what it promises by itself."""
         bought = self.guarantee.bought
         if bought is None:
@@ -272,7 +272,7 @@ class Plan:
         own = replace(self.guarantee, epsilon=bought.rest_epsilon, delta=bought.rest_delta, bought=None)
         return replace(self, guarantee=own)
 
-    def without_held_out(self) -> "Plan":
+    def without_held_out(self) -> "RunPlan":
         """The plan of those that are trained on, to whom the whole promise is made as well."""
         return replace(self, guarantee=replace(self.guarantee, held_out=None))
 
@@ -298,15 +298,15 @@ class Plan:
         )
         return given if any(each.told or each.mu for each in given) else ()
 
-    def simulated(self) -> "Plan":
+    def simulated(self) -> "RunPlan":
         """The same plan carried out with noise from a seed."""
         return replace(self, guarantee=self.guarantee.simulated())
 
-    def assuming(self, more: Iterable[Assumption]) -> "Plan":
+    def assuming(self, more: Iterable[Assumption]) -> "RunPlan":
         """The same plan with a promise under more assumptions."""
         return replace(self, guarantee=self.guarantee.assuming(more))
 
-    def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "Plan":
+    def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "RunPlan":
         """The same plan carried out on one trusted machine that holds the table, of which `assumptions` are made."""
         return replace(self, guarantee=self.guarantee.as_curated(assumptions))
 
@@ -346,7 +346,7 @@ class Plan:
         return (*made, *(PlannedRelease(held, each, 1, (EVALUATED,), mu) for each, mu in held.releases()))
 
 
-def _decisions(quorum: "Quorum", plan: Plan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
+def _decisions(quorum: "Quorum", plan: RunPlan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
     """Counts with noise, by how many are asked. What the releases of a round tell anyhow is none of them.
 
     Laplace noise is paid by ε_q, all of a run together; Gaussian noise by μ, with what else a round releases.

@@ -25,7 +25,7 @@ from quoron_privacy.release import Release, Sums
 from quoron_server import serial
 from quoron_server.algorithm import MOST_STATE, Algorithm, names_of
 from quoron_server.budget import Budget
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.traffic import Sizes
 
 if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
@@ -92,7 +92,7 @@ class Foreseen(Protocol):
 class Observer(Protocol):
     """Progress bars, event logs, reports."""
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Before the first (or first resumed) round."""
 
     def round_finished(self, event: RoundEvent) -> None:
@@ -260,7 +260,7 @@ def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:
     return model
 
 
-def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | None, trust_clients: bool) -> None:
+def _require_deployable(plan: RunPlan, noise: NoiseSource, evaluate: Evaluate | None, trust_clients: bool) -> None:
     noise.require_deployable()
     if evaluate is not None:
         raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
@@ -290,7 +290,7 @@ def _record(event: RoundEvent) -> dict[str, Any]:
     return {name: getattr(event, name) for name in names_of(RoundEvent) or ()}
 
 
-def _cost(plan: Plan, question: Question) -> dict[str, int]:
+def _cost(plan: RunPlan, question: Question) -> dict[str, int]:
     """Of one round, as planned."""
     down, up = question.payload(plan.problem.dimension)
     evaluations = question.messages * question.task.planned_gradients(plan.problem.items_per_user)
@@ -302,7 +302,7 @@ def _cost(plan: Plan, question: Question) -> dict[str, int]:
     }
 
 
-def _check_budget(budget: Budget, plan: Plan, spent: Mapping[str, int], evaluations: int) -> None:
+def _check_budget(budget: Budget, plan: RunPlan, spent: Mapping[str, int], evaluations: int) -> None:
     budget.check(
         rounds=spent["rounds"] + 1,
         gradient_evaluations=spent["gradient_evaluations"] + evaluations,

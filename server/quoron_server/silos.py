@@ -21,7 +21,7 @@ from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.errors import ConfigError
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 UNSURE = 1e-6  # chance of an end that is told
 FEWEST_AWAY = 5.0  # deviations above its mean that a silo's part of a drawn cohort is taken to be, at most
@@ -73,7 +73,7 @@ class Silos:
         found: NDArray[np.int64] = np.searchsorted(np.cumsum(self.sizes), users, side="right").astype(np.int64)
         return found
 
-    def refused(self, plan: Plan) -> str | None:
+    def refused(self, plan: RunPlan) -> str | None:
         """Why a run of this plan cannot be carried out with them; None if it can."""
         promise = plan.guarantee
         if self.largest > 1 and promise.rests_on(Kind.SECRET_COHORTS) and not plan.parameters.poisson_sampling:
@@ -99,7 +99,7 @@ class Silos:
         return None
 
 
-def in_silos(plan: Plan, silos: Silos) -> Plan:
+def in_silos(plan: RunPlan, silos: Silos) -> RunPlan:
     """The plan with what its promise then assumes (silos#si1, silos#si2). ConfigError where it cannot be."""
     if (why := silos.refused(plan)) is not None:
         raise ConfigError(f"Expected a plan for {len(silos.sizes):,} silos, got one of {plan.algorithm}: {why}.")
@@ -134,7 +134,7 @@ class Away:
         return self.spare is not None and self.persons > self.spare
 
 
-def largest_away(plan: Plan, silos: Silos) -> Away:
+def largest_away(plan: RunPlan, silos: Silos) -> Away:
     """What the quorum makes of the largest silo's absence: all others answer, in every round."""
     persons, users, quorum = silos.largest, silos.users, plan.guarantee.quorum
     found = partial(Away, silos.sizes.index(persons) + 1, persons, users)

@@ -28,7 +28,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Attending, Plan, Privacy
+from quoron_server.plan import Attending, Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.spill import HELD, SCRATCH
@@ -130,13 +130,13 @@ class OtherPlan(ConfigError):
     """The plan is not the one that whoever submits it saw."""
 
 
-def planned(text: str) -> tuple[RunSpecification, Plan]:
+def planned(text: str) -> tuple[RunSpecification, RunPlan]:
     """A specification's text, and its plan. Raises what `RunSpecification.parse` and `make_plan` raise."""
     specification = RunSpecification.parse(text)
     return specification, make_plan(specification)
 
 
-def make_plan(specification: RunSpecification) -> Plan:
+def make_plan(specification: RunSpecification) -> RunPlan:
     """The plan, verified against its theorem.
 
     Raises ConfigError for an unknown algorithm, option or constants, for a problem that the loss does not satisfy and
@@ -174,7 +174,7 @@ def make_plan(specification: RunSpecification) -> Plan:
     return plan.simulated() if specification.simulation else plan
 
 
-def ending_early(plan: Plan) -> Plan:
+def ending_early(plan: RunPlan) -> RunPlan:
     """The same plan for rounds that end once everybody was heard of, with what its promise then assumes."""
     return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
@@ -219,7 +219,7 @@ def check_constants(specification: RunSpecification) -> None:
         raise ConfigError(f"Expected problem.convex=false for the {name} loss, got true.")
 
 
-def require_deployable(specification: RunSpecification, plan: Plan, *, allow_simulation: bool) -> None:
+def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_simulation: bool) -> None:
     """ConfigError unless this run may be carried out here: the same conditions as `rounds.run`, before anyone is asked.
 
     A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n; exposure
@@ -241,7 +241,7 @@ def require_deployable(specification: RunSpecification, plan: Plan, *, allow_sim
         require_open_cohorts(plan)
 
 
-def require_open_cohorts(plan: Plan) -> None:
+def require_open_cohorts(plan: RunPlan) -> None:
     """ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         raise ConfigError(
@@ -271,7 +271,7 @@ def willing_needed(specification: RunSpecification) -> int:
     return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
-def require_helper(specification: RunSpecification, plan: Plan, *, helped: bool) -> None:
+def require_helper(specification: RunSpecification, plan: RunPlan, *, helped: bool) -> None:
     """ConfigError for a run of two servers at a coordinator without the other one."""
     if plan.guarantee.exposure == "two-servers" and not helped:
         raise ConfigError(
@@ -290,7 +290,7 @@ def require_connections(specification: RunSpecification, most_clients: int, *, a
         )
 
 
-def require_silos(specification: RunSpecification, plan: Plan, clients: NDArray[np.int64]) -> None:
+def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArray[np.int64]) -> None:
     """ConfigError where some members are people of one client and the run was not planned for silos, or their rows are
     too long for one answer; `clients` has the client of each member."""
     sizes = np.unique(clients, return_counts=True)[1]
@@ -312,7 +312,7 @@ def require_silos(specification: RunSpecification, plan: Plan, clients: NDArray[
         )
 
 
-def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
+def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
     """ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
     answer = 8 * plan.parameters.answer_length(plan.problem) + parts.BESIDE
     question = 8 * wire.MOST_VECTORS * plan.problem.dimension + parts.BESIDE
@@ -330,7 +330,7 @@ def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_ME
         )
 
 
-def require_room(plan: Plan, memory: int, disk: int, users: int | None = None) -> None:
+def require_room(plan: RunPlan, memory: int, disk: int, users: int | None = None) -> None:
     """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes: those of
     `users` where silos send sums for all others.
 
@@ -355,7 +355,7 @@ def require_room(plan: Plan, memory: int, disk: int, users: int | None = None) -
         )
 
 
-def require_telling(specification: RunSpecification, plan: Plan) -> None:
+def require_telling(specification: RunSpecification, plan: RunPlan) -> None:
     """ConfigError unless clients take so long a description of the run: they would all refuse."""
     length = len(json.dumps(describe(specification, plan)))
     if length > wire.MAX_DESCRIPTION:
@@ -365,7 +365,7 @@ def require_telling(specification: RunSpecification, plan: Plan) -> None:
         )
 
 
-def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
+def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
     """What clients are told before they decide, as JSON.
 
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
@@ -385,7 +385,7 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     }
 
 
-def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any]:
+def describe_promise(run: str, plan: RunPlan, *, simulation: bool) -> dict[str, Any]:
     """The part of it that is the same whatever clients compute."""
     promise = plan.guarantee
     return {

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.ends import is_free
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Guarantee, Plan
+from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.problem import Problem
 
 # Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
@@ -163,13 +163,13 @@ def sentence(promise: Guarantee) -> str:
     return f"{SEEDED} With secret noise: {words}" if promise.seeded else words
 
 
-def plan_json(plan: Plan) -> dict[str, object]:
+def plan_json(plan: RunPlan) -> dict[str, object]:
     """Plain nested numbers, strings and lists; what is believed stands among the problem's constants."""
     problem = asdict(plan.problem)
     beliefs = problem.pop("beliefs")
     return asdict(plan) | {"statement": sentence(plan.guarantee), "problem": problem | beliefs}
 
 
-def digest(plan: Plan) -> str:
+def digest(plan: RunPlan) -> str:
     """Fingerprint of a plan: every number in it."""
     return hashlib.sha256(json.dumps(plan_json(plan), sort_keys=True, default=str).encode()).hexdigest()

@@ -17,19 +17,19 @@ from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
 from quoron_server.parameters import PlannedRelease, PrintedParameters
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 ROUNDING = 1 + 1e-11  # of plans, which are re-checked to 1e-12; grids and sums are in what a plan charges
 
 
-def require_charged(plan: Plan, spent: Sequence[Spent]) -> None:
+def require_charged(plan: RunPlan, spent: Sequence[Spent]) -> None:
     """Raises Complaint where a pair costs more than the plan's theorem has been given."""
     for name, cost, limit in charges(plan, spent):
         if not cost <= limit * ROUNDING:
             raise Complaint(f"{name}: the worlds are mu={cost:.9g} apart, the plan charges {limit:.9g}")
 
 
-def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, float]]:
+def charges(plan: RunPlan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, float]]:
     """(what, what it cost, what the plan charges), both as μ: of each round that released something, and of the run.
 
     Of the run where a user is asked once: all rounds together cost what the round of that question is charged.
@@ -66,7 +66,7 @@ def _limit(release: PlannedRelease, spent: Sequence[Spent]) -> float:
     return of(release.mechanism, spent)
 
 
-def mean_of(plan: Plan, round_: int) -> Any:
+def mean_of(plan: RunPlan, round_: int) -> Any:
     """The outlier mean that a round's answers go into."""
     return next(
         each.mechanism.mean

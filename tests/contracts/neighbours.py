@@ -30,7 +30,7 @@ from quoron_server.algorithms.quorum import WithQuorum
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.winsorised.method import WinsorisedERM
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 Row = np.ndarray | None  # None: no answer
 
@@ -159,7 +159,7 @@ class Pair:
     turn: int = 7  # from round to round corners move on by so many
 
 
-def phase_of(plan: Plan, round_: int) -> Any:
+def phase_of(plan: RunPlan, round_: int) -> Any:
     """The phase of a round in the parameters of an outlier mean."""
     if isinstance(plan.parameters, OutlierGDParameters):
         return plan.parameters
@@ -171,7 +171,7 @@ def phase_of(plan: Plan, round_: int) -> Any:
 CROWD = 0.3  # coordinates of the middle of a crowd
 
 
-def crowd(plan: Plan, round_: int, honest: np.ndarray) -> None:
+def crowd(plan: RunPlan, round_: int, honest: np.ndarray) -> None:
     """Moves the answers of an outlier mean's users: a core of two halves, and outliers that one of them holds.
 
     Outliers have just as many neighbours as the ramp starts from, so that one user more gives all of them weight

@@ -26,7 +26,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
 
@@ -147,7 +147,7 @@ TWO_SERVERS: dict[str, dict[str, object]] = {
 
 
 @cache
-def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIVACY) -> Plan:
+def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIVACY) -> RunPlan:
     info = ALGORITHMS[name.partition("/")[0]]  # what follows a slash names a variant of the options
     privacy = replace(privacy, adjacency=ADJACENCIES.get(name, privacy.adjacency))
     if name in TWO_SERVERS:

@@ -19,7 +19,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.parameters import OPEN, Assumption, Kind, together
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.specification import require_open_cohorts
 from quoron_server.wording import TEXTS, assumption_text, sentence
 
@@ -37,7 +37,7 @@ every_plan = pytest.mark.parametrize("name", EVERY)
 quorums = pytest.mark.parametrize("privacy", [PRIVACY, QUORUM], ids=["alone", "quorum"])
 
 
-def asked(plan: Plan, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def asked(plan: RunPlan, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Whom a run asks first, and for which of their items, with this noise."""
     info = ALGORITHMS[plan.algorithm]
     algorithm = info.maker(plan.without_quorum())

@@ -17,7 +17,7 @@ from cover import by_default
 from quoron_privacy.errors import UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 QUORUM = Privacy(PRIVACY.epsilon, PRIVACY.delta, quorum=0.5, quorum_epsilon=1.7)
 WITHOUT_REPLACEMENT = ("dp-sgd-wor", "mean-sgd", "recentred-sgd")
@@ -52,12 +52,12 @@ def expressible() -> list[Any]:
     return plans + [pytest.param(lambda name=name: everybody(name), id=f"{name}/everybody") for name in EVERYBODY]
 
 
-def event_of(plan: Plan) -> Any:
+def event_of(plan: RunPlan) -> Any:
     """What a run of the plan releases, in dp-accounting's words."""
     return ALGORITHMS[plan.algorithm].dp_event(plan)
 
 
-def left_of_delta(plan: Plan) -> float:
+def left_of_delta(plan: RunPlan) -> float:
     """δ less what the samplers of a whole run may lack, its quorum's included."""
     vectors = 10 * plan.cost.rounds * plan.problem.dimension**2
     slack = total_variation(gaussians=vectors, laplaces=2 * plan.cost.rounds)

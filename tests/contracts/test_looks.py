@@ -21,7 +21,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import PREFACE, Plan, Privacy
+from quoron_server.plan import PREFACE, Privacy, RunPlan
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
 from quoron_server.wording import sentence
@@ -35,12 +35,12 @@ def rest() -> Privacy:
     return Privacy(*table_health.rest(PRIVACY.epsilon, PRIVACY.delta, SHARE))
 
 
-def looking(name: str, own: Plan) -> Plan | None:
+def looking(name: str, own: RunPlan) -> RunPlan | None:
     return with_look(own, PRIVACY, share=SHARE, **SIZES)
 
 
 @cache
-def planned(name: str) -> Plan:
+def planned(name: str) -> RunPlan:
     if name in EVERYBODY:
         info = ALGORITHMS[name]
         own = info.plan(PROBLEM, rest(), info.options(rounds=5, rate=1.0), "calibrated", 7)

@@ -48,12 +48,12 @@ from quoron_server.algorithms.one_epoch.base import OneEpochParameters
 from quoron_server.algorithms.outlier_iterates import plan as iterates_plan
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.parameters import Attendance
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 WITH_QUORUM = replace(PRIVACY, quorum=0.5, quorum_epsilon=1.7)
 
 
-def plan_of(name: str, privacy: Privacy) -> Plan | None:
+def plan_of(name: str, privacy: Privacy) -> RunPlan | None:
     """A plan of a scene; None where the bent function leaves none."""
     info = ALGORITHMS[name.partition("/")[0]]
     try:
@@ -64,7 +64,7 @@ def plan_of(name: str, privacy: Privacy) -> Plan | None:
         return None
 
 
-def passes(plan: Plan) -> bool:
+def passes(plan: RunPlan) -> bool:
     try:
         ALGORITHMS[plan.algorithm].verify(plan)
     except VerificationError:
@@ -232,7 +232,7 @@ ASKED: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
 }
 
 
-def made_with(mutant: str, name: str) -> tuple[Plan | None, bool]:
+def made_with(mutant: str, name: str) -> tuple[RunPlan | None, bool]:
     """A plan that the bent function made, if that is any, and whether it passes while that is bent."""
     of, wrong, _ = MUTANTS[mutant]
     with bent(of, wrong):

@@ -20,7 +20,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMPa
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
 from quoron_server.algorithms.noisy.group_method import GroupSGDParameters
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
 
 PRIVACY = Privacy(1.0, 1e-6)
@@ -37,12 +37,12 @@ SCALES = ("noise_scale", "multiplier")
 
 
 @cache
-def planned(name: str, privacy: Privacy = PRIVACY) -> Plan:
+def planned(name: str, privacy: Privacy = PRIVACY) -> RunPlan:
     info = ALGORITHMS[name]
     return info.plan(PROBLEM, privacy, info.options(**OPTIONS[name]), "calibrated", 7)
 
 
-def known(plan: Plan) -> list[tuple[float, float]]:
+def known(plan: RunPlan) -> list[tuple[float, float]]:
     """(ε, δ) of replacing one user, by the account that finds noise, which the lifetime does not ask."""
     p, n = plan.parameters, plan.problem.users
     if isinstance(p, GroupSGDParameters):

@@ -15,7 +15,7 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.two_servers.planned_sheet import Servers
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import PlannedRelease
-from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.plan import Guarantee, Privacy, RunPlan
 
 EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
 every_plan = pytest.mark.parametrize("name", EVERY)
@@ -60,7 +60,7 @@ def test_who_names_what_a_run_costs_may_promise_a_mu_and_nobody_else(name: str) 
     assert info.may_be_gaussian or info.gaussian(plan) is None
 
 
-@pytest.mark.parametrize("kind", [Plan, PlannedRelease, Guarantee])
+@pytest.mark.parametrize("kind", [RunPlan, PlannedRelease, Guarantee])
 def test_what_a_plan_holds_has_a_type(kind: type) -> None:
     named = {each.__name__: each for each in (Bought, HeldMeans, HeldOut, Quorum, Servers, TableHealth)}
     hints = get_type_hints(kind, localns=named)

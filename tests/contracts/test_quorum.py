@@ -19,7 +19,7 @@ from quoron_server.algorithms.quorum import MET, NOT_MET, UNDECIDED, WithQuorum
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
 from quoron_server.wording import sentence
@@ -33,21 +33,21 @@ every_variant = pytest.mark.parametrize("name", by_default(EVERY, ALGORITHMS))
 NOBODY = next(fault for fault in FAULTS if fault.name == "everyone is missing")
 
 
-def planned(name: str) -> Plan:
+def planned(name: str) -> RunPlan:
     return make_plan(name, None, QUORUM)
 
 
-def told_in(plan: Plan) -> set[int]:
+def told_in(plan: RunPlan) -> set[int]:
     """Rounds whose own release decides."""
     return {number for number, each in enumerate(plan.attendance()) if each.told}
 
 
-def undecided(plan: Plan) -> tuple[int, ...]:
+def undecided(plan: RunPlan) -> tuple[int, ...]:
     """Rounds that no release decides: of eleven questions that stand for one message the four about a length."""
     return (*range(COLUMNS), *range(COLUMNS, PARTS, 2)) if getattr(plan.parameters, "parts", False) else ()
 
 
-def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:
+def carried_out(plan: RunPlan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:
     path = folder / "ledger.sqlite"
     folder.mkdir(exist_ok=True)
     if not path.exists():

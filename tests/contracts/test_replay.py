@@ -29,7 +29,7 @@ from quoron_server.algorithms.one_epoch.accelerated_srgd import AcceleratedSRGD
 from quoron_server.algorithms.one_epoch.variants import SRGD
 from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum
 from quoron_server.algorithms.tracking import method as tracking
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options
 CERTIFIED = ("phased-erm/agd",)  # rests on what the neighbour sends in all rounds being one loss's gradients
@@ -80,7 +80,7 @@ def pairs(name: str) -> list[Pair]:
     return [each for each in found if each.first != each.second]
 
 
-def shares(plan: Plan, spent: list[Spent]) -> list[float]:
+def shares(plan: RunPlan, spent: list[Spent]) -> list[float]:
     """What was used of each charge."""
     return [cost / charged for _, cost, charged in charges(plan, spent) if charged]
 

@@ -40,7 +40,7 @@ from quoron_server.books.database import Database
 from quoron_server.helper import service
 from quoron_server.helper.keys import public_pem
 from quoron_server.helper.runs import Helped
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, helping
 from quoron_server.service.helping import Helping
 from quoron_server.service.masked_sums import HelperAway
@@ -267,7 +267,7 @@ class Scene:
 
     def __init__(self, place: Path, algorithm: str = "one-pass-dp-sgd", data: Path | None = None) -> None:
         self.place, self.run = place, real(algorithm)
-        self.plan: Plan = plan_of(self.run)
+        self.plan: RunPlan = plan_of(self.run)
         with opened(place) as helped:
             self.leader = Leader(self.run, helped)
             self.secrets = helped.keys.read("trial")

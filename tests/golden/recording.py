@@ -49,7 +49,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books import database, lifetime_ledger, roster_tables
 from quoron_server.helper import books as helper_books
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.service import helping, masked_sums
 from quoron_server.wording import plan_json
 
@@ -162,7 +162,7 @@ def guarantees(_: Path, name: str) -> Iterator[tuple[str, Any]]:
     yield name, {"guarantee": plan_json(plan)["statement"], "releases": releases, "gaussian": gaussian, "rounds": said}
 
 
-def _planned(name: str) -> Plan:
+def _planned(name: str) -> RunPlan:
     bare = name.partition(", ")[0]
     if name in AS_PRINTED:
         small = replace(scenes.PROBLEMS.get(bare, scenes.PROBLEM), users=AS_PRINTED[name])

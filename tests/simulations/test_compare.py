@@ -431,7 +431,7 @@ def test_users_that_nobody_holds_out_or_that_are_too_few_are_refused_before_any_
 def test_without_a_share_nothing_is_told(people, tmp_path):
     found = simulate(people, tmp_path / "one", "recentred-sgd")
     config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"holdout": None})})
-    assert told.told(config, None, found.model, "replace-one") == {}  # type: ignore[arg-type]
+    assert told.told(config, None, found.weights, "replace-one") == {}  # type: ignore[arg-type]
 
 
 def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Com
         alone = runs.carry_out(
             runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), report=False
         )
-        np.testing.assert_array_equal(folder.model(), alone.model)
+        np.testing.assert_array_equal(folder.model(), alone.weights)
         plan = json.loads(dumps(plan_json(alone.plan)))
         assert plan == {key: folder.plan()[key] for key in plan}
         assert row["excess_risk"] == alone.summary.excess_risk

@@ -79,7 +79,7 @@ def test_three_classes_are_learnt(algorithm, part, settings, tmp_path):
     )
     assert result.plan.problem.outputs == 3
     assert result.plan.problem.dimension == 9  # two features and an intercept, for each class
-    assert result.model.shape == (9,)
+    assert result.weights.shape == (9,)
     assert result.summary.excess_risk < part * result.summary.excess_risk_initial
 
 

@@ -16,7 +16,7 @@ from quoron import sources
 from quoron.cli.showing import plan_rows
 from quoron.operate.submission import promised, specify
 from quoron.planning.choosing import Candidate, automatic, risk_words
-from quoron.planning.plans import Planned, choose
+from quoron.planning.plans import Plan, choose
 from quoron.planning.questions import EpsilonPoint
 from quoron.presets import presets
 from quoron.reports.summary import Summary
@@ -28,7 +28,7 @@ from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import Choosing, Chosen, Promises
 from quoron_server.algorithms.references import ours
 from quoron_server.parameters import Parameters, PlannedRelease
-from quoron_server.plan import Cost, Plan
+from quoron_server.plan import Cost, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.specification import make_plan
@@ -96,11 +96,11 @@ def registry(*infos: Registered) -> Mapping[str, Registered]:
     return {info.name: info for info in infos}
 
 
-def chosen(*infos: Registered, **facts: Any) -> Planned:
+def chosen(*infos: Registered, **facts: Any) -> Plan:
     return choose(configs.from_tree({}), small(**facts), algorithms=registry(*infos))
 
 
-def best_local(trust: bool, *infos: Registered) -> tuple[Plan, str]:
+def best_local(trust: bool, *infos: Registered) -> tuple[RunPlan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
     candidates = tuple(Candidate(info.name, choose(config, small(), algorithms=registry(info)).plan) for info in infos)
@@ -173,7 +173,7 @@ REAL = dict.fromkeys(("feature_norm", "link_curvature"), 1.0) | {"label_bound": 
 FEW = ("whitened-tracking", "one-round-least-squares", "tracking-srgd", "recentred-sgd")
 
 
-def settled(users: int, *settings: str, hostile_share: float = 0.0, **constants: Any) -> Planned:
+def settled(users: int, *settings: str, hostile_share: float = 0.0, **constants: Any) -> Plan:
     """What `auto` takes of methods that are not pretended."""
     config = configs.from_tree(configs.overlay({}, settings))
     known = changed(small(users, hostile_share), **{**REAL, **constants})
@@ -195,7 +195,7 @@ TABLE = ("population.kind=table", "population.path=-", "population.user=-", "pop
 MORE = (300, 1_000, 3_000, 9_999, 10_001, 20_000, 100_000, 1_000_000)  # users
 
 
-def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Planned:
+def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Plan:
     """What `auto` takes where one machine holds all rows, or of users who have machines of their own."""
     config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}", *settings)))
     known = changed(small(users), **{**REAL, "dimension": dimension, **constants})
@@ -310,7 +310,7 @@ def sentences(name: str) -> list[str]:
         guessed_excess_risk=plan.guessed_excess_risk,
     )
     _, choice = automatic([candidate], ALGORITHMS, plan.problem, allowed=Allowance())
-    rows = dict(plan_rows(Planned(plan, (candidate,))))
+    rows = dict(plan_rows(Plan(plan, (candidate,))))
     return [
         choice,
         promised(plan).splitlines()[0],
@@ -351,7 +351,7 @@ def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:
 
 
 @cache
-def planned_alone(name: str, *settings: str) -> Planned:
+def planned_alone(name: str, *settings: str) -> Plan:
     """A preset's plan, without the rounds curve."""
     config, _ = sources.resolve(name, settings)
     return choose(config, setup(config, Path.cwd()).problem)

@@ -81,13 +81,13 @@ class TestSimulation:
     def test_a_silo_that_is_away_is_as_many_absent_persons(self, tmp_path: Path) -> None:
         rows = small(tmp_path, silos=4, silos_away=[2])
         sums = small(tmp_path, silos=4, silo_sums=True, silos_away=[2])
-        assert np.array_equal(rows.model, sums.model)
-        assert not np.array_equal(rows.model, small(tmp_path).model)
+        assert np.array_equal(rows.weights, sums.weights)
+        assert not np.array_equal(rows.weights, small(tmp_path).weights)
 
     def test_a_hostile_silo_moves_the_model_no_farther_by_a_sum_than_by_rows(self, tmp_path: Path) -> None:
-        honest = small(tmp_path).model
-        rows = small(tmp_path, silos=20, silos_hostile=[1]).model
-        sums = small(tmp_path, silos=20, silo_sums=True, silos_hostile=[1]).model
+        honest = small(tmp_path).weights
+        rows = small(tmp_path, silos=20, silos_hostile=[1]).weights
+        sums = small(tmp_path, silos=20, silo_sums=True, silos_hostile=[1]).weights
         far = np.linalg.norm(rows - honest)
         assert far > 0
         assert np.linalg.norm(sums - honest) < 1.5 * far
@@ -95,8 +95,8 @@ class TestSimulation:
     def test_silos_change_no_bit_but_what_is_sent(self, tmp_path: Path) -> None:
         alone = small(tmp_path)
         rows, sums = small(tmp_path, silos=[1500, 300, 200]), small(tmp_path, silos=[1500, 300, 200], silo_sums=True)
-        assert np.array_equal(alone.model, rows.model)
-        assert np.array_equal(alone.model, sums.model)
+        assert np.array_equal(alone.weights, rows.weights)
+        assert np.array_equal(alone.weights, sums.weights)
         assert rows.summary.silos["messages"] == sums.summary.silos["messages"] == 3 * 4
         assert rows.summary.silos["bytes_up"] == 8 * 3 * 2000
         assert sums.summary.silos["bytes_up"] == 8 * (3 + 4 + 2) * 3 * 4

@@ -31,7 +31,7 @@ from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import checks
 from quoron_server.parameters import Attendance, GaussianPromise, Kind, Moves
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class QuorumState:
 class WithQuorum:
     """The algorithm `inner` with the quorum of `plan`."""
 
-    def __init__(self, plan: Plan, quorum: Quorum, inner: Algorithm[Any]) -> None:
+    def __init__(self, plan: RunPlan, quorum: Quorum, inner: Algorithm[Any]) -> None:
         self.plan, self.inner = plan, inner
         self._quorum, self._cohorts = quorum, plan.parameters.cohorts()
         self._attendance = plan.attendance() or (_NOTHING,) * len(self._cohorts)
@@ -148,8 +148,8 @@ def enough(quorum: Quorum, seen: Sequence[tuple[float, float]], asked: int) -> b
 
 
 def with_quorum(
-    own: Plan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", *, free: bool
-) -> Plan:
+    own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", *, free: bool
+) -> RunPlan:
     """The algorithm's own plan, worth `promise`, with the quorum that is asked for: for nothing, or for its ε_q.
 
     Infeasible if that has too few users to count.
@@ -178,7 +178,7 @@ def with_quorum(
     return replace(own, guarantee=whole)
 
 
-def with_public_attendance(own: Plan, privacy: Privacy) -> Plan:
+def with_public_attendance(own: RunPlan, privacy: Privacy) -> RunPlan:
     """The algorithm's own plan with a quorum of exact counts, which costs nothing: who answers is public.
 
     Infeasible unless public-attendance#pa1 is about it.
@@ -200,7 +200,7 @@ def with_public_attendance(own: Plan, privacy: Privacy) -> Plan:
     return plan
 
 
-def told_too_much(plan: Plan) -> str | None:
+def told_too_much(plan: RunPlan) -> str | None:
     """Why who answers may not be public in a run of this plan; None if it may (public-attendance#pa1), or is private.
 
     By the promise and the parameters alone: what is asked here is what `verify` asks.
@@ -224,7 +224,7 @@ def told_too_much(plan: Plan) -> str | None:
     return None
 
 
-def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", spent: float) -> float:
+def _room(own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.parameters.cohorts())
     planned = spent == privacy.quorum_epsilon
@@ -239,7 +239,7 @@ def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, counting
     return math.sqrt(max(whole**2 - mu**2, 0.0) / parameters.participations())
 
 
-def verify_quorum(plan: Plan) -> None:
+def verify_quorum(plan: RunPlan) -> None:
     """The promise pays for its quorum, too, if it has one; VerificationError.
 
     Of counts with Gaussian noise, that they are paid for: `verify_counts` asks what they are, and what they cost beside
@@ -260,7 +260,7 @@ def verify_quorum(plan: Plan) -> None:
     quorums.verify(quorum, promise.epsilon, promise.delta, cohorts, participations=participations)
 
 
-def verify_counts(plan: Plan, moves: Callable[[Any, Problem], Sequence[Moves | None]]) -> None:
+def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves | None]]) -> None:
     """No count of a verified plan is finer, as drawn, than what its round leaves and ε_q pays for; VerificationError.
 
     `moves` counts again how far a user moves each round: by staying away and one in the count, no farther than by being
@@ -291,7 +291,7 @@ def verify_counts(plan: Plan, moves: Callable[[Any, Problem], Sequence[Moves | N
             )
 
 
-def _verify_told(plan: Plan, round_: int, given: Attendance) -> None:
+def _verify_told(plan: RunPlan, round_: int, given: Attendance) -> None:
     """A release of the round tells how many answered, as finely as is said."""
     for each in plan.parameters.releases(plan.problem.dimension):
         teller = each.mechanism
@@ -302,7 +302,7 @@ def _verify_told(plan: Plan, round_: int, given: Attendance) -> None:
     raise VerificationError(f"Expected a release of round {round_ + 1} that tells who answers, got {given}.")
 
 
-def _present(plan: Plan, given: Sequence[Attendance]) -> Callable[[int], int]:
+def _present(plan: RunPlan, given: Sequence[Attendance]) -> Callable[[int], int]:
     """How many who count are there of a cohort when everybody is; by coins, but for a chance of BETA / 2 a run."""
     cohorts = plan.parameters.cohorts()
     if not plan.parameters.poisson_sampling:

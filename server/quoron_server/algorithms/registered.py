@@ -42,7 +42,7 @@ from quoron_server.parameters import (
     PrintedParameters,
     together,
 )
-from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Constants, Cost, Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
 
@@ -71,7 +71,7 @@ class Registered(AlgorithmInfo):
         options: Any = None,
         constants: Constants = "calibrated",
         seed: int = 0,
-    ) -> Plan:
+    ) -> RunPlan:
         """The plan with the least predicted risk, with a quorum where one is asked for.
 
         `options` are of the type `self.options_for(constants)`, None for its defaults; `seed` is public, and draws
@@ -85,7 +85,7 @@ class Registered(AlgorithmInfo):
             return self._planned(problem, privacy, options, constants, seed)
         except Infeasible as error:
 
-            def again(users: int, epsilon: float, rounds: int | None) -> Plan:
+            def again(users: int, epsilon: float, rounds: int | None) -> RunPlan:
                 other = replace(problem, users=users), replace(privacy, epsilon=epsilon)
                 asked = options if rounds is None else replace(options, rounds=rounds)
                 return self._planned(*other, asked, constants, seed)
@@ -93,7 +93,7 @@ class Registered(AlgorithmInfo):
             error.settle_by(partial(settled, again, problem.users, privacy.epsilon))
             raise
 
-    def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+    def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> RunPlan:
         """The same; the n of its Infeasible is an estimate."""
         if constants == "paper":
             return resting(self._as_printed(problem.settled(wide=False), privacy, options, seed))
@@ -114,16 +114,18 @@ class Registered(AlgorithmInfo):
                 f"that cannot ({error}). Change the units, or leave options out."
             ) from error
 
-    def _with_quorum(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+    def _with_quorum(
+        self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int
+    ) -> RunPlan:
         """For nothing where that tells enough, else for ε_q; so again for fewer rounds, which ask more users each."""
 
-        def made(left: Privacy, asked: Any, *, free: bool = False) -> Plan:
+        def made(left: Privacy, asked: Any, *, free: bool = False) -> RunPlan:
             own = self.plan(problem, left_by_quorum(left, spent=not free), asked, constants, seed)
             if free and not own.attendance(paid=False):
                 raise Infeasible(self.name, "no round leaves room for a count", "a quorum that is paid for")
             return resting(with_quorum(own, left, self._gaussian(own), self.promises.counting, free=free))
 
-        def planned(asked: Any) -> Plan:
+        def planned(asked: Any) -> RunPlan:
             if privacy.attendance == "public":
                 own = self.plan(problem, left_by_quorum(privacy, spent=False), asked, constants, seed)
                 return resting(with_public_attendance(own, privacy))
@@ -146,7 +148,7 @@ class Registered(AlgorithmInfo):
                     return planned(replace(options, rounds=rounds))
             raise
 
-    def _as_printed(self, problem: Problem, privacy: Privacy, options: Any, seed: int) -> Plan:
+    def _as_printed(self, problem: Problem, privacy: Privacy, options: Any, seed: int) -> RunPlan:
         """The plan of the paper's own numbers, which promises what our accountant finds for them.
 
         Raises ConfigError where the paper has no such algorithm, and for what no paper has: a quorum, two servers.
@@ -167,12 +169,12 @@ class Registered(AlgorithmInfo):
         guarantee = replace(plan.guarantee, epsilon=found, proved=False)
         return replace(plan, guarantee=guarantee, predicted_excess_risk=None)
 
-    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> Plan:
+    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> RunPlan:
         """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""
         exposure, theorem = chosen.exposure or self.exposure, chosen.theorem or self.promises.theorem
         epsilon, delta = (privacy.epsilon, privacy.delta) if exposure != "none" else (math.inf, 1.0)
         adjacency = chosen.adjacency or self.promises.adjacency[0]
-        return Plan(
+        return RunPlan(
             algorithm=self.name,
             problem=problem,
             guarantee=Guarantee(epsilon, delta, adjacency, exposure, chosen.assumptions, theorem),
@@ -183,7 +185,7 @@ class Registered(AlgorithmInfo):
             guessed_excess_risk=chosen.risk,
         )
 
-    def verify(self, plan: Plan) -> None:
+    def verify(self, plan: RunPlan) -> None:
         """The plan promises what this algorithm's theorem is about, and its numbers keep it: VerificationError if not.
 
         Everything is checked again, independently of how it was found.
@@ -226,7 +228,7 @@ class Registered(AlgorithmInfo):
             checks.require_spent(own, self._pairs(own))
             checks.require_spent(plan, self._pairs(plan))
 
-    def _verify_printed(self, plan: Plan) -> None:
+    def _verify_printed(self, plan: RunPlan) -> None:
         """A plan as printed promises no less than what our accountant finds for its numbers, and nothing beside."""
         promise, parameters = plan.guarantee, plan.parameters
         if self.printed is None or type(parameters) is not self.printed.parameters:
@@ -245,7 +247,7 @@ class Registered(AlgorithmInfo):
         if not found <= promise.epsilon:
             raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {promise.epsilon:.4g}.")
 
-    def pairs(self, plan: Plan) -> tuple[Pair, ...]:
+    def pairs(self, plan: RunPlan) -> tuple[Pair, ...]:
         """What a verified plan costs, with its look at the table and its quorum: every user is in one of these pairs.
 
         Nothing without privacy, and where nothing is proved. Of an algorithm whose theorem proves (ε, δ) only, the
@@ -255,7 +257,7 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         return self._pairs(plan) if promise.proved and promise.exposure != "none" else ()
 
-    def _pairs(self, plan: Plan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
+    def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without_health().without_quorum()
         if promise.servers is not None:  # whoever sees no more than what is released learns less
@@ -276,7 +278,7 @@ class Registered(AlgorithmInfo):
             pairs = tuple(pair.and_(decisions) for pair in pairs)
         return pairs if promise.held_out is None else (*pairs, promise.held_out.pair)  # a user is in one part only
 
-    def _check_promise(self, plan: Plan) -> None:
+    def _check_promise(self, plan: RunPlan) -> None:
         """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
         promise = plan.guarantee
         offered = self.promises.adjacency if promise.proved else ("replace-one", "zero-out")
@@ -304,7 +306,7 @@ class Registered(AlgorithmInfo):
                 "not say so."
             )
 
-    def make(self, plan: Plan) -> Algorithm[Any]:
+    def make(self, plan: RunPlan) -> Algorithm[Any]:
         """The algorithm of a plan that passes `verify`: what comes after a look at the table, if there is one."""
         self.verify(plan)
         if self.printed is not None and isinstance(plan.parameters, PrintedParameters):
@@ -318,14 +320,14 @@ class Registered(AlgorithmInfo):
             made = WithServers(own, made)
         return made if quorum is None else WithQuorum(plan, quorum, made)
 
-    def gaussian(self, plan: Plan) -> GaussianPromise | None:
+    def gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
         if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.exposure != "none"):
             return None
         self.verify(plan)  # a lifetime is charged what this says
         return self._gaussian(plan)
 
-    def _gaussian(self, plan: Plan) -> GaussianPromise | None:
+    def _gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """The same of parts that are verified."""
         promise, own = plan.guarantee, plan.without_quorum()
         if not promise.proved or promise.exposure == "none" or plan.parameters.simulation_only() is not None:
@@ -342,7 +344,7 @@ class Registered(AlgorithmInfo):
             mu, lacks = gdp.compose(mu, promise.quorum.mu), math.nextafter(lacks + slack, 1.0)
         return GaussianPromise(mu, lacks)
 
-    def near_gaussian(self, plan: Plan) -> NearGaussianPromise | None:
+    def near_gaussian(self, plan: RunPlan) -> NearGaussianPromise | None:
         """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved."""
         promise, replaced = plan.guarantee, REPLACED
         if not (self.may_be_gaussian and promise.proved and promise.exposure != "none"):
@@ -357,7 +359,7 @@ class Registered(AlgorithmInfo):
         lack = max(pair.lack for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
         return NearGaussianPromise(near, lack) if near else None
 
-    def dp_event(self, plan: Plan) -> "DpEvent":
+    def dp_event(self, plan: RunPlan) -> "DpEvent":
         """What a run of the plan releases as an event of dp-accounting, for an accountant of your own.
 
         A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
@@ -418,7 +420,7 @@ def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
     return GaussianPromise(max(bought.mu, most), max(bought.variation, lack))
 
 
-def derived(plan: Plan) -> tuple[Assumption, ...]:
+def derived(plan: RunPlan) -> tuple[Assumption, ...]:
     """What a promise rests on by its numbers; on a curator's own machine all is so but what somebody vouches for.
 
     A quorum needs, where clients see iterates without noise, that these move nobody to answer: it would tell of them.
@@ -437,7 +439,7 @@ def derived(plan: Plan) -> tuple[Assumption, ...]:
     return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told, seen)
 
 
-def resting(plan: Plan) -> Plan:
+def resting(plan: RunPlan) -> RunPlan:
     """The plan with all that its promise rests on."""
     return plan.assuming(derived(plan))
 

@@ -39,7 +39,7 @@ from quoron_server.flower.engine import FlowerEngine, Part
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.hellos import Hellos, NobodyUnderstands
 from quoron_server.flower.users import Users, declined_are_told, identity
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent
 from quoron_server.runs import Books, Described
 from quoron_server.specification import RunSpecification
@@ -60,7 +60,7 @@ class Ended:
     """A complete run."""
 
     specification: RunSpecification
-    plan: Plan
+    plan: RunPlan
     ledger: dict[str, Any]  # what was spent and released
     model: NDArray[np.float64]
 
@@ -107,7 +107,7 @@ def serve(
 
 
 def _carry_out(
-    grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float, most_people: int
+    grid: Grid, books: Books, specification: RunSpecification, plan: RunPlan, waiting: float, most_people: int
 ) -> None:
     seats = 0 if books.registry.seated(specification.run) else specification.problem.users
     enrol(books, specification.group, seats, waiting, _Newcomers(grid, most_people))
@@ -134,7 +134,7 @@ def _carry_out(
 
 
 def to_the_end(
-    books: Books, specification: Described, plan: Plan, engine: Callable[[NDArray[np.int64]], Engine]
+    books: Books, specification: Described, plan: RunPlan, engine: Callable[[NDArray[np.int64]], Engine]
 ) -> NDArray[np.float64]:
     """Carry a run out, from wherever the books stand, and end it: the model. `engine` asks the members, user by slot.
 
@@ -335,7 +335,7 @@ def retried_while_away(work: Callable[[], T]) -> T:
 class LogObserver:
     """An observer: public events, in Flower's log."""
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """The promise."""
         _log.info("%s: %s", plan.algorithm, sentence(plan.guarantee))
         if plan.guarantee.quorum is None:

@@ -41,7 +41,7 @@ from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
 from quoron_server.helper.keys import Keys, Noted, Secrets
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.specification import RunSpecification, planned, require_deployable
 from quoron_server.wording import digest
 
@@ -147,7 +147,7 @@ class Helped:
             _log.info("consented to run %s, plan %.12s", request.run, request.plan_digest.hex())
             return consent
 
-    def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: Plan) -> Sheet:
+    def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: RunPlan) -> Sheet:
         """The units that follow from the plan that this helper has made and verified itself."""
         if specification.run != request.run:
             raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
@@ -164,7 +164,7 @@ class Helped:
         return sheet_of(plan)
 
     def _consent(
-        self, request: pb.OpenRun, plan: Plan, sheet: Sheet, made: Secrets, *, simulation: bool
+        self, request: pb.OpenRun, plan: RunPlan, sheet: Sheet, made: Secrets, *, simulation: bool
     ) -> pb.HelperConsent:
         promise = plan.guarantee
         consent = pb.HelperConsent(
@@ -407,7 +407,7 @@ class Helped:
         return left_out, total.reshape(-1)
 
 
-def as_consented(run: HelpedRun) -> tuple[RunSpecification, Plan]:
+def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
     """A run's plan, made anew: seconds, perhaps. Refused if it is another than was consented to."""
     specification, plan = planned(run.specification)
     if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
@@ -418,7 +418,7 @@ def as_consented(run: HelpedRun) -> tuple[RunSpecification, Plan]:
     return specification, plan
 
 
-def sheet_of(plan: Plan) -> Sheet:
+def sheet_of(plan: RunPlan) -> Sheet:
     """The units of a plan of two servers. Refused for an algorithm that has none."""
     try:
         return plan.sheet

@@ -24,7 +24,7 @@ from quoron_server.books.drawing import homes
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive
 from quoron_server.parameters import Kind
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Evaluate, Observer
 from quoron_server.runs import Books
 from quoron_server.service import attending, journal
@@ -210,7 +210,7 @@ class Manager:
             await self._begin_those_that_can()
         return name
 
-    def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
+    def _require_possible(self, specification: RunSpecification, plan: RunPlan) -> None:
         specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         specifications.require_fitting(plan, self._largest)
         apart = specification.silos.count(1) if specification.silos and specification.silo_sums else None

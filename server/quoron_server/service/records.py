@@ -19,7 +19,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, RunRow
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.service.feed import Feed, missing_words, named, public
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.wording import plan_json
@@ -73,7 +73,7 @@ class Records:
         """State of every run, in order of submission."""
         return [self._told(row) for row in await self._read(self._registry.runs)]
 
-    async def make_plan(self, specification: RunSpecification) -> Plan:
+    async def make_plan(self, specification: RunSpecification) -> RunPlan:
         """The plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
         return await asyncio.get_running_loop().run_in_executor(self._planner, make_plan, specification)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.round_clock import PAUSE, opening
 from quoron_server.rounds import RoundEvent
 from quoron_server.service.attending import Gathering
@@ -24,7 +24,7 @@ class Running:
     """A run that this coordinator carries out, or will once enough users are enrolled."""
 
     specification: RunSpecification
-    plan: Plan
+    plan: RunPlan
     feed: Feed = field(default_factory=Feed)
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
@@ -110,7 +110,7 @@ class FeedObserver:
     session: RunSession
     loop: asyncio.AbstractEventLoop
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Nothing to tell: the plan is public from the start."""
 
     def round_finished(self, event: RoundEvent) -> None:

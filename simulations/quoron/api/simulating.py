@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
 from quoron.engines import Engine, Inline, Ray, Service, from_name
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Plan
 from quoron.prepared import Prepared
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.sharding.choice import shared
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.patterns import unread_of
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup
 from quoron.sources import Frame, Source, described, needed
 from quoron_privacy.errors import ConfigError, Infeasible
@@ -43,7 +43,7 @@ def simulate(
     observers: Sequence[Observer] = (),
     engine: str | Engine = "inline",
     **arguments: Unpack[SimulationArguments],
-) -> RunResult:
+) -> SimulatedRun:
     """Simulate a private training run and return its model, summary, plan and folder.
 
     Args:
@@ -88,7 +88,7 @@ def simulate(
 
 def carry_out(
     engine: Engine, prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer] = ()
-) -> RunResult:
+) -> SimulatedRun:
     """Carry a simulation out from the last committed round; a table's relative path is relative to `base`."""
     if isinstance(engine, Inline | Ray):
         with shared(prepared, engine.sharing) as prepared:
@@ -117,7 +117,7 @@ def plan(
     accuracy: float | None = None,
     epsilons: bool = False,
     **arguments: Unpack[PlanArguments],
-) -> Planned:
+) -> Plan:
     """Return what a run would promise and cost, fixed before any data is touched.
 
     Args:
@@ -142,7 +142,7 @@ def plan(
         raise
 
 
-def _planned(config: Config, frame: Frame) -> Planned:
+def _planned(config: Config, frame: Frame) -> Plan:
     """Return the plan of a simulation, and what other algorithms would do."""
     if is_wanted(config, simulated=True):
         return training.forecast(config, Path.cwd(), frame)

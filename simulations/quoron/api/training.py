@@ -12,7 +12,7 @@ from typing import Literal, Unpack, overload
 
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.engines import Engine, inline_or_ray
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Plan
 from quoron.reports import progress as bars
 from quoron.run_folder import claim
 from quoron.sources import Source, described
@@ -30,7 +30,7 @@ def train(
     holdout: float | None = ...,
     dry_run: Literal[True],
     **arguments: Unpack[TrainingArguments],
-) -> Planned: ...
+) -> Plan: ...
 @overload
 def train(
     source: Source,
@@ -56,7 +56,7 @@ def train(
     engine: str | Engine = "inline",
     dry_run: bool = False,
     **arguments: Unpack[TrainingArguments],
-) -> TrainedTable | Planned:
+) -> TrainedTable | Plan:
     """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
 
     Args:
@@ -109,7 +109,7 @@ def plan_training(
     holdout: float | None = None,
     compare: bool = False,
     **arguments: Unpack[TrainingArguments],
-) -> Planned:
+) -> Plan:
     """Return the plan of `train` with these arguments; with `compare` beside what every other algorithm would do."""
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)

@@ -26,7 +26,7 @@ from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup
 from quoron_privacy import errors
 from quoron_privacy.errors import QuoronError, RunError
@@ -50,7 +50,7 @@ def simulate(
     nodes: int = NODES,
     cpus: int | None = None,
     connection: FlowerConnection | None = None,
-) -> RunResult:
+) -> SimulatedRun:
     """Carry a run out on Flower and return it: on `nodes` simulated SuperNodes on `cpus`, or a running federation's.
 
     A table's relative path is relative to `base`. With a `connection` the nodes are the SuperNodes there: they have
@@ -81,7 +81,7 @@ def simulate(
 
 def carry_out(
     prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer], engine: Flower
-) -> RunResult:
+) -> SimulatedRun:
     """Carry a run out on the nodes of an engine; errors as of `simulate`."""
     if engine.superlink is None:
         return simulate(prepared, folder, base, observers, nodes=engine.nodes or NODES, cpus=engine.cpus)

@@ -28,7 +28,7 @@ from quoron.prepared import Prepared
 from quoron.processors import memory_below
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup, columns_of
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, Unreachable, WithoutQuorum
 from quoron_server.books.database import Database
@@ -79,7 +79,7 @@ def simulate(
     base: Path,
     observers: Sequence[Observer] = (),
     service: Service | None = None,
-) -> RunResult:
+) -> SimulatedRun:
     """Carry a run out on a federation of this machine and return it; a table's relative path is relative to `base`.
 
     Raises ConfigError for more clients than a coordinator takes, RunError, with nothing left running, if it fails.

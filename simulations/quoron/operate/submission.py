@@ -9,7 +9,7 @@ from pathlib import Path
 from quoron.config import Config, TableSection, require_epsilon
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
-from quoron.planning.plans import Planned, choose, privacy_of
+from quoron.planning.plans import Plan, choose, privacy_of
 from quoron.planning.silos import silos_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
@@ -20,7 +20,7 @@ from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import EVERYONE, check_delta
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
 from quoron_server.silos import Silos
@@ -47,7 +47,7 @@ def specify(
     early_ends: bool = False,
     waiting: float | None = None,
     whole: bool = False,
-) -> tuple[RunSpecification, Plan]:
+) -> tuple[RunSpecification, RunPlan]:
     """The specification of a run over `users` active users of `group`, and the plan that goes with it.
 
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
@@ -88,7 +88,7 @@ def specify(
 
 def specification_of(
     config: Config,
-    plan: Plan,
+    plan: RunPlan,
     *,
     loss: Loss,
     columns: Encoding,
@@ -159,7 +159,7 @@ def declared(config: Config, users: int) -> Problem:
     return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain, known))
 
 
-def dry_run(config: Config, users: int, *, whole: bool = False) -> Planned:
+def dry_run(config: Config, users: int, *, whole: bool = False) -> Plan:
     """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked.
 
     ConfigError as `specify`.
@@ -171,13 +171,13 @@ def dry_run(config: Config, users: int, *, whole: bool = False) -> Planned:
     return planned
 
 
-def _require_fitting(plan: Plan, *, whole: bool) -> None:
+def _require_fitting(plan: RunPlan, *, whole: bool) -> None:
     most = wire.MAX_WHOLE if whole else wire.MAX_MESSAGE
     require_fitting(plan, most, most=most)
     require_storable(ALGORITHMS[plan.algorithm].make(plan))
 
 
-def promised(plan: Plan) -> str:
+def promised(plan: RunPlan) -> str:
     """What whoever submits is told: the run, what is predicted of it, the promise, and that nobody counts answers."""
     risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
     text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"

@@ -29,7 +29,7 @@ from typing import Any
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
-from quoron_server.plan import Exposure, Plan
+from quoron_server.plan import Exposure, RunPlan
 from quoron_server.problem import Problem
 
 RECOMMENDED = "tracking-srgd"
@@ -55,7 +55,7 @@ class Candidate:
     """What one algorithm would do for this problem: a plan, or why there is none."""
 
     algorithm: str
-    plan: Plan | None
+    plan: RunPlan | None
     refusal: QuoronError | str = ""  # why it is infeasible
 
     @property
@@ -138,7 +138,7 @@ def automatic(
     trust_server: bool = True,
     allowed: Allowance,
     dearer: Candidate | None = None,
-) -> tuple[Plan, str]:
+) -> tuple[RunPlan, str]:
     """The plan that the rule takes, and why in one sentence.
 
     `candidates` have a plan only where it is feasible, within the budget and worth running; `dearer` would be taken by

@@ -15,7 +15,7 @@ from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
-from quoron.printed import Axes, Tabular, axes
+from quoron.results import Axes, Tabular, axes
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -27,7 +27,7 @@ from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid, settled, within_rounds
 from quoron_server.budget import Budget
 from quoron_server.parameters import PrintedParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json
@@ -74,10 +74,10 @@ class RoundsCurve:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Planned(Tabular):
+class Plan(Tabular):
     """The plan of a run, and what every other private algorithm would have done."""
 
-    plan: Plan
+    plan: RunPlan
     candidates: tuple[Candidate, ...]
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
@@ -119,13 +119,13 @@ class Planned(Tabular):
         """Return what the plan releases as a dp_accounting event; UsageError where dp_accounting has none for it."""
         return ALGORITHMS[self.plan.algorithm].dp_event(self.plan)
 
-    def beside(self, config: Config) -> "Planned":
+    def beside(self, config: Config) -> "Plan":
         """The same with what every algorithm of `config` would do, and the chosen one's own plan."""
         own = {self.plan.algorithm: Candidate(self.plan.algorithm, self.plan)}
         others = [_worthwhile(each, self.plan.problem) for each in _candidates(config, self.plan.problem, ALGORITHMS)]
         return replace(self, candidates=tuple(own.get(each.algorithm, each) for each in others))
 
-    def over(self, networks: Mapping[str, Network], *, everybody: bool) -> "Planned":
+    def over(self, networks: Mapping[str, Network], *, everybody: bool) -> "Plan":
         """The same with what rounds cost over networks: the plan's, and with `everybody` those of all candidates."""
         chosen = {text: of_plan(self.plan, text, network) for text, network in networks.items()}
         costs = of_candidates(self.candidates, networks) if everybody and networks else ()
@@ -168,7 +168,7 @@ def choose(
     alternatives: bool = True,
     federated: bool = False,
     algorithms: Registry = ALGORITHMS,
-) -> Planned:
+) -> Plan:
     """The plan of `config.algorithm`; with name `auto`, the one that the rule of `choosing` takes, and why.
 
     That plan is verified by a second route; those that stand beside it are not. With a table everybody may be asked in
@@ -222,7 +222,7 @@ def choose(
 
 
 def rounds_curve(
-    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], chosen: Plan | None = None
+    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], chosen: RunPlan | None = None
 ) -> RoundsCurve | None:
     """Plans of one algorithm for 1 round, 2, and so on by factors of about √2, its other options as `given`.
 
@@ -265,9 +265,7 @@ def privacy_of(config: Config, exposure: Literal["two-servers"] | None = None) -
     return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance, *own)
 
 
-def _automatic(
-    config: Config, problem: Problem, algorithms: Registry, *, alternatives: bool, federated: bool
-) -> Planned:
+def _automatic(config: Config, problem: Problem, algorithms: Registry, *, alternatives: bool, federated: bool) -> Plan:
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
@@ -285,7 +283,7 @@ def _automatic(
                     dearer = _dearer(config, problem, some, allowed)
                     plan, choice = automatic(alone, algorithms, problem, allowed=allowed, dearer=dearer)
                     algorithms[plan.algorithm].verify(plan)
-                    return Planned(plan, alone, choice=choice)
+                    return Plan(plan, alone, choice=choice)
                 break
     private = _private(config, algorithms)
     candidates = tuple(_worthwhile(_within_budget(info, config, problem), problem) for info in private)
@@ -300,7 +298,7 @@ def _automatic(
             refused = Candidate(plan.algorithm, None, str(error))
             candidates = tuple(refused if each.algorithm == plan.algorithm else each for each in candidates)
         else:
-            return Planned(plan, candidates, choice=choice)
+            return Plan(plan, candidates, choice=choice)
 
 
 def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
@@ -366,7 +364,7 @@ def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
     return Candidate(candidate.algorithm, None, reason)
 
 
-def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: bool, alternatives: bool) -> Planned:
+def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: bool, alternatives: bool) -> Plan:
     name = config.algorithm.name
     others = {other: info for other, info in algorithms.items() if other != name}
     info, wanted = algorithms[name], config.privacy.adjacency
@@ -387,14 +385,14 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
         raise Infeasible(error.algorithm, error.condition, error.needs, feasible, users=error.users) from None
     info.verify(plan)
     candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
-    return Planned(plan, candidates)
+    return Plan(plan, candidates)
 
 
-def _without_silos(plan: Plan, silos: Silos, config: Config, algorithms: Registry) -> tuple[str, ...]:
+def _without_silos(plan: RunPlan, silos: Silos, config: Config, algorithms: Registry) -> tuple[str, ...]:
     """Of the same algorithm, planned for those who are left, who are asked as all are: by rows, or by sums."""
     given = config.algorithm.options if config.algorithm.name == plan.algorithm else {}
 
-    def without(users: int) -> Plan:
+    def without(users: int) -> RunPlan:
         others = _in_equal_silos(config, min(users, len(silos.sizes)))
         return _plan(algorithms[plan.algorithm], others, replace(plan.problem, users=users), given)
 
@@ -487,7 +485,7 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
 
 def _plan(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
-) -> Plan:
+) -> RunPlan:
     """The best plan; of exactly `rounds` rounds, or budget.rounds, or at most budget.max_rounds. Infeasible if none."""
     try:
         return _estimated(info, config, problem, given, rounds)
@@ -498,7 +496,7 @@ def _plan(
 
 def _estimated(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
-) -> Plan:
+) -> RunPlan:
     """The same; the n of its Infeasible is an estimate."""
     section, most = config.algorithm, config.budget.max_rounds
     if rounds is None and given.get("rounds") is None and most is not None:

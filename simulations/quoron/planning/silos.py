@@ -10,7 +10,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.parameters import Kind
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.silos import UNSURE, Away, Silos, largest_away
 
 FIX = (
@@ -43,7 +43,7 @@ def silos_of(config: Config, users: int) -> Silos | None:
     return Silos.declared(said, users, sums=section.silo_sums, of=of)
 
 
-def warnings(plan: Plan, sizes: Sequence[int] | None) -> tuple[str, ...]:
+def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     """What whoever submits is told before a run can begin and be charged; () where nothing is amiss."""
     if sizes is None:
         return () if (said := useless(plan)) is None else (said,)
@@ -51,7 +51,7 @@ def warnings(plan: Plan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     return (f"WARNING: {_holds(away, len(sizes))}, {_spared(away)}.",) if away.too_large else ()
 
 
-def remarks(plan: Plan, silos: Silos, without: Callable[[int], Plan]) -> tuple[str, ...]:
+def remarks(plan: RunPlan, silos: Silos, without: Callable[[int], RunPlan]) -> tuple[str, ...]:
     """What the largest silo's absence costs; `without` makes the plan of fewer users, or raises as planning does."""
     away = largest_away(plan, silos)
     risk = _risk(plan, away.users - away.persons, without)
@@ -90,7 +90,7 @@ def _spared(away: Away) -> str:
     return f"{spared}, and holds"
 
 
-def _risk(plan: Plan, users: int, without: Callable[[int], Plan]) -> str:
+def _risk(plan: RunPlan, users: int, without: Callable[[int], RunPlan]) -> str:
     """As of a run planned over the others: its noise is that of this run, as divisors stay."""
     before = plan.predicted_excess_risk or plan.guessed_excess_risk
     if before is None:
@@ -105,7 +105,7 @@ def _risk(plan: Plan, users: int, without: Callable[[int], Plan]) -> str:
     return f"the excess risk of the {users:,} others is predicted to be {after:.2g}, where that of all is {before:.2g}"
 
 
-def useless(plan: Plan) -> str | None:
+def useless(plan: RunPlan) -> str | None:
     """What to say, before anything is charged, of a run over few users that is forecast to learn nothing."""
     users, predicted = plan.problem.users, plan.predicted_excess_risk or plan.guessed_excess_risk
     start = start_risk(plan.problem)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Give the terminal back."""
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Before the first round."""
 
     def round_finished(self, event: RoundEvent) -> None:
@@ -57,7 +57,7 @@ class Lines(Display):
         """A line."""
         print(text, file=sys.stderr, flush=True)
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """What to take care of, if anything."""
         _warn(plan)
 
@@ -95,7 +95,7 @@ class Bar(Display):
         """In front of the bar."""
         self._bar.update(self._task, description=escape(text))
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Show the plan's rounds as the length of the bar."""
         _warn(plan)
         self._name = plan.algorithm
@@ -106,7 +106,7 @@ class Bar(Display):
         self._bar.update(self._task, description=self._name, completed=event.round + 1, figures=_figures(event))
 
 
-def _warn(plan: Plan) -> None:
+def _warn(plan: RunPlan) -> None:
     if plan.guarantee.curated and not plan.guarantee.seeded:
         how = "Until the run is complete, ledger.sqlite in its folder is private: keep it to yourself."
         print(how, file=sys.stderr, flush=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from quoron.network import duration
 from quoron.planning.meaning import Meaning, meaning
-from quoron.printed import Printed
 from quoron.processors import largest
-from quoron_server.plan import Plan
+from quoron.results import Printed
+from quoron_server.plan import RunPlan
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # a stored summary needs no population
@@ -87,7 +87,7 @@ class Summary(Printed):
     @classmethod
     def of(
         cls,
-        plan: Plan,
+        plan: RunPlan,
         events: Sequence[Mapping[str, Any]],
         *,
         excess_risk: float | None,

@@ -26,7 +26,7 @@ from quoron_server.algorithms.two_servers import method
 from quoron_server.algorithms.two_servers import plan as planning
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_helper
 from quoron_server.algorithms.two_servers.plan import server_mu
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
 from quoron_server.wording import sentence
 
@@ -35,7 +35,7 @@ SCENES = list(TWO_SERVERS)
 ABLE = [name for name, info in ALGORITHMS.items() if info.promises.one_server is None]
 
 
-def planned(name: str, privacy: Privacy = TWO, **options: Any) -> Plan:
+def planned(name: str, privacy: Privacy = TWO, **options: Any) -> RunPlan:
     info = ALGORITHMS[name]
     return info.plan(PROBLEMS.get(name, PROBLEM), privacy, info.options(**options), "calibrated", 7)
 

@@ -19,7 +19,7 @@ from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
 from quoron_server.algorithms.whitening import eigen, typical_length, whitening
-from quoron_server.plan import Cost, Guarantee, Plan
+from quoron_server.plan import Cost, Guarantee, RunPlan
 from quoron_server.problem import Problem
 
 
@@ -97,7 +97,7 @@ def small_plan(
         ridge=ridge,
     )
     promise = Guarantee(epsilon, delta, adjacency, "broadcast", (), THEOREM)
-    return Plan("tracking-srgd", problem, promise, Cost(p.rounds, p.asked, 0, 0, 0), p, None, 3)
+    return RunPlan("tracking-srgd", problem, promise, Cost(p.rounds, p.asked, 0, 0, 0), p, None, 3)
 
 
 class Users:

@@ -32,7 +32,7 @@ from quoron_server.algorithms import acsa
 from quoron_server.algorithms.accelerated_erm.parameters import SECRET, AcceleratedERMParameters, Phase
 from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class AcceleratedERMState:
 class AcceleratedERM:
     """Algorithm object for a plan with AcceleratedERMParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(AcceleratedERMParameters)
         self._places = acsa.places(self.parameters.phases)

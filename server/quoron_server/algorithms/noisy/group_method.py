@@ -24,7 +24,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -83,7 +83,7 @@ class GroupSGDParameters(Parameters):
 class GroupSGD:
     """Algorithm object for a plan with GroupSGDParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(GroupSGDParameters)
 

@@ -34,7 +34,7 @@ from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Attendance, MaskedRounds, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -143,7 +143,7 @@ class NoisyState:
 class NoisySGD:
     """Algorithm object for a plan with NoisySGDParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(NoisySGDParameters)
 

@@ -32,7 +32,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -109,7 +109,7 @@ class OutlierGDState:
 class OutlierGD:
     """Algorithm object for a plan with OutlierGDParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(OutlierGDParameters)
         self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None

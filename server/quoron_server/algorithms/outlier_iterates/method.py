@@ -29,7 +29,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, largest
 from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 RELEASED, HALTED, PENDING = 1, 0, -1
 
@@ -49,7 +49,7 @@ class OutlierIterateState:
 class OutlierIterates:
     """Algorithm object for a plan with OutlierIterateParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(OutlierIterateParameters)
         self._ends = np.cumsum([phase.users for phase in self.parameters.phases])

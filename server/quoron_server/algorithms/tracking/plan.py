@@ -41,7 +41,7 @@ from quoron_server.algorithms.tracking.method import (
 )
 from quoron_server.algorithms.whitening import curvature_share
 from quoron_server.parameters import Assumption, Kind, Moves
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "tracking-srgd"
@@ -118,7 +118,7 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen
     return Chosen(p, float(prediction.total), cost, adjacency=p.adjacency, assumptions=attendance)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Disjoint cohorts, divisors as declared, and each cohort's releases together μ-GDP, whatever the radii are."""
     p = plan.parameters_of(TrackingParameters)
     _verify_shape(plan.problem, p)

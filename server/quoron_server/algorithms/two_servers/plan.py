@@ -23,7 +23,7 @@ from quoron_server.algorithms import checks
 from quoron_server.algorithms.options import summed
 from quoron_server.algorithms.search import two_digits
 from quoron_server.parameters import Kind
-from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
+from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _APART = {
 }
 
 
-def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> Plan:
+def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> RunPlan:
     """The plan with the least predicted risk under exposure two-servers.
 
     ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
@@ -85,7 +85,7 @@ def _asking_all(options: Any) -> Any:
     return replace(options, rate=1.0) if drawn else options
 
 
-def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
+def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunPlan:
     """The plan of two servers whose noise together is that of `own`."""
     quorum, p = None, own.parameters
     if privacy.quorum is not None:  # who answers is seen by both servers, so counting costs nothing
@@ -101,7 +101,7 @@ def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
     return replace(own, guarantee=replace(promise, quorum=quorum))
 
 
-def require_masked(plan: Plan) -> None:
+def require_masked(plan: RunPlan) -> None:
     """Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
     name, p = plan.algorithm, plan.parameters
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
@@ -112,7 +112,7 @@ def require_masked(plan: Plan) -> None:
         raise Infeasible(name, condition, "other options, or tracking-srgd")
 
 
-def pairs(plan: Plan) -> tuple[Pair, ...]:
+def pairs(plan: RunPlan) -> tuple[Pair, ...]:
     """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
     sheet = plan.sheet
     numbers = sheet.groups * sum(each.length for each in sheet.rounds)
@@ -186,7 +186,7 @@ def _series(sheet: Sheet, part: float) -> float:
     return worst
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """The sheet is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
     promise = plan.guarantee
     servers, own = promise.servers, plan.without_quorum()

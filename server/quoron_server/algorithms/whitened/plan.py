@@ -24,7 +24,7 @@ from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
@@ -99,7 +99,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     return Chosen(p, risk, cost, adjacency=adjacency)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Everybody in every round with divisor n, the sensitivities of free-presence (p1 to p3, p6), and Σ μ_i² <= μ²."""
     p = plan.parameters_of(WhitenedParameters)
     promise = plan.guarantee
@@ -144,7 +144,7 @@ def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
     return [*[None] * (p.first + p.gradients), vote]
 
 
-def taken(plan: Plan, allowed: Allowance) -> Verdict:
+def taken(plan: RunPlan, allowed: Allowance) -> Verdict:
     """Whether everybody may be asked in every round: always by whoever holds all rows, else where so many will answer.
 
     Neither n, d nor ε has a limit: more of any is as good as before, or better. A budget that forbids so many rounds,
@@ -159,7 +159,7 @@ def taken(plan: Plan, allowed: Allowance) -> Verdict:
     )
 
 
-def remarks(plan: Plan) -> tuple[str, ...]:
+def remarks(plan: RunPlan) -> tuple[str, ...]:
     """What its forecast takes for granted; what being ready for hostile users costs, and not to be."""
     if plan.problem.outputs > 2:
         return (SURE_CLASSES, *_ready(plan))
@@ -171,7 +171,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
     return (odd, *_ready(plan))
 
 
-def _ready(plan: Plan) -> tuple[str, ...]:
+def _ready(plan: RunPlan) -> tuple[str, ...]:
     if plan.parameters_of(WhitenedParameters).robust:
         return (
             "It clips more (robust), in fear of hostile users: if nobody is, that leaves 1 to 240 times as much, most "
