@@ -77,4 +77,4 @@ class Algorithm(Protocol[S]):
         """The model released so far, shape (d,)."""
 
     def iterate(self, state: S) -> Vector:
-        """The current iterate, shape (d,); not released under exposure `model`, so for simulation only."""
+        """The current iterate, shape (d,); not released under trust model `central-release`, so for simulation only."""

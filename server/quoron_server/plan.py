@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
     from quoron_privacy.two_servers.planned_sheet import Servers
     from quoron_privacy.two_servers.sheet import Sheet
 
-Exposure = Literal["model", "broadcast", "two-servers", "local", "none"]
+TrustModel = Literal["central-release", "central-broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 Attending = Literal["private", "public"]  # whether who answers is kept secret, or told
 P = TypeVar("P", bound=Parameters)
@@ -54,7 +54,7 @@ class Privacy:
     quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
     adjacency: Adjacency | None = None  # of algorithms that offer several; None: their own, replace-one if that is one
     attendance: Attending = "private"
-    exposure: Literal["two-servers"] | None = None  # None: what the algorithm usually has
+    trust_model: Literal["two-servers"] | None = None  # None: what the algorithm usually has
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     groups: int = 1  # with two servers, public groups of whose means the median is taken
 
@@ -68,16 +68,17 @@ class Privacy:
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
         if self.server_epsilon is not None and not (
-            self.exposure == "two-servers" and self.epsilon <= self.server_epsilon <= MOST_EPSILON
+            self.trust_model == "two-servers" and self.epsilon <= self.server_epsilon <= MOST_EPSILON
         ):
             raise ConfigError(
                 f"Expected server_epsilon in [epsilon={self.epsilon:g}, {MOST_EPSILON:g}] and "
-                f"exposure='two-servers', got server_epsilon={self.server_epsilon:g} and exposure={self.exposure!r}."
+                f"trust_model='two-servers', got server_epsilon={self.server_epsilon:g} and "
+                f"trust_model={self.trust_model!r}."
             )
-        if self.groups != 1 and not (self.exposure == "two-servers" and self.groups in GROUPS):
+        if self.groups != 1 and not (self.trust_model == "two-servers" and self.groups in GROUPS):
             raise ConfigError(
-                f"Expected groups in {GROUPS} and exposure='two-servers', got groups={self.groups} and "
-                f"exposure={self.exposure!r}."
+                f"Expected groups in {GROUPS} and trust_model='two-servers', got groups={self.groups} and "
+                f"trust_model={self.trust_model!r}."
             )
         if self.attendance == "public" and (self.quorum is None or self.adjacency == "zero-out"):
             given = "no quorum" if self.quorum is None else f"adjacency={self.adjacency!r}"
@@ -107,7 +108,7 @@ class Guarantee:
     epsilon: float  # inf without privacy
     delta: float
     adjacency: Adjacency
-    exposure: Exposure
+    trust_model: TrustModel
     assumptions: tuple[Assumption, ...]  # in the order of their kinds; the registry adds what follows from the numbers
     theorem: str  # a file under docs/privacy/, with an anchor
     proved: bool = True  # False for the papers' printed constants where the notes find them unproved
@@ -117,7 +118,7 @@ class Guarantee:
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
     bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
-    servers: "Servers | None" = None  # of exposure two-servers, of each of which this is the promise
+    servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the promise
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
@@ -209,7 +210,7 @@ class RunPlan:
             guarantee = f"as printed: {found}, by our accountant; the paper claims ε = {self.parameters.epsilon:g}"
         return [
             ("guarantee", guarantee),
-            ("exposure", f"{promised.exposure}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),
+            ("trust_model", f"{promised.trust_model}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),
             ("assumptions", ", ".join(each.kind.value for each in promised.assumptions) or "none"),
             ("proof", promised.theorem),
             ("users", f"{problem.users:,}, {problem.items_per_user:,} items each, {problem.dimension:,} coefficients"),
@@ -249,7 +250,7 @@ class RunPlan:
         servers = self.guarantee.servers
         if servers is None:
             return self
-        own = replace(self.guarantee, epsilon=servers.together_epsilon, exposure="broadcast", servers=None)
+        own = replace(self.guarantee, epsilon=servers.together_epsilon, trust_model="central-broadcast", servers=None)
         return replace(self, guarantee=own)
 
     def without_health(self) -> "RunPlan":
@@ -312,16 +313,16 @@ class RunPlan:
 
     def require_deployable(self, *, trust_clients: bool) -> None:
         """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""
-        if not self.guarantee.proved or self.guarantee.exposure == "none":
+        if not self.guarantee.proved or self.guarantee.trust_model == "none":
             raise ConfigError(
                 f"Expected a proved promise, got {self.algorithm} without one. Choose a private algorithm with "
                 "calibrated constants."
             )
-        if self.guarantee.exposure == "model" and not (trust_clients or self.guarantee.curated):
+        if self.guarantee.trust_model == "central-release" and not (trust_clients or self.guarantee.curated):
             raise ConfigError(
-                f"Expected trust_clients=true for {self.algorithm}: its clients see iterates without noise, and its "
-                "promise needs them to send true gradients and to answer or not whatever they see. Choose one with "
-                "exposure broadcast, or say that the clients are trusted."
+                f"Expected privacy.trust_model='central-release' for {self.algorithm}: its clients see iterates without "
+                "noise, and its promise needs them to send true gradients and to answer or not whatever they see. "
+                "Choose an algorithm of trust model central-broadcast, or say that clients are trusted."
             )
         why = self.parameters.simulation_only()
         if why is not None:

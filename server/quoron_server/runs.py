@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from quoron_server.algorithms.two_servers import method as two_servers
     from quoron_server.books import restoring
 else:
-    two_servers = OnFirstUse("quoron_server.algorithms.two_servers.method")  # of that exposure alone
+    two_servers = OnFirstUse("quoron_server.algorithms.two_servers.method")  # of that trust model alone
     restoring = OnFirstUse("quoron_server.books.restoring")  # of books that were put back
 
 Vector = NDArray[np.float64]
@@ -178,7 +178,7 @@ class Run:
 
     @property
     def _charged(self) -> Account | None:
-        return None if self.plan.guarantee.exposure == "none" else self.account
+        return None if self.plan.guarantee.trust_model == "none" else self.account
 
     @property
     def text(self) -> str:
@@ -230,7 +230,7 @@ class Described(Protocol):
 
     @property
     def trust_clients(self) -> bool:
-        """Whether exposure `model` is accepted."""
+        """Whether trust model `central-release` is accepted."""
 
     def as_text(self) -> str:
         """All that makes it this run and no other: the same run has the same text."""
@@ -346,7 +346,7 @@ class Books:
         promise = None
         if row.held and self.population.charged(run) is None:
             specification, plan = planned(row.specification)
-            private = plan.guarantee.exposure != "none"
+            private = plan.guarantee.trust_model != "none"
             promise = {"group": specification.group, **charge_of(plan)} if private else None
         return restoring.continue_held(self.database, run, promise, by=by)
 

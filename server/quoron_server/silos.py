@@ -82,15 +82,15 @@ class Silos:
                 "where the plan accounts for one who does (docs/privacy/subsampling.md). Take one that draws by coins, "
                 "as dp-sgd-poisson, or that asks everybody"
             )
-        if promise.exposure == "two-servers" and self.largest > 1:
+        if promise.trust_model == "two-servers" and self.largest > 1:
             return (
-                "with exposure two-servers a client masks the row of one user, whose rounds the helper counts by its "
+                "in trust model two-servers a client masks the row of one user, whose rounds the helper counts by its "
                 "certificate, and a silo has one for all. Give each person a client and a certificate of its own "
                 "(docs/two-servers.md#silos), without population.silos, or take one server"
             )
         if not self.sums:
             return None
-        if promise.exposure == "local":
+        if promise.trust_model == "local":
             return "each person's report is randomised by itself, and read by itself. Leave out silo_sums"
         if not plan.parameters.reads_sums():
             return "it looks at single rows. Leave out silo_sums, so that silos send a row a person, or take another"
@@ -104,7 +104,7 @@ def in_silos(plan: RunPlan, silos: Silos) -> RunPlan:
     if (why := silos.refused(plan)) is not None:
         raise ConfigError(f"Expected a plan for {len(silos.sizes):,} silos, got one of {plan.algorithm}: {why}.")
     promise = plan.guarantee
-    if promise.exposure == "none":
+    if promise.trust_model == "none":
         return plan
     assumed = [Assumption(Kind.PERSONS_OF_SILOS, known_twice(promise.epsilon, promise.delta))]
     return plan.assuming([*assumed, *([Assumption(Kind.SILOS_CLIP)] if silos.sums else [])])

@@ -59,14 +59,14 @@ class RunSpecification(_Section):
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
     attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
-    exposure: Literal["two-servers"] | None = None  # None: the algorithm's own
+    trust_model: Literal["two-servers"] | None = None  # None: the algorithm's own
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     groups: int = 1  # of users, under two servers, of whose means the median is taken
     waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
-    trust_clients: bool = False  # accept exposure `model`
+    trust_clients: bool = False  # accept trust model `central-release`
     silos: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # persons of each; None: every user has a client
     silo_sums: bool = False  # each silo sends one sum for its persons, whose clip it is trusted with
     seed: Seed = 0  # public randomness: slots and partition
@@ -154,7 +154,7 @@ def make_plan(specification: RunSpecification) -> RunPlan:
         specification.quorum_epsilon,
         specification.adjacency,
         specification.attendance,
-        specification.exposure,
+        specification.trust_model,
         specification.server_epsilon,
         specification.groups,
     )
@@ -222,12 +222,13 @@ def check_constants(specification: RunSpecification) -> None:
 def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_simulation: bool) -> None:
     """ConfigError unless this run may be carried out here: the same conditions as `rounds.run`, before anyone is asked.
 
-    A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n; exposure
-    `model` needs trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was asked.
+    A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n;
+    `central-release` needs trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was
+    asked.
     """
-    if specification.early_ends and plan.guarantee.exposure == "two-servers":
+    if specification.early_ends and plan.guarantee.trust_model == "two-servers":
         raise ConfigError(
-            "Expected early_ends=false with exposure two-servers, got true: the end of a round would tell who was "
+            "Expected early_ends=false with trust model two-servers, got true: the end of a round would tell who was "
             "absent, and clients answer at a time that the question fixes."
         )
     if specification.simulation:
@@ -253,9 +254,9 @@ def require_open_cohorts(plan: RunPlan) -> None:
 
 def require_private_attendance(specification: RunSpecification) -> None:
     """ConfigError for what Flower cannot keep: its clients answer whenever they are done, and in the clear."""
-    if specification.exposure == "two-servers":
+    if specification.trust_model == "two-servers":
         raise ConfigError(
-            "Expected no exposure two-servers through Flower, got it: its nodes answer the coordinator in the clear. "
+            "Expected another trust model than two-servers through Flower: its nodes answer the coordinator in the clear. "
             "Submit to `quoron serve`, with a `quoron helper` of another operator."
         )
     if specification.attendance == "public":
@@ -273,9 +274,9 @@ def willing_needed(specification: RunSpecification) -> int:
 
 def require_helper(specification: RunSpecification, plan: RunPlan, *, helped: bool) -> None:
     """ConfigError for a run of two servers at a coordinator without the other one."""
-    if plan.guarantee.exposure == "two-servers" and not helped:
+    if plan.guarantee.trust_model == "two-servers" and not helped:
         raise ConfigError(
-            f"Expected a coordinator with a helper for run {specification.run} of exposure two-servers, got one "
+            f"Expected a coordinator with a helper for run {specification.run} of trust model two-servers, got one "
             "without: start it with --helper, and with TLS (docs/two-servers.md)."
         )
 
@@ -371,7 +372,7 @@ def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
-    timely = specification.attendance == "public" or plan.guarantee.exposure == "two-servers"
+    timely = specification.attendance == "public" or plan.guarantee.trust_model == "two-servers"
     timing = {"seconds": specification.seconds} if timely else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
@@ -396,7 +397,7 @@ def describe_promise(run: str, plan: RunPlan, *, simulation: bool) -> dict[str, 
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,
-        "exposure": promise.exposure,
+        "trust_model": promise.trust_model,
         "rounds": plan.cost.rounds,
         "participations": plan.parameters.participations(),
         "dimension": plan.problem.dimension,

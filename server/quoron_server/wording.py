@@ -26,8 +26,8 @@ CURATOR = (
     "the model is trusted)"
 )
 AGAINST = {
-    "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
-    "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
+    "central-release": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
+    "central-broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
     "two-servers": "each of two servers by itself, every other client and whoever sees the released models, all of "
     "them by efficient means; not against both servers together, nor against their seeing that a user takes part; a "
     "hostile client can move a sum at will, which harms the model and nobody's privacy",
@@ -124,12 +124,12 @@ def assumption_text(assumption: Assumption) -> str:
 
 def sentence(promise: Guarantee) -> str:
     """The promise in one sentence."""
-    if promise.exposure == "none":
+    if promise.trust_model == "none":
         return "No privacy: this is the non-private reference."
-    against = CURATOR if promise.curated else AGAINST[promise.exposure]
+    against = CURATOR if promise.curated else AGAINST[promise.trust_model]
     whom = "person of one silo" if promise.rests_on(Kind.PERSONS_OF_SILOS) else "user"
     words = f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one {whom} at once, "
-    seen_by = "" if promise.curated else f", exposure {promise.exposure}"
+    seen_by = "" if promise.curated else f", trust model {promise.trust_model}"
     words += f"adjacency {promise.adjacency}{seen_by}: protects against {against}"
     if promise.assumptions:
         words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
@@ -142,7 +142,7 @@ def sentence(promise: Guarantee) -> str:
     if promise.quorum is not None:
         paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
         theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]
-        if promise.quorum.count_scale or promise.exposure == "local":
+        if promise.quorum.count_scale or promise.trust_model == "local":
             theorem = QUORUM_THEOREM
         if promise.quorum.public:
             theorem = PUBLIC_ATTENDANCE_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM

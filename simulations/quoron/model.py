@@ -108,7 +108,7 @@ class Model(Printed):
     ) -> "Model":
         """The model that a run of `plan` released, with `shares` of the labels where it released them, too."""
         said = plan.guarantee
-        protected = not said.seeded and said.exposure != "none"
+        protected = not said.seeded and said.trust_model != "none"
         promise = Promise(sentence(said), said.epsilon, said.delta, said.adjacency, plan.algorithm, digest(plan), made)
         return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None, shares)
 
@@ -128,7 +128,7 @@ class Model(Printed):
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"Expected a plan with its columns and its loss, got one without ({error}).") from None
-        protected = not said["seeded"] and said["exposure"] != "none"
+        protected = not said["seeded"] and said["trust_model"] != "none"
         return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None)
 
     @property

@@ -43,7 +43,7 @@ class Prepared(Generic[S]):
             group=config.train.population,
             account=self.account,
             simulation_seed=config.run.seed if simulated else None,
-            trust_clients=config.algorithm.trust_clients if simulated else True,  # a curator answers for all
+            trust_clients=config.privacy.trusts_clients if simulated else True,  # a curator answers for all
             budget=budget_of(config),
         )
 

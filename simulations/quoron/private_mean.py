@@ -57,7 +57,7 @@ from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
-from quoron_server.plan import Exposure, Guarantee, Privacy
+from quoron_server.plan import Guarantee, Privacy, TrustModel
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
@@ -212,8 +212,8 @@ class _Planned:
     gaussians: int = 0
 
 
-def _guarantee(privacy: Privacy, theorem: str, exposure: Exposure = "broadcast") -> Guarantee:
-    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", exposure, (), f"docs/privacy/{theorem}")
+def _guarantee(privacy: Privacy, theorem: str, trust_model: TrustModel = "central-broadcast") -> Guarantee:
+    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", trust_model, (), f"docs/privacy/{theorem}")
 
 
 def _user_means(users: Any) -> Matrix:

@@ -29,7 +29,7 @@ from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import WithoutQuorum
 from quoron_server.algorithm import Algorithm
 
-UNNOISED = frozenset({"points", "starts"})  # what clients see of a phase under exposure `model`
+UNNOISED = frozenset({"points", "starts"})  # what clients see of a phase under trust model `central-release`
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def course(algorithm: Algorithm[Any], users: Neighbours, world: World, state: An
             releases = [(each.mechanism, dict(each.parameters)) for each in update.releases]
             shown.append(Shown(before, question, fresh, dict(update.public), releases, _model(algorithm, state)))
             own = [name for name, _ in releases if name != "quorum"]  # a decision releases no iterate
-            fresh = bool(own) or algorithm.plan.guarantee.exposure != "model"
+            fresh = bool(own) or algorithm.plan.guarantee.trust_model != "central-release"
 
 
 def _model(algorithm: Algorithm[Any], state: Any) -> np.ndarray | None:

@@ -124,7 +124,7 @@ def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_
 ) -> None:
     """Where steps contract, or a quorum counts those who answer while they see iterates without noise."""
     plan = make_plan(name, None, privacy)
-    counted = plan.guarantee.quorum is not None and plan.guarantee.exposure == "model"
+    counted = plan.guarantee.quorum is not None and plan.guarantee.trust_model == "central-release"
     contracts = plan.algorithm in MOVED and not plan.guarantee.rests_on(Kind.FULL_ATTENDANCE)
     assert plan.guarantee.rests_on(Kind.UNMOVED_ATTENDANCE) == (contracts or counted)
 

@@ -56,7 +56,7 @@ def test_who_names_what_a_run_costs_may_promise_a_mu_and_nobody_else(name: str) 
     info, plan = ALGORITHMS[name], make_plan(name)
     found = info.promises.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
     assert info.may_be_gaussian or found == ()
-    assert info.exposure != "none" or not info.may_be_gaussian
+    assert info.trust_model != "none" or not info.may_be_gaussian
     assert info.may_be_gaussian or info.gaussian(plan) is None
 
 

@@ -199,13 +199,13 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
     info.verify(plan)
     promise, quorum = plan.guarantee, plan.guarantee.quorum
     assert quorum is not None
-    if promise.exposure == "none":
+    if promise.trust_model == "none":
         return
     assert (promise.epsilon, promise.delta) == (QUORUM.epsilon, QUORUM.delta)
     assert quorum.rest_epsilon + quorum.epsilon <= QUORUM.epsilon
     free = bool(plan.attendance())
     assert quorum.epsilon in ((0.0,) if free else (QUORUM.quorum_epsilon / 16, QUORUM.quorum_epsilon))
-    where = "quorum.md#q1" if quorum.count_scale or promise.exposure == "local" else "quorum-free.md#q"
+    where = "quorum.md#q1" if quorum.count_scale or promise.trust_model == "local" else "quorum-free.md#q"
     assert f"docs/privacy/{where}" in sentence(promise)
     with pytest.raises(VerificationError):
         info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.98)))
@@ -213,7 +213,7 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
         broken = replace(quorum, count_scale=quorum.count_scale / 4, each=1.5 * quorum.each)
         with pytest.raises(VerificationError, match=r"cost|delta"):
             info.make(replace(plan, guarantee=replace(promise, quorum=broken)))
-    if promise.exposure != "local":
+    if promise.trust_model != "local":
         with pytest.raises(VerificationError, match=r"paid for|one kind of noise|quorum.epsilon > 0"):  # by nothing
             info.make(replace(plan, guarantee=replace(promise, quorum=replace(quorum, each=0.1, epsilon=0.0))))
         for name_, value in (("participations", 0), ("epsilon", 0.01 if free else 0.0)):
@@ -228,7 +228,7 @@ def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
     """The broken twin claims a quarter more: as if an absent user did not move the release at all."""
     plan, info = planned(name), ALGORITHMS[name.partition("/")[0]]
     given = plan.attendance()
-    if plan.guarantee.exposure in ("local", "none") or all(each.told for each in given):
+    if plan.guarantee.trust_model in ("local", "none") or all(each.told for each in given):
         return
     more = tuple(each if each.told else replace(each, mu=1.25 * each.mu) for each in given)
     monkeypatch.setattr(type(plan.parameters), "attendance", lambda *_: more)
@@ -239,7 +239,7 @@ def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
 @every_algorithm
 def test_where_clients_see_iterates_the_promise_assumes_that_these_move_nobody_to_answer(name: str) -> None:
     promise = planned(name).guarantee
-    assert promise.assumptions.count(Assumption(Kind.UNMOVED_ATTENDANCE)) == (promise.exposure == "model")
+    assert promise.assumptions.count(Assumption(Kind.UNMOVED_ATTENDANCE)) == (promise.trust_model == "central-release")
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "phased-erm", "winsorised-erm"])

@@ -33,7 +33,7 @@ from quoron_server.plan import Privacy, RunPlan
 
 SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options
 CERTIFIED = ("phased-erm/agd",)  # rests on what the neighbour sends in all rounds being one loss's gradients
-NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].exposure != "none" and name not in CERTIFIED]
+NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].trust_model != "none" and name not in CERTIFIED]
 OTHERS = (
     "filtered",
     "soft",

@@ -66,7 +66,7 @@ def trained(place: Path) -> Any:
 def test_a_plan_of_every_algorithm_prints_what_it_promises_and_takes(name: str) -> None:
     plan = make_plan(name)
     rounds = f"{plan.cost.rounds:,}, "
-    lines_of(plan, name, "ε = ", "δ = ", plan.guarantee.adjacency, plan.guarantee.exposure, "rounds", rounds, "risk")
+    lines_of(plan, name, "ε = ", "δ = ", plan.guarantee.adjacency, plan.guarantee.trust_model, "rounds", rounds, "risk")
     lines_of(Plan(plan, (), remarks=("x" * 1000,) * 50), name, "50: xxx")
     assert "SIMULATED" in repr(plan.simulated())
 

@@ -182,7 +182,7 @@ async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
 
 LASTING = 60.0
 PUBLIC = {"attendance": "public", "seconds": LASTING}
-OWNER = {"accept_exposures": ("broadcast", PUBLIC_ATTENDANCE), "one_user": True}
+OWNER = {"accept_trust_models": ("central-broadcast", PUBLIC_ATTENDANCE), "one_user": True}
 
 
 def missing(data, monkeypatch):
@@ -375,7 +375,7 @@ def test_one_that_would_look_at_its_file_before_it_comes_up_is_refused(data):
         converse(data, script, **(OWNER | {"one_user": False}))
 
 
-@pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}, {"exposure": "local"}])
+@pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}, {"trust_model": "local"}])
 def test_terms_that_cannot_be_kept_are_no_terms(changes):
     with pytest.raises(WireError, match="public attendance"):
         read_terms("r", terms(**(PUBLIC | changes)))

@@ -250,7 +250,7 @@ async def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
     [
         ({"simulation": True, "simulation_seed": 1}, "allow-simulation"),
         ({"algorithm": "sgd", "options": {"rounds": 6}}, "proved promise"),
-        ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}}, "trust_clients"),
+        ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}}, "central-release"),
     ],
 )
 async def test_a_deployment_refuses_what_protects_nobody(

@@ -158,7 +158,7 @@ def test_a_run_of_exposure_local_gets_no_gradient_whatever_the_owner_accepts(
     accept: str, config: dict[str, Any]
 ) -> None:
     """Its answers are to be private by themselves, which a gradient is not; nothing is charged."""
-    found = reply(values(exposure="local"), config | {"accept": accept}, lambda model: np.ones(3))
+    found = reply(values(trust_model="local"), config | {"accept": accept}, lambda model: np.ones(3))
     assert "answer" not in found
     assert found["declined"]
     assert spent(config) == (0.0, 0.0)

@@ -192,7 +192,7 @@ class TestConsent:
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
-            ({"exposure": None}, "exposure two-servers"),
+            ({"trust_model": None}, "trust model two-servers"),
             ({"early_ends": True}, "early_ends"),
             ({"simulation": True, "simulation_seed": 7}, "simulation"),
             ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}, "trust_clients": True}, "phased-sgd"),

@@ -42,12 +42,12 @@ radius = 2.0
 user_smoothness = "item"
 
 [privacy]
+trust_model = "central-release"
 epsilon = 15.0
 delta = 0.05
 
 [algorithm]
 name = "dp-sgd-wor"
-trust_clients = true
 options = { rounds = 3 }
 """
 # Together they ask for gradients at one point and at two, local steps, second moments and local reports.

@@ -75,7 +75,7 @@ def test_three_classes_are_learnt(algorithm, part, settings, tmp_path):
         delta=1e-5,
         algorithm=algorithm,
         out=tmp_path / "run",
-        settings=[*SOFTMAX, *settings, "algorithm.trust_clients=true"],
+        settings=[*SOFTMAX, *settings, "privacy.trust_model=central-release"],
     )
     assert result.plan.problem.outputs == 3
     assert result.plan.problem.dimension == 9  # two features and an intercept, for each class
@@ -191,10 +191,10 @@ numeric = { a = [-1, 1], b = [-1, 1] }
 [problem]
 items_per_user = 4
 [privacy]
+trust_model = "central-release"
 epsilon = 15.0
 delta = 0.1
 [algorithm]
-trust_clients = true
 """
 
 
@@ -210,7 +210,7 @@ class Workers:
             table[ITEMS * user : ITEMS * (user + 1)].to_csv(path, index=False)
             owner = Owner(
                 data=path, record=folder / f"{user}.sqlite", lifetime_epsilon=100.0, lifetime_delta=1.0,
-                accept_exposures=("broadcast", "model", "local"), simulation_seed=SEED,
+                accept_trust_models=("central-broadcast", "central-release", "local"), simulation_seed=SEED,
             )  # fmt: skip
             worker = Worker(owner, Record.open(owner.record, epsilon=100.0, delta=1.0))
             assert worker.consider(pb.Announcement(run=self.run, description=text), user).takes_part

@@ -63,7 +63,7 @@ def pretended(
     *,
     rounds: int = 10,
     users: int = 0,
-    exposure: str = "broadcast",
+    trust_model: str = "central-broadcast",
     passes: str = "one",
     removes_outliers: bool = False,
     factor: float | None = 1.0,
@@ -81,7 +81,7 @@ def pretended(
         name=name,
         summary="",
         origin=ours(),
-        promises=Promises((exposure,), ("replace-one",), "docs/privacy/gaussian.md"),  # type: ignore[arg-type]
+        promises=Promises((trust_model,), ("replace-one",), "docs/privacy/gaussian.md"),  # type: ignore[arg-type]
         options=Options,
         parameters=Numbers,
         planner=plan,
@@ -104,12 +104,12 @@ def best_local(trust: bool, *infos: Registered) -> tuple[RunPlan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
     candidates = tuple(Candidate(info.name, choose(config, small(), algorithms=registry(info)).plan) for info in infos)
-    return automatic(candidates, registry(*infos), small(), trust_server=trust, allowed=Allowance())
+    return automatic(candidates, registry(*infos), small(), trusted=trust, allowed=Allowance())
 
 
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)
 MANY = pretended("many", 1e-6, rounds=724, passes="many")
-FILTER = pretended("filter", 5e-6, exposure="model", removes_outliers=True)
+FILTER = pretended("filter", 5e-6, trust_model="central-release", removes_outliers=True)
 PLAIN = pretended("plain", 4e-6)
 
 
@@ -127,7 +127,7 @@ def test_of_many_declared_outliers_everybody_is_asked_once_whatever_others_predi
     assert not chosen(FILTER, hostile_share=0.2, alike=True).remarks
 
 
-WORSE_FILTER = pretended("worse-filter", 9e-6, exposure="model", removes_outliers=True)
+WORSE_FILTER = pretended("worse-filter", 9e-6, trust_model="central-release", removes_outliers=True)
 
 
 def test_outliers_among_users_who_are_alike_get_the_best_feasible_filter_unless_it_is_ten_times_worse() -> None:
@@ -164,7 +164,7 @@ def test_many_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:
 
 def test_an_untrusted_coordinator_without_an_algorithm_for_it_is_refused_with_the_key() -> None:
     with pytest.raises(
-        Infeasible, match=r"asks for exposure two-servers or local, and no algorithm here has either; needs .*=true"
+        Infeasible, match=r"asks for trust model two-servers or local, and no algorithm here has either; needs .*=true"
     ):
         best_local(False, RECOMMENDED, FILTER)
 
@@ -270,13 +270,13 @@ def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_s
         assert make_plan(wanted) == plan
 
 
-UNTRUSTED = ("privacy.trust_server=false",)
+UNTRUSTED = ("privacy.trust_model=two-servers",)
 
 
 FEDERATED = """
 population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", numeric = { x = [-1.0, 1.0] } }
 problem = { items_per_user = 50 }
-privacy = { epsilon = 1.0, server_epsilon = 4.0, exposure = "two-servers", delta = 1e-6, quorum = 0.5 }
+privacy = { epsilon = 1.0, server_epsilon = 4.0, trust model = "two-servers", delta = 1e-6, quorum = 0.5 }
 algorithm = { name = "recentred-sgd" }
 """  # noqa: E501
 
@@ -284,13 +284,13 @@ algorithm = { name = "recentred-sgd" }
 def test_a_coordinator_makes_the_plan_of_two_servers_that_was_submitted_and_flower_is_refused() -> None:
     config = configs.parse(FEDERATED)
     specified = specify(config, run="summer", users=20_000, seconds=60.0)[0]
-    assert specified.exposure == "two-servers"
+    assert specified.trust_model == "two-servers"
     plan = make_plan(specified)
-    assert plan.guarantee.exposure == "two-servers"
+    assert plan.guarantee.trust_model == "two-servers"
     assert 1.0 < plan.guarantee.epsilon < 4.0
     assert plan.guarantee.quorum is not None
     assert plan.guarantee.quorum.epsilon == 0
-    with pytest.raises(ConfigError, match="no exposure two-servers through Flower"):
+    with pytest.raises(ConfigError, match="no trust model two-servers through Flower"):
         specify(config, run="summer", users=20_000, seconds=60.0, whole=True)
 
 
@@ -342,7 +342,7 @@ def test_a_preset_says_what_it_shows_and_can_be_planned(name: str) -> None:
     assert 40 < len(each.summary) < 140
     planned = planned_alone(each.name)
     assert planned.plan.cost.rounds >= 1
-    assert planned.plan.guarantee.exposure != "none"
+    assert planned.plan.guarantee.trust_model != "none"
 
 
 def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:

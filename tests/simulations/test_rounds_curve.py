@@ -69,7 +69,7 @@ def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: i
     prepared = runs.prepare(config, Path.cwd())
     plan = prepared.planned.plan
     assert plan.cost.rounds == rounds
-    if plan.guarantee.exposure != "none":
+    if plan.guarantee.trust_model != "none":
         ALGORITHMS[name].verify(plan)
 
 

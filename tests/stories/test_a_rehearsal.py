@@ -85,7 +85,7 @@ def test_two_values_for_one_thing_are_refused_with_both(quoron: Command) -> None
 @pytest.mark.parametrize(
     "more",
     [
-        ("privacy.exposure=two-servers",),
+        ("privacy.trust_model=two-servers",),
         ("population.silos=10",),
         ("privacy.quorum=0.5",),
         ("privacy.adjacency=zero-out",),

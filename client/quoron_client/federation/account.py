@@ -43,7 +43,7 @@ class Promise:
     statement: str
     theorem: str
     adjacency: str
-    exposure: str
+    trust_model: str
     epsilon: float | None  # as announced
     delta: float | None
     charged_epsilon: float  # of a person who is charged: for replacing its rows
@@ -191,7 +191,7 @@ def _promise(charge: Charge) -> Promise:
         statement=said.get("statement", UNTOLD),
         theorem=said.get("theorem", ""),
         adjacency=said.get("adjacency", ""),
-        exposure=said.get("exposure", ""),
+        trust_model=said.get("trust_model", ""),
         epsilon=said.get("epsilon"),
         delta=said.get("delta"),
         charged_epsilon=charge.epsilon,

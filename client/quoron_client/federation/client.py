@@ -40,7 +40,7 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
         await take_part(config, stop=stop, worker=silo_work.SiloWorker.of)
         return
     alone, items, dialect = config.one_user, config.items_per_user, config.dialect
-    timely = [each for each in (PUBLIC_ATTENDANCE, TWO_SERVERS) if each in config.accept_exposures]
+    timely = [each for each in (PUBLIC_ATTENDANCE, TWO_SERVERS) if each in config.accept_trust_models]
     public = bool(timely)
     if public and not alone:
         raise ConfigError(

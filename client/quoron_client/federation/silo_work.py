@@ -58,7 +58,7 @@ class SiloWorker(Worker):
         """With everybody in the file in the record. DataError, for the owner, for a file that cannot be read or holds
         more persons than were declared; of who is enrolled already it is told in the log alone. ConfigError where the
         file may not be looked at, as who answers may be told, and it is not said how many persons are in it."""
-        public = PUBLIC_ATTENDANCE in owner.accept_exposures
+        public = PUBLIC_ATTENDANCE in owner.accept_trust_models
         if public and owner.people is None:
             raise ConfigError(
                 f"Expected --people N with --accept {PUBLIC_ATTENDANCE}, got none: a silo that counted the persons in "

@@ -318,8 +318,8 @@ class Worker:
 
 def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
     """Why a question is not one of the announced run, or None; by public terms only, so nothing is charged for it."""
-    if terms.exposure == "local" and not isinstance(task, LocalReport):
-        return "a run of exposure local asked for an answer that is not private by itself"
+    if terms.trust_model == "local" and not isinstance(task, LocalReport):
+        return "a run of trust model local asked for an answer that is not private by itself"
     if number >= terms.rounds:
         return f"expected one of the {terms.rounds} announced rounds"
     expected = terms.features if isinstance(task, SecondMoment) else terms.dimension
@@ -350,11 +350,11 @@ def _zeros(part: Part, task: Task) -> Found:
 
 def _promise(terms: Terms, user: str) -> str:
     """What a run says that it promises, for the owner's eyes."""
-    if terms.exposure == "none":
+    if terms.trust_model == "none":
         return "No privacy is promised."
     return (
         f"({terms.epsilon:g}, {terms.delta:g})-differential privacy for all rows of one {user} at once, adjacency "
-        f"{terms.adjacency}, exposure {terms.exposure}."
+        f"{terms.adjacency}, trust model {terms.trust_model}."
     )
 
 

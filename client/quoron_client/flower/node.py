@@ -6,7 +6,7 @@
 | `record`           | QUORON_RECORD           | durable record of what was answered; keep it      |
 | `lifetime-epsilon` | QUORON_LIFETIME_EPSILON | most ε over all runs, ever; default 1             |
 | `lifetime-delta`   | QUORON_LIFETIME_DELTA   | most δ over all runs, ever; default 1e-5          |
-| `accept`           | QUORON_ACCEPT           | exposures to take part in; "broadcast,local"      |
+| `accept`           | QUORON_ACCEPT           | trust models to take part in; "broadcast,local"      |
 | `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
 | `new-record`       | QUORON_NEW_RECORD       | "true", once: an older record is all that is left |
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
@@ -120,7 +120,7 @@ def _limits(given: _Given) -> dict[str, Any]:
         "record": Path(given.text("record")),
         "lifetime_epsilon": given.number("lifetime-epsilon", "1"),
         "lifetime_delta": given.number("lifetime-delta", "1e-5"),
-        "accept_exposures": accepted,
+        "accept_trust_models": accepted,
         "simulation_seed": given.whole("simulation-seed", "a seed"),
         "new_record": given.switch("new-record"),
     }

@@ -10,7 +10,7 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.references import Origin
 from quoron_server.parameters import Assumption, Moves, Parameters, PrintedParameters
-from quoron_server.plan import Constants, Cost, Exposure, Privacy, RunPlan
+from quoron_server.plan import Constants, Cost, Privacy, RunPlan, TrustModel
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Chosen:
     risk: float | None  # as the planner's model predicts; None where it has none
     cost: Cost | None = None  # None: one average gradient of everybody asked
     theorem: str | None = None  # the file under docs/privacy/, with its anchor
-    exposure: Exposure | None = None
+    trust_model: TrustModel | None = None
     adjacency: Adjacency | None = None
     assumptions: tuple[Assumption, ...] = ()  # that do not follow from the parameters
 
@@ -92,7 +92,7 @@ class Counting:
 class Promises:
     """What an algorithm's calibrated plans may promise, where that is proved, and what a run costs."""
 
-    exposures: tuple[Exposure, ...]  # several where `verifier` tells them apart; the usual one first
+    trust_models: tuple[TrustModel, ...]  # several where `verifier` tells them apart; the usual one first
     adjacency: tuple[Adjacency, ...]
     theorem: str  # a file under docs/privacy/
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
@@ -142,14 +142,14 @@ class AlgorithmInfo:
         return self.origin.papers
 
     @property
-    def exposure(self) -> Exposure:
+    def trust_model(self) -> TrustModel:
         """What plans usually promise."""
-        return self.promises.exposures[0]
+        return self.promises.trust_models[0]
 
     @property
-    def exposures(self) -> tuple[Exposure, ...]:
+    def trust_models(self) -> tuple[TrustModel, ...]:
         """All that plans may promise, the usual one first."""
-        return (*self.promises.exposures, *(() if self.promises.one_server is not None else ("two-servers",)))
+        return (*self.promises.trust_models, *(() if self.promises.one_server is not None else ("two-servers",)))
 
     @property
     def takes_rounds(self) -> bool:

@@ -155,7 +155,7 @@ def with_quorum(
     Infeasible if that has too few users to count.
     """
     cohorts, alone, given = own.parameters.cohorts(), own.guarantee, own.attendance(paid=not free)
-    private = alone.exposure != "none"
+    private = alone.trust_model != "none"
     room = partial(_room, own, privacy, promise, counting) if private else lambda spent: 0.0
     quorum = quorums.calibrate(
         float(privacy.quorum or 0.0),
@@ -190,7 +190,7 @@ def with_public_attendance(own: RunPlan, privacy: Privacy) -> RunPlan:
         participations=own.parameters.participations(),
         rest=(alone.epsilon, alone.delta),
     )
-    private = alone.exposure != "none"
+    private = alone.trust_model != "none"
     epsilon, delta = (privacy.epsilon, privacy.delta) if private else (alone.epsilon, alone.delta)
     plan = replace(own, guarantee=replace(alone, epsilon=epsilon, delta=delta, quorum=quorum))
     if (why := told_too_much(plan)) is not None:
@@ -206,16 +206,16 @@ def told_too_much(plan: RunPlan) -> str | None:
     By the promise and the parameters alone: what is asked here is what `verify` asks.
     """
     promise, quorum = plan.guarantee, plan.guarantee.quorum
-    if quorum is None or not quorum.public or promise.exposure == "none":
+    if quorum is None or not quorum.public or promise.trust_model == "none":
         return None
     if promise.servers is not None:
         return None  # both servers see whose sealed answers come, whatever is in them (docs/privacy/two-servers.md)
     if promise.adjacency != "replace-one":
         return f"under {promise.adjacency} whether a user is there is what the promise hides"
-    if promise.exposure != "broadcast" or any(map(promise.rests_on, TRUE_ANSWERS)):
+    if promise.trust_model != "central-broadcast" or any(map(promise.rests_on, TRUE_ANSWERS)):
         return (
             "a client whose answer is not ready has no neutral one to send: the proof is about answers that are true, "
-            f"or private by themselves (exposure {promise.exposure})"
+            f"or private by themselves (trust model {promise.trust_model})"
         )
     if promise.rests_on(Kind.SECRET_COHORTS) or plan.parameters.poisson_sampling:
         return "its promise rests on secret cohorts, and the names of those who are missing tell who was asked"
@@ -246,7 +246,7 @@ def verify_quorum(plan: RunPlan) -> None:
     the run is asked of the pair of both.
     """
     promise, quorum, cohorts = plan.guarantee, plan.guarantee.quorum, plan.parameters.cohorts()
-    if quorum is None or promise.exposure == "none":
+    if quorum is None or promise.trust_model == "none":
         return
     attendance, participations = plan.attendance(), plan.parameters.participations()
     if (why := told_too_much(plan)) is not None:
@@ -267,7 +267,7 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
     another. So it asks neither what a plan declares of that, nor the algorithm that claims the room.
     """
     promise, quorum, cohorts = plan.guarantee, plan.guarantee.quorum, plan.parameters.cohorts()
-    if quorum is None or promise.exposure == "none" or quorum.count_scale:
+    if quorum is None or promise.trust_model == "none" or quorum.count_scale:
         return
     attendance = plan.attendance() or (_NOTHING,) * len(cohorts)
     halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
@@ -276,7 +276,7 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
     if not len(attendance) == len(left) == len(cohorts):
         raise VerificationError(f"Expected attendance of {len(cohorts)} rounds, got {attendance}.")
     for round_, (given, own) in enumerate(zip(attendance, left, strict=True)):
-        if (promise.exposure == "local" or quorum.public) and math.isinf(given.mu):
+        if (promise.trust_model == "local" or quorum.public) and math.isinf(given.mu):
             continue
         room = 0.0
         if given.told:

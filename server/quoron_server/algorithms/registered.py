@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
-two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that exposure alone
+two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that trust model alone
 REPLACED: Adjacency = "replace-one"
 ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 
@@ -97,7 +97,7 @@ class Registered(AlgorithmInfo):
         """The same; the n of its Infeasible is an estimate."""
         if constants == "paper":
             return resting(self._as_printed(problem.settled(wide=False), privacy, options, seed))
-        if privacy.exposure is not None:
+        if privacy.trust_model is not None:
             return resting(two_servers.planned(self, problem, privacy, options, constants, seed))
         given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
         checks.require_options(options, *given)
@@ -129,7 +129,7 @@ class Registered(AlgorithmInfo):
             if privacy.attendance == "public":
                 own = self.plan(problem, left_by_quorum(privacy, spent=False), asked, constants, seed)
                 return resting(with_public_attendance(own, privacy))
-            if self.exposure == "local":
+            if self.trust_model == "local":
                 return made(privacy, asked, free=True)
             with suppress(Infeasible):
                 return made(privacy, asked, free=True)
@@ -157,7 +157,7 @@ class Registered(AlgorithmInfo):
         kind = self.options_for("paper")
         if self.printed is None or not isinstance(options, kind):
             raise ConfigError(f"Expected options of kind {kind.__name__} with constants='paper', got {options!r}.")
-        for name, given in (("quorum", privacy.quorum), ("exposure", privacy.exposure)):
+        for name, given in (("quorum", privacy.quorum), ("trust_model", privacy.trust_model)):
             if given is not None:
                 raise ConfigError(
                     f"Expected no privacy.{name} with constants='paper', got {given!r}: the papers have none. Leave it "
@@ -171,13 +171,13 @@ class Registered(AlgorithmInfo):
 
     def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> RunPlan:
         """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""
-        exposure, theorem = chosen.exposure or self.exposure, chosen.theorem or self.promises.theorem
-        epsilon, delta = (privacy.epsilon, privacy.delta) if exposure != "none" else (math.inf, 1.0)
+        trust_model, theorem = chosen.trust_model or self.trust_model, chosen.theorem or self.promises.theorem
+        epsilon, delta = (privacy.epsilon, privacy.delta) if trust_model != "none" else (math.inf, 1.0)
         adjacency = chosen.adjacency or self.promises.adjacency[0]
         return RunPlan(
             algorithm=self.name,
             problem=problem,
-            guarantee=Guarantee(epsilon, delta, adjacency, exposure, chosen.assumptions, theorem),
+            guarantee=Guarantee(epsilon, delta, adjacency, trust_model, chosen.assumptions, theorem),
             cost=chosen.cost or Cost.of(problem, chosen.parameters),
             parameters=chosen.parameters,
             predicted_excess_risk=self.factor.bound(chosen.risk, problem),
@@ -224,7 +224,7 @@ class Registered(AlgorithmInfo):
             if promise.servers is not None:
                 two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)
-        if promise.exposure != "none":
+        if promise.trust_model != "none":
             checks.require_spent(own, self._pairs(own))
             checks.require_spent(plan, self._pairs(plan))
 
@@ -255,7 +255,7 @@ class Registered(AlgorithmInfo):
         """
         self.verify(plan)
         promise = plan.guarantee
-        return self._pairs(plan) if promise.proved and promise.exposure != "none" else ()
+        return self._pairs(plan) if promise.proved and promise.trust_model != "none" else ()
 
     def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
@@ -273,7 +273,7 @@ class Registered(AlgorithmInfo):
             pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
         if promise.bought is not None:
             pairs = tuple(pair.and_(promise.bought.pair) for pair in pairs)
-        if quorum is not None and promise.exposure != "local":
+        if quorum is not None and promise.trust_model != "local":
             decisions = quorum.pair(plan.cost.rounds, alone=counted is None)
             pairs = tuple(pair.and_(decisions) for pair in pairs)
         return pairs if promise.held_out is None else (*pairs, promise.held_out.pair)  # a user is in one part only
@@ -284,7 +284,7 @@ class Registered(AlgorithmInfo):
         offered = self.promises.adjacency if promise.proved else ("replace-one", "zero-out")
         for name, expected, got in (
             ("algorithm", (self.name,), plan.algorithm),
-            ("exposure", self.exposures, promise.exposure),
+            ("trust_model", self.trust_models, promise.trust_model),
             ("adjacency", offered, promise.adjacency),
         ):
             if got not in expected:
@@ -295,7 +295,7 @@ class Registered(AlgorithmInfo):
         check_numbers(plan.cost, "cost")
         if not (plan.cost.rounds >= 1 and plan.cost.messages >= 1):
             raise VerificationError(f"Expected at least one round and one message, got {plan.cost}.")
-        if promise.exposure == "none":
+        if promise.trust_model == "none":
             return  # without privacy an infinite clip is meant
         check_numbers(plan.parameters, "parameters")
         if promise.quorum is not None:
@@ -322,7 +322,7 @@ class Registered(AlgorithmInfo):
 
     def gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
-        if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.exposure != "none"):
+        if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.trust_model != "none"):
             return None
         self.verify(plan)  # a lifetime is charged what this says
         return self._gaussian(plan)
@@ -330,7 +330,7 @@ class Registered(AlgorithmInfo):
     def _gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """The same of parts that are verified."""
         promise, own = plan.guarantee, plan.without_quorum()
-        if not promise.proved or promise.exposure == "none" or plan.parameters.simulation_only() is not None:
+        if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
         if promise.bought is not None:
             whole = GaussianPromise(*promise.bought.charged)
@@ -347,7 +347,7 @@ class Registered(AlgorithmInfo):
     def near_gaussian(self, plan: RunPlan) -> NearGaussianPromise | None:
         """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved."""
         promise, replaced = plan.guarantee, REPLACED
-        if not (self.may_be_gaussian and promise.proved and promise.exposure != "none"):
+        if not (self.may_be_gaussian and promise.proved and promise.trust_model != "none"):
             return None
         pairs = self.pairs(plan) and self._pairs(plan, replaced)
         sampled = [pair.adjacency == replaced for pair in pairs]
@@ -374,7 +374,7 @@ class Registered(AlgorithmInfo):
 
         self.verify(plan)
         promise = plan.guarantee
-        if promise.exposure == "none":
+        if promise.trust_model == "none":
             return dp_event.NonPrivateDpEvent()
         counts = promise.quorum is None or not promise.quorum.count_scale  # with Gaussian noise, or none
         pairs = self._pairs(plan if counts else plan.without_quorum()) if promise.proved else ()
@@ -426,12 +426,12 @@ def derived(plan: RunPlan) -> tuple[Assumption, ...]:
     A quorum needs, where clients see iterates without noise, that these move nobody to answer: it would tell of them.
     """
     promise, unproved = plan.guarantee, plan.problem.unproved_constants
-    if promise.exposure == "none":
+    if promise.trust_model == "none":
         return ()
     constants = () if unproved is None else (Assumption(Kind.UNPROVED_CONSTANTS, (unproved,)),)
     if promise.curated:
         return constants
-    moved = promise.quorum is not None and promise.exposure == "model"
+    moved = promise.quorum is not None and promise.trust_model == "central-release"
     unmoved = (Assumption(Kind.UNMOVED_ATTENDANCE),) if moved else ()
     known = promise.quorum is not None and promise.quorum.public and promise.servers is None  # to both servers alone
     told = (Assumption(Kind.PUBLIC_ATTENDANCE),) if known else ()

@@ -6,7 +6,7 @@
 
 | what comes                                            | what happens                                               |
 | ----------------------------------------------------- | ---------------------------------------------------------- |
-| a plan that is not verified, or of another exposure   | refused, by name                                           |
+| a plan that is not verified, or of another trust model| refused, by name                                           |
 | the same list again                                   | the same bytes                                             |
 | another list of an answered round                     | the first one's reply, with its chain and fingerprints     |
 | a round before its time, or after another chain       | refused: the books of one side were put back               |
@@ -151,8 +151,8 @@ class Helped:
         """The units that follow from the plan that this helper has made and verified itself."""
         if specification.run != request.run:
             raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
-        if plan.guarantee.exposure != TWO_SERVERS:
-            raise Refused(f"Expected a plan of exposure {TWO_SERVERS}, got {plan.guarantee.exposure}.")
+        if plan.guarantee.trust_model != TWO_SERVERS:
+            raise Refused(f"Expected a plan of trust model {TWO_SERVERS}, got {plan.guarantee.trust_model}.")
         require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         if specification.early_ends:
             raise Refused("Expected rounds that end at their time, with two servers, got early_ends=true.")

@@ -377,7 +377,7 @@ class Manager:
         self._require_clock(run)
         members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
         run.begun = run.begun or begun
-        helping = self._helping if run.plan.guarantee.exposure == "two-servers" else None
+        helping = self._helping if run.plan.guarantee.trust_model == "two-servers" else None
         if (session := self.sessions.runs.get(run.name)) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
@@ -436,7 +436,7 @@ class Manager:
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee
-        epsilon, delta = charges.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, exposure=p.exposure)
+        epsilon, delta = charges.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, trust_model=p.trust_model)
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
     def _begin(self, run: Running) -> list[dict[str, Any]]:

@@ -219,7 +219,7 @@ def show_plan(planned: Plan, *, as_json: bool) -> None:
     feasible = [each for each in planned.candidates if each.plan is not None]
     if planned.costs:
         show_costs(out, planned.costs)
-    others = table("algorithm", "predicted excess risk", "exposure", "rounds")
+    others = table("algorithm", "predicted excess risk", "trust_model", "rounds")
     for each in sorted(feasible, key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0)):
         others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
     out.print(others)
@@ -289,9 +289,9 @@ def show_algorithms(*, as_json: bool) -> None:
     if as_json:
         print(dumps(rows))
         return
-    listed = table("name", "what it does", "from", "exposure", "theorem")
+    listed = table("name", "what it does", "from", "trust_model", "theorem")
     for row in rows:
-        cells = row["name"], row["summary"], row["from"], ", ".join(row["exposures"]), row["theorem"]
+        cells = row["name"], row["summary"], row["from"], ", ".join(row["trust_models"]), row["theorem"]
         listed.add_row(*map(escape, cells))
     console().print(listed)
 
@@ -428,7 +428,7 @@ def _joined(prefix: str, key: str) -> str:
 def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
     name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
     assert each.plan is not None
-    return name, _risk(each) or "not predicted", each.plan.guarantee.exposure, f"{each.plan.cost.rounds:,}"
+    return name, _risk(each) or "not predicted", each.plan.guarantee.trust_model, f"{each.plan.cost.rounds:,}"
 
 
 def _risk(each: Candidate) -> str:

@@ -47,11 +47,11 @@ _EVENT = {each.name for each in fields(RoundEvent)}
 
 def order_of(service: Service, prepared: Prepared[Setup], *, resumed: bool = False) -> Order:
     """Return the order of a federation for the users of a run. ConfigError for more clients than a coordinator or,
-    unless the run is resumed, memory takes, and under exposure two-servers.
+    unless the run is resumed, memory takes, and under trust model two-servers.
     """
     if prepared.planned.plan.guarantee.servers is not None:
         raise ConfigError(
-            "Expected a run of one coordinator with --engine service, got exposure two-servers: the second server "
+            "Expected a run of one coordinator with --engine service, got trust model two-servers: the second server "
             "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
         )
     run, population = prepared.config.run, prepared.scene.population

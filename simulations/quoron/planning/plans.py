@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
 from quoron.planning import bounds
-from quoron.planning.choosing import LIKELY, UNSEEN, automatic, ruled, unbearable
+from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning, unsure
@@ -243,8 +243,8 @@ def rounds_curve(
     return RoundsCurve(known, measured) if len(known) > 1 else None
 
 
-def privacy_of(config: Config, exposure: Literal["two-servers"] | None = None) -> Privacy:
-    """(ε, δ), with the quorum where one is declared, against each of two servers if that is the exposure."""
+def privacy_of(config: Config, trust_model: Literal["two-servers"] | None = None) -> Privacy:
+    """(ε, δ), with the quorum where one is declared, against each of two servers if that is the trust model."""
     wanted = config.privacy
     share = None if wanted.quorum == "none" else wanted.quorum
     spent = spent_on(share, wanted.epsilon, wanted.quorum_epsilon)
@@ -255,13 +255,13 @@ def privacy_of(config: Config, exposure: Literal["two-servers"] | None = None) -
             "none."
         )
     apart = wanted.server_epsilon
-    if apart is not None and wanted.exposure != "two-servers":
-        raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.server_epsilon={apart:g}.")
+    if apart is not None and wanted.trust_model != "two-servers":
+        raise ConfigError(f"Expected privacy.trust_model='two-servers' with privacy.server_epsilon={apart:g}.")
     if wanted.groups % 2 == 0:
         raise ConfigError(f"Expected privacy.groups in 1, 3, 5, 7, 9, got {wanted.groups}: a median has a middle.")
-    if wanted.groups != 1 and wanted.exposure != "two-servers":
-        raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.groups={wanted.groups}.")
-    own = (exposure, apart if exposure else None, wanted.groups if exposure else 1)
+    if wanted.groups != 1 and wanted.trust_model != "two-servers":
+        raise ConfigError(f"Expected privacy.trust_model='two-servers' with privacy.groups={wanted.groups}.")
+    own = (trust_model, apart if trust_model else None, wanted.groups if trust_model else 1)
     return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance, *own)
 
 
@@ -272,7 +272,7 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
     budget, one_machine = budget_of(config), isinstance(config.population, TableSection | FlightsSection)
     allowed = Allowance(budget, one_machine and not federated, _attendance(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
-    trusted = config.privacy.trust_server and config.privacy.exposure is None
+    trusted = config.privacy.trust_model in TRUSTED
     if not (alternatives or alike) and trusted and problem.beliefs.hostile_share == 0:
         rules = [info for info in algorithms.values() if info.choosing.rule is not None]
         # The first whose rule takes its plan is taken, whatever the others are; with a limit on rounds the least.
@@ -291,7 +291,7 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     dearer = _dearer(config, problem, private, allowed)
     while True:
-        plan, choice = automatic(candidates, algorithms, problem, trust_server=trusted, allowed=allowed, dearer=dearer)
+        plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed, dearer=dearer)
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
@@ -303,7 +303,7 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
 
 def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     """Infeasible where an algorithm knows that so few users are too few for any; with the n and the ε that would do."""
-    if not config.privacy.trust_server or config.privacy.exposure is not None:
+    if config.privacy.trust_model not in TRUSTED:
         return
     wanted = privacy_of(config)
     left = wanted if wanted.quorum is None else left_by_quorum(wanted, spent=False)
@@ -337,7 +337,7 @@ def _within_budget(info: Registered, config: Config, problem: Problem) -> Candid
 
 def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], allowed: Allowance) -> Candidate | None:
     """What a method's own rule would take, were it not for the budget, where that is exceeded."""
-    if not config.privacy.trust_server or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
+    if config.privacy.trust_model not in TRUSTED or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
         return None
     free, anything = config.model_copy(update={"budget": BudgetSection()}), replace(allowed, budget=Budget())
     for info in algorithms:
@@ -368,13 +368,13 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     name = config.algorithm.name
     others = {other: info for other, info in algorithms.items() if other != name}
     info, wanted = algorithms[name], config.privacy.adjacency
-    if info.exposure != "none" and wanted not in info.promises.adjacency:
+    if info.trust_model != "none" and wanted not in info.promises.adjacency:
         offered = " or ".join(map(repr, info.promises.adjacency))
         raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
-    if info.exposure != "none" and not _keeps_answers(info, config):
+    if info.trust_model != "none" and not _keeps_answers(info, config):
         raise ConfigError(
-            f"Expected an algorithm of exposure {_exposures(config)}, got algorithm.name={name!r} of exposure "
-            f"{', '.join(info.exposures)}{_seen(info)}. Name another, or trust the coordinator with answers."
+            f"Expected an algorithm of trust model {_trust_models(config)}, got algorithm.name={name!r} of trust model "
+            f"{', '.join(info.trust_models)}{_seen(info)}. Name another, or trust more."
         )
     try:
         plan = _plan(info, config, problem, config.algorithm.options)
@@ -430,17 +430,17 @@ def budget_of(config: Config) -> Budget:
 
 
 def _keeps_answers(info: Registered, config: Config) -> bool:
-    """Whether the coordinator may see what it would see: anything when trusted, else nothing that is not private."""
-    return config.privacy.exposure in info.exposures or (
-        config.privacy.exposure is None and (config.privacy.trust_server or not {*UNSEEN}.isdisjoint(info.exposures))
-    )
+    """Return whether the algorithm has a trust model that is asked for, or a stricter one."""
+    asked, wanted = config.privacy, {*STRICTER[config.privacy.trust_model]}
+    if asked.server_epsilon is not None or asked.groups != 1:  # which only two servers have
+        wanted &= {"two-servers"}
+    return not wanted.isdisjoint(info.trust_models)
 
 
-def _exposures(config: Config) -> str:
-    """Those that are asked for, and by what."""
-    if config.privacy.exposure is not None:
-        return f"{config.privacy.exposure} with privacy.exposure={config.privacy.exposure!r}"
-    return "two-servers or local with privacy.trust_server=false"
+def _trust_models(config: Config) -> str:
+    """Return those that are asked for, and by what."""
+    asked = config.privacy.trust_model
+    return f"{' or '.join(STRICTER[asked])} with privacy.trust_model={asked!r}"
 
 
 def _seen(info: Registered) -> str:
@@ -449,9 +449,9 @@ def _seen(info: Registered) -> str:
 
 
 def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | None:
-    """Whether no server may see answers, of a method that cannot keep them from one by itself."""
-    asked = config.privacy.exposure == "two-servers" or not config.privacy.trust_server
-    return "two-servers" if asked and info.exposure not in ("local", "none") else None
+    """Return whether two servers have to carry out a method that does not keep answers from one by itself."""
+    asked = config.privacy.trust_model == "two-servers" and info.trust_model not in ("local", "none")
+    return "two-servers" if asked else None
 
 
 def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
@@ -461,7 +461,9 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple
 def _private(config: Config, algorithms: Registry) -> list[Registered]:
     """The algorithms that keep something private and have the constants that are asked for."""
     return [
-        info for info in algorithms.values() if info.exposure != "none" and config.algorithm.constants in info.constants
+        info
+        for info in algorithms.values()
+        if info.trust_model != "none" and config.algorithm.constants in info.constants
     ]
 
 
@@ -474,8 +476,12 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
             info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )
     if not _keeps_answers(info, config):
-        why = info.promises.one_server if {*info.exposures}.isdisjoint(UNSEEN) else f"its exposure is {info.exposure}"
-        shown = f"{info.name}: asked is exposure {_exposures(config)}; {why}."
+        why = (
+            info.promises.one_server
+            if {*info.trust_models}.isdisjoint(UNSEEN)
+            else f"its trust model is {info.trust_model}"
+        )
+        shown = f"{info.name}: asked is trust model {_trust_models(config)}; {why}."
         return Candidate(info.name, None, shown)
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))

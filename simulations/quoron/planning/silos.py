@@ -125,6 +125,6 @@ def few(config: Config, users: int, say: Callable[[str], None]) -> Iterator[None
     try:
         yield
     except Infeasible:
-        if users < FEW and config.privacy.exposure != "two-servers":
+        if users < FEW and config.privacy.trust_model != "two-servers":
             say(FIX)
         raise

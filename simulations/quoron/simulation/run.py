@@ -287,6 +287,6 @@ def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
 
 def _spent(plan: RunPlan, first: float, round_: int) -> dict[str, float]:
     """ε that the releases up to a round draw on: a promise counts in full from the first release."""
-    if plan.guarantee.exposure == "none":
+    if plan.guarantee.trust_model == "none":
         return {}
     return {"epsilon_spent": plan.guarantee.epsilon if round_ >= first else 0.0}

@@ -66,7 +66,7 @@ def measured_by(
 
     Infeasible where they are too few to tell; `bought`: so many classes are the most that the label may have.
     """
-    if config.train.holdout is None or privacy.exposure == "none":  # which is refused for what it is
+    if config.train.holdout is None or privacy.trust_model == "none":  # which is refused for what it is
         return None
     held = HeldOut.calibrate(
         users=users - trained_users(users, config.train.holdout),

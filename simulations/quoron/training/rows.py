@@ -161,7 +161,7 @@ class RowsEngine:
         order = of_the_run(self.noise).stream("order of users").permutation(self.problem.users)
         order = order if self.among is None else self.among[order]
         users, task, reduction = order[question.cohort], question.task, question.reduction
-        if self.watch is not None:  # under exposure `broadcast` everything that is sent out is released
+        if self.watch is not None:  # under trust model `central-broadcast` everything that is sent out is released
             self.watch(question.round, self.start + task.points[0])  # type: ignore[attr-defined]
         step = self.chunk or max(1, len(users))
         if self.summing is not None and isinstance(reduction, ClippedSum) and len(users):

@@ -25,7 +25,7 @@ class TrainedRows(Run[M]):
 
     @property
     def guarantee(self) -> Guarantee:
-        """ε, δ, adjacency, exposure and assumptions; `statement` says it in words."""
+        """ε, δ, adjacency, trust model and assumptions; `statement` says it in words."""
         return self.plan.guarantee
 
 

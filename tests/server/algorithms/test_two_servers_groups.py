@@ -19,7 +19,7 @@ from quoron_server.algorithms.two_servers.plan import server_mu
 from quoron_server.plan import RunPlan
 from quoron_server.wording import sentence
 
-TWO = replace(PRIVACY, exposure="two-servers")
+TWO = replace(PRIVACY, trust_model="two-servers")
 NAMES = "one-round-least-squares", "tracking-srgd", "one-pass-dp-sgd", "dp-ftrl"
 SMALL: dict[str, dict[str, Any]] = {
     "tracking-srgd": {"rounds": 13},

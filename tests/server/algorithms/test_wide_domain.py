@@ -24,7 +24,7 @@ PROBLEM = Problem(
     beliefs=Beliefs(distance=3.0),
 )
 WIDE = replace(PROBLEM, wide=Wide(L2Ball(30.0), 7.0))
-PRIVATE = [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
+PRIVATE = [name for name, info in ALGORITHMS.items() if info.trust_model != "none"]
 
 
 def planned(name: str, problem: Problem) -> RunPlan | str:

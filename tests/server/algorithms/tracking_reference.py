@@ -96,7 +96,7 @@ def small_plan(
         link_curvature=1.0,
         ridge=ridge,
     )
-    promise = Guarantee(epsilon, delta, adjacency, "broadcast", (), THEOREM)
+    promise = Guarantee(epsilon, delta, adjacency, "central-broadcast", (), THEOREM)
     return RunPlan("tracking-srgd", problem, promise, Cost(p.rounds, p.asked, 0, 0, 0), p, None, 3)
 
 

@@ -10,7 +10,7 @@
 
 A step whose test fails is skipped: nothing moves, and the stage has one step less. With the lottery later steps go on;
 with a noisy threshold the phase keeps its last point. Users are asked as planned in any case: nothing visible but the
-releases depends on data. Everything sent out is a function of releases: exposure `broadcast`.
+releases depends on data. Everything sent out is a function of releases: trust model `central-broadcast`.
 
 Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4 and remark 3.6; where this differs from the paper, and
 why, and the proof: docs/privacy/accelerated-erm.md.

@@ -288,7 +288,7 @@ INFO = AlgorithmInfo(
         FELDMAN_2020.at("Algorithm 2"), note="over items, noise for all items of a user; their text was not at hand"
     ),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         "docs/privacy/group-privacy.md",
         pairs,

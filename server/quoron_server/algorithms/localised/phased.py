@@ -112,7 +112,7 @@ INFO = AlgorithmInfo(
         FELDMAN_2020.at("Algorithm 2"), note="cohorts of users in place of single examples; their text was not at hand"
     ),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         "docs/privacy/phased-sgd.md",
         pairs,

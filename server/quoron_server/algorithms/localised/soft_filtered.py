@@ -110,7 +110,7 @@ INFO = AlgorithmInfo(
     summary="As filtered-sgd with a deterministic soft filter and one test a phase; feasible with fewer users",
     origin=ours(GHAZI_2026.at("Algorithms 1 and 2"), note="a deterministic soft filter in place of theirs"),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         "docs/privacy/soft-filter.md",
         one_server="its filter looks at single answers: take tracking-srgd",

@@ -119,7 +119,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         summary=summary,
         origin=origin,
         promises=Promises(
-            ("broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves, one_server=None
+            ("central-broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves, one_server=None
         ),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,

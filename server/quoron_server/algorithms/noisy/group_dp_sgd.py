@@ -149,7 +149,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
             note="over items, with noise for all items of a user; the text of Charles et al. was not at hand",
         ),
         promises=Promises(
-            ("broadcast",),
+            ("central-broadcast",),
             (adjacency,),
             "docs/privacy/group-privacy.md#sampled-items",
             _pairs,

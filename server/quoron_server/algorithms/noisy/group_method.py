@@ -6,7 +6,8 @@
     model = uniform average of the last `suffix` iterates
 
 Only users with a chosen place are asked, and each is told its own places alone. A place without an item adds zero, the
-divisor is fixed. Everything sent out is private: exposure `broadcast`. Proof: docs/privacy/group-privacy.md#g2.
+divisor is fixed. Everything sent out is private: trust model `central-broadcast`.
+Proof: docs/privacy/group-privacy.md#g2.
 """
 
 from dataclasses import dataclass, replace

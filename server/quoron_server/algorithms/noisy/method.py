@@ -10,7 +10,7 @@ units of it, and noisy shares that say for nothing how far they reach set the ne
 
 The state machine of every baseline in this family; what differs is how cohorts are drawn and what that costs:
 disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is absent contributes exactly zero and the
-divisor stays B. Everything sent out is private: exposure `broadcast`.
+divisor stays B. Everything sent out is private: trust model `central-broadcast`.
 """
 
 from dataclasses import dataclass, field

@@ -69,7 +69,7 @@ INFO = AlgorithmInfo(
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     origin=ours(ABADI_2016.at("Algorithm 1"), note="a baseline: users, in disjoint cohorts instead of samples"),
     promises=Promises(
-        ("broadcast",),
+        ("central-broadcast",),
         ("replace-one",),
         "docs/privacy/gaussian.md#parallel-composition",
         pairs,

@@ -25,7 +25,9 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
     origin=ours(WANG_2018.at(), note="AdaSSP for users, with one release and a ridge by public numbers"),
-    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, one_server=None),
+    promises=Promises(
+        ("central-broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, one_server=None
+    ),
     options=planning.OneRoundOptions,
     parameters=OneRoundParameters,
     planner=planning.plan,

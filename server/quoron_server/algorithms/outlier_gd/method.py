@@ -9,7 +9,7 @@
     model: mean of the last w iterates
 
 With a noisy threshold the first miss ends the run's releases for good, with the lottery later steps go on. Users are
-asked as planned in any case, and everything sent out is a function of releases: exposure `broadcast`.
+asked as planned in any case, and everything sent out is a function of releases: trust model `central-broadcast`.
 
 Source: Asi & Liu (2024), as Lowy, Liu & Asi (2024), Algorithm 2, has its step; what differs from print, and the proof:
 docs/privacy/outlier-gd.md.

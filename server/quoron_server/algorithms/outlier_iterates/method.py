@@ -10,7 +10,7 @@
 
 Privacy asks nothing of the losses: it holds for arbitrary vectors y_j, so clients may clip, and losses may be rough or
 not convex. A chain in which anybody is silent, late or sends nonsense is an isolated point for the phase. Clients see
-iterates without noise (exposure `model`), unless every chain is one user long: then nobody does (`broadcast`).
+iterates without noise (trust model `central-release`), unless every chain is one user long (`central-broadcast`).
 
 Changed from print, with proofs in docs/privacy/outlier-iterates.md: lottery and weighted mean in place of Laplace test
 and random inclusion (both of which remain as options), our ramp, exact calibration, projected releases, free sizes.

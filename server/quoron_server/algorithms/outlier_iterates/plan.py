@@ -139,7 +139,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
     )
     parameters = OutlierIterateParameters(chains, phases)
     single = all(phase.users == 1 for phase in phases)
-    return Chosen(parameters, risk, exposure="broadcast" if single else "model")
+    return Chosen(parameters, risk, trust_model="central-broadcast" if single else "central-release")
 
 
 def verify(plan: RunPlan) -> None:
@@ -151,8 +151,8 @@ def verify(plan: RunPlan) -> None:
             f"Expected phases on disjoint users among {plan.problem.users:,} and their cost, got {plan.cost}."
         )
     single = all(phase.users == 1 for phase in p.phases)
-    if plan.guarantee.exposure == "broadcast" and not single:
-        raise VerificationError("Expected chains of one user under exposure 'broadcast', got longer ones.")
+    if plan.guarantee.trust_model == "central-broadcast" and not single:
+        raise VerificationError("Expected chains of one user under trust model 'central-broadcast', got longer ones.")
     for phase in p.phases:
         _verify_phase(phase, p.cohort_size, plan)
 

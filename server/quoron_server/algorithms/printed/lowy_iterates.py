@@ -123,7 +123,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) 
         ),
     )
     single = all(phase.users == 1 for phase in parameters.phases)
-    return Chosen(parameters, None, theorem=THEOREM, exposure="broadcast" if single else "model")
+    return Chosen(parameters, None, theorem=THEOREM, trust_model="central-broadcast" if single else "central-release")
 
 
 def epsilon_of(parameters: PrintedIterateParameters, problem: Problem, delta: float) -> float:

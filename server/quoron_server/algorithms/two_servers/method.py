@@ -144,7 +144,7 @@ def with_helper(engine: Engine, plan: RunPlan, simulation_seed: int | None) -> E
         return engine
     if simulation_seed is None:
         raise RunError(
-            "Expected an engine with a helper for a run of exposure two-servers, got one that sees single answers."
+            "Expected an engine with a helper for a run of trust model two-servers, got one that sees single answers."
         )
     return BothServers(engine, plan, str(simulation_seed).encode())
 

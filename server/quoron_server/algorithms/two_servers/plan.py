@@ -45,14 +45,14 @@ _APART = {
 
 
 def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> RunPlan:
-    """The plan with the least predicted risk under exposure two-servers.
+    """The plan with the least predicted risk under trust model two-servers.
 
     ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
     """
     if (why := info.promises.one_server) is not None:
-        raise ConfigError(f"Expected an algorithm of exposure two-servers, got algorithm.name={info.name!r}: {why}.")
+        raise ConfigError(f"Expected an algorithm of trust model two-servers, got algorithm.name={info.name!r}: {why}.")
     if constants != "calibrated":
-        raise ConfigError(f"Expected constants='calibrated' with exposure two-servers, got {constants!r}.")
+        raise ConfigError(f"Expected constants='calibrated' with trust model two-servers, got {constants!r}.")
     limit = privacy.server_epsilon or privacy.epsilon
     left = privacy.delta if privacy.quorum is None else quorums.rest(limit, privacy.delta, 0.0)[1]
     server = gdp.mu_for(limit, left) * (1 - 1e-7)
@@ -95,7 +95,7 @@ def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunP
         own.guarantee,
         epsilon=limit,
         delta=privacy.delta,
-        exposure="two-servers",
+        trust_model="two-servers",
         servers=Servers(together, privacy.groups),
     )
     return replace(own, guarantee=replace(promise, quorum=quorum))
