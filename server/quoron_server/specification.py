@@ -256,7 +256,8 @@ def require_private_attendance(specification: RunSpecification) -> None:
     """ConfigError for what Flower cannot keep: its clients answer whenever they are done, and in the clear."""
     if specification.trust_model == "two-servers":
         raise ConfigError(
-            "Expected another trust model than two-servers through Flower: its nodes answer the coordinator in the clear. "
+            "Expected another trust model than two-servers through Flower: its nodes answer the coordinator in the "
+            "clear. "
             "Submit to `quoron serve`, with a `quoron helper` of another operator."
         )
     if specification.attendance == "public":

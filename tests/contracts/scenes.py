@@ -65,7 +65,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "outlier-gd/above-threshold": {"rounds": 4, "test": "above-threshold"},
     "outlier-gd/random": {"rounds": 3, "aggregate": "random"},
     "outlier-iterates": {"rounds": 6, "phases": 2},
-    "outlier-iterates/broadcast": {"rounds": 3, "central-broadcast": True},
+    "outlier-iterates/broadcast": {"rounds": 3, "broadcast": True},
     "outlier-iterates/random": {"rounds": 4, "phases": 2, "step_size": 0.1, "aggregate": "random"},
     "outlier-iterates/laplace": {"rounds": 4, "phases": 2, "step_size": 0.1, "test": "laplace"},
     "outlier-iterates/laplace-random": {

@@ -125,7 +125,7 @@ class TestConsent:
             (
                 {"trust_model": "central-release"},
                 {},
-                "Expected a run of trust model central-broadcast, local, got model",
+                "Expected a run of trust model central-broadcast, local, got central-release",
             ),
             ({"epsilon": 2.5}, {}, "exceed the lifetime limit 2"),
             (

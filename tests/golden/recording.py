@@ -200,7 +200,7 @@ def models(folder: Path, name: str) -> Iterator[tuple[str, Any]]:
         except QuoronError as error:
             yield name, str(error).split(" Feasible here")[0]
         else:
-            found = {"rounds": made.summary.rounds, "model": made.model}
+            found = {"rounds": made.summary.rounds, "model": made.weights}
             yield name, plain(found | {"table": _columns(made.directory), "ledger": _entries(made.directory)})
 
 

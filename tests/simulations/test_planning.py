@@ -164,7 +164,7 @@ def test_many_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:
 
 def test_an_untrusted_coordinator_without_an_algorithm_for_it_is_refused_with_the_key() -> None:
     with pytest.raises(
-        Infeasible, match=r"asks for trust model two-servers or local, and no algorithm here has either; needs .*=true"
+        Infeasible, match=r"asks for two-servers or local, and no algorithm here has either; needs .*trust_model"
     ):
         best_local(False, RECOMMENDED, FILTER)
 
@@ -276,7 +276,7 @@ UNTRUSTED = ("privacy.trust_model=two-servers",)
 FEDERATED = """
 population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", numeric = { x = [-1.0, 1.0] } }
 problem = { items_per_user = 50 }
-privacy = { epsilon = 1.0, server_epsilon = 4.0, trust model = "two-servers", delta = 1e-6, quorum = 0.5 }
+privacy = { epsilon = 1.0, server_epsilon = 4.0, trust_model = "two-servers", delta = 1e-6, quorum = 0.5 }
 algorithm = { name = "recentred-sgd" }
 """  # noqa: E501
 

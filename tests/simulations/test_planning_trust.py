@@ -18,7 +18,7 @@ def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice(
     config = configs.parse(TOML, settings=["algorithm.name=auto", *UNTRUSTED])
     if not LOCAL:
         with pytest.raises(
-            Infeasible, match="asks for trust model two-servers or local, and no algorithm here has either"
+            Infeasible, match="asks for two-servers or local, and no algorithm here has either"
         ):
             quoron.plan(config)
         return
