@@ -73,7 +73,7 @@ def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[s
             print(name, found[name], file=sys.stderr, flush=True)
             return result.weights
 
-        way("curator with the pooled table", plain, ["privacy.quorum=none"])
+        way("curator with the pooled table", plain, ["privacy.min_cohort=none"])
         way("silos, a row a patient", text, [])
         found["one client a patient"] = found["silos, a row a patient"] | {
             "messages": found["silos, a row a patient"]["rounds"] * hospitals * patients
@@ -90,7 +90,7 @@ def as_users(plain: str, folder: Path, people: Any, settings: list[str]) -> dict
     """Each hospital is one user, with all of its visits."""
     text = plain.replace('user = "patient"', 'user = "hospital"')
     more = [
-        "privacy.quorum=none",
+        "privacy.min_cohort=none",
         "privacy.allow_large_delta=true",
         "algorithm.name=dp-sgd-wor",
         "problem.items_per_user=800",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quoron_privacy.accounts import lifetime
-from quoron_privacy.counts import quorum
+from quoron_privacy.counts import min_cohort
 from quoron_privacy.noise import streams as noise
 from quoron_server.algorithms import ALGORITHMS
 
@@ -94,14 +94,14 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
 
 
 LABEL = r"[A-Z]{1,2}\d+"
-QUORUMS = ("quorum", "quorum-free", "quorum-secret")
+MIN_COHORTS = ("min_cohort", "minimum cohort-free", "minimum cohort-secret")
 PROMISES = (
     "bought-declarations",
     "srgd",
     "outlier-filter",
     "outlier-filter-charging",
     "outlier-filter-zero-out",
-    *QUORUMS,
+    *MIN_COHORTS,
 )
 
 
@@ -187,7 +187,7 @@ def numbers(text: str) -> list[float]:
         ("votes", "LAPLACE_SLACK", noise.LAPLACE_SLACK),
         ("lifetime", "SAMPLERS", lifetime.SAMPLERS),
         ("lifetime", "LOST", lifetime.LOST),
-        ("quorum", "BETA", quorum.BETA),
+        ("min_cohort", "BETA", min_cohort.BETA),
     ],
 )
 def test_a_constant_is_what_its_page_prints(page: str, name: str, value: float) -> None:

@@ -25,7 +25,7 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
     from quoron_privacy.counts.bought import Bought
     from quoron_privacy.counts.held_out import HeldMeans, HeldOut
-    from quoron_privacy.counts.quorum import Quorum
+    from quoron_privacy.counts.min_cohort import MinCohort
     from quoron_privacy.counts.table_health import TableHealth
     from quoron_privacy.two_servers.planned_sheet import Servers
     from quoron_privacy.two_servers.sheet import Sheet
@@ -46,14 +46,14 @@ LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above,
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """What is asked for: (ε, δ) for one whole user, and a quorum that is paid out of it, if one is wanted."""
+    """What is asked for: (ε, δ) for one whole user, and a minimum cohort that is paid out of it, if one is wanted."""
 
     epsilon: float
     delta: float
-    quorum: float | None = None  # q: a run goes on while this share of those asked answers
-    quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
+    min_cohort: float | None = None  # q: a run goes on while this share of those asked answers
+    min_cohort_epsilon: float = 0.0  # ε_q, of ε; spent unless participation is seen anyway
     adjacency: Adjacency | None = None  # of algorithms that offer several; None: their own, replace-one if that is one
-    attendance: Attending = "private"
+    participation: Attending = "private"
     trust_model: Literal["two-servers"] | None = None  # None: what the algorithm usually has
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     groups: int = 1  # with two servers, public groups of whose means the median is taken
@@ -80,24 +80,28 @@ class Privacy:
                 f"Expected groups in {GROUPS} and trust_model='two-servers', got groups={self.groups} and "
                 f"trust_model={self.trust_model!r}."
             )
-        if self.attendance == "public" and (self.quorum is None or self.adjacency == "zero-out"):
-            given = "no quorum" if self.quorum is None else f"adjacency={self.adjacency!r}"
+        if self.participation == "public" and (self.min_cohort is None or self.adjacency == "zero-out"):
+            given = "no minimum cohort" if self.min_cohort is None else f"adjacency={self.adjacency!r}"
             raise ConfigError(
-                f"Expected a quorum and adjacency='replace-one' with attendance='public', got {given}: counts of who "
-                "answers decide by it, and under zero-out whether one user is there is what the promise hides. Declare "
-                "privacy.quorum, or leave attendance='private'."
+                f"Expected a minimum cohort and adjacency='replace-one' with participation='public', got {given}: "
+                "counts of who answers decide by it, and under zero-out whether one user is there is what the promise "
+                "hides. Declare privacy.min_cohort, or leave participation='private'."
             )
-        if self.quorum is None:
-            if self.quorum_epsilon:
-                raise ConfigError(f"Expected a quorum with quorum_epsilon={self.quorum_epsilon:g}, got none.")
+        if self.min_cohort is None:
+            if self.min_cohort_epsilon:
+                raise ConfigError(
+                    f"Expected a minimum cohort with min_cohort_epsilon={self.min_cohort_epsilon:g}, got none."
+                )
             return
-        probability(quorum=self.quorum)
-        positive(quorum_epsilon=self.quorum_epsilon)
-        if not (self.epsilon - self.quorum_epsilon >= LEAST_EPSILON and self.delta > 1e-12):  # `quorum.rest` is exact
+        probability(min_cohort=self.min_cohort)
+        positive(min_cohort_epsilon=self.min_cohort_epsilon)
+        if not (
+            self.epsilon - self.min_cohort_epsilon >= LEAST_EPSILON and self.delta > 1e-12
+        ):  # `minimum cohort.rest` is exact
             raise ConfigError(
-                f"Expected quorum_epsilon to leave an epsilon of at least {LEAST_EPSILON:g} and a delta of a little "
-                f"more than 1e-12, got quorum_epsilon={self.quorum_epsilon:g} of epsilon={self.epsilon:g} and "
-                f"delta={self.delta:g}."
+                f"Expected min_cohort_epsilon to leave an epsilon of at least {LEAST_EPSILON:g} and a delta of a "
+                f"little more than 1e-12, got min_cohort_epsilon={self.min_cohort_epsilon:g} of "
+                f"epsilon={self.epsilon:g} and delta={self.delta:g}."
             )
 
 
@@ -114,7 +118,7 @@ class Guarantee:
     proved: bool = True  # False for the papers' printed constants where the notes find them unproved
     seeded: bool = False  # the noise of a simulation: nobody is protected
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
-    quorum: "Quorum | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
+    min_cohort: "MinCohort | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
     bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
@@ -231,12 +235,12 @@ class RunPlan:
         """Whether every user is asked in every round."""
         return self.parameters.participations() >= self.cost.rounds
 
-    def without_quorum(self) -> "RunPlan":
+    def without_min_cohort(self) -> "RunPlan":
         """The plan of the algorithm by itself, with what it promises by itself."""
-        quorum = self.guarantee.quorum
-        if quorum is None:
+        min_cohort = self.guarantee.min_cohort
+        if min_cohort is None:
             return self
-        own = replace(self.guarantee, epsilon=quorum.rest_epsilon, delta=quorum.rest_delta, quorum=None)
+        own = replace(self.guarantee, epsilon=min_cohort.rest_epsilon, delta=min_cohort.rest_delta, min_cohort=None)
         return replace(self, guarantee=own)
 
     @property
@@ -278,16 +282,17 @@ class RunPlan:
         return replace(self, guarantee=replace(self.guarantee, held_out=None))
 
     def attendance(self, *, paid: bool | None = None) -> tuple[Attendance, ...]:
-        """Of each round, what this promise leaves of `Parameters.attendance` to a quorum that is `paid` for, or not.
+        """Of each round, what this promise leaves of `Parameters.attendance` to a minimum cohort that is `paid` for, or
+        not.
 
         None: as the plan's own is; () where nothing is left. Only under replace-one does whoever is away leave room.
         One that is paid for counts all who answer, so that beside means of those who come first there is none.
         Where who answers is public, it is seen anyway.
         """
-        quorum, cohorts = self.guarantee.quorum, self.parameters.cohorts()
-        if quorum is not None and quorum.public:
+        min_cohort, cohorts = self.guarantee.min_cohort, self.parameters.cohorts()
+        if min_cohort is not None and min_cohort.public:
             return (Attendance(math.inf),) * len(cohorts)
-        paid = (quorum is not None and quorum.epsilon > 0) if paid is None else paid
+        paid = (min_cohort is not None and min_cohort.epsilon > 0) if paid is None else paid
         replaced = self.guarantee.adjacency == "replace-one"
         given = tuple(
             each
@@ -333,22 +338,22 @@ class RunPlan:
         """All that a run will release, by which mechanisms, how often: what its ledger is compared with.
 
         What was bought, the look at the table, if there is one, then the algorithm's own, then the decisions of a
-        quorum; last what is released of users that were held out.
+        minimum cohort; last what is released of users that were held out.
         """
-        health, quorum, paid = self.guarantee.health, self.guarantee.quorum, self.guarantee.bought
+        health, min_cohort, paid = self.guarantee.health, self.guarantee.min_cohort, self.guarantee.bought
         made = self.parameters.releases(self.problem.dimension)
         if health is not None:
             made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
         if paid is not None:
             first = (PlannedRelease(paid, each, 1, (BOUGHT,), mu, tested=True) for each, mu in paid.releases())
             made = (*first, *made)
-        made = made if quorum is None else (*made, *_decisions(quorum, self, made))
+        made = made if min_cohort is None else (*made, *_decisions(min_cohort, self, made))
         if (held := self.guarantee.held_out) is None:
             return made
         return (*made, *(PlannedRelease(held, each, 1, (EVALUATED,), mu) for each, mu in held.releases()))
 
 
-def _decisions(quorum: "Quorum", plan: RunPlan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
+def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
     """Counts with noise, by how many are asked. What the releases of a round tell anyhow is none of them.
 
     Laplace noise is paid by ε_q, all of a run together; Gaussian noise by μ, with what else a round releases.
@@ -358,11 +363,11 @@ def _decisions(quorum: "Quorum", plan: RunPlan, made: tuple[PlannedRelease, ...]
     rounds: dict[tuple[int, float], list[int]] = {}
     for round_, (asked, each) in enumerate(zip(cohorts, given, strict=True)):
         free = 0.0 if each.told else each.mu
-        if quorum.count_scale or quorum.deviation(free) < math.inf:
+        if min_cohort.count_scale or min_cohort.deviation(free) < math.inf:
             rounds.setdefault((asked, free), []).append(round_)
     found = []
     for (asked, free), at in rounds.items():
         mu = max((each.mu or 0.0 for each in made if at[0] in each.rounds), default=0.0)
-        paid = math.hypot(mu, quorum.each) if quorum.each else None
-        found.append(PlannedRelease(quorum, quorum.entry(asked, free), len(at), at, paid))
+        paid = math.hypot(mu, min_cohort.each) if min_cohort.each else None
+        found.append(PlannedRelease(min_cohort, min_cohort.entry(asked, free), len(at), at, paid))
     return tuple(found)

@@ -194,7 +194,7 @@ def _carry_out(
         began = time.perf_counter()
         # Where who answers is told, rows are needed; their sums are made here.
         answers = engine.ask(replace(question, reduction=None) if question.attended else question)
-        there = attendance_of(question, answers)
+        there = participation_of(question, answers)
         if question.reduction is not None:
             answers = summed(answers, question.reduction)
         answered = time.perf_counter()
@@ -225,7 +225,7 @@ def _carry_out(
     return model
 
 
-def attendance_of(question: Question, answers: Answers | Sums) -> dict[str, Any]:
+def participation_of(question: Question, answers: Answers | Sums) -> dict[str, Any]:
     """Who answered, as everybody is told where that is public: how many, and the slots of the others.
 
     By whose answers came alone, never by what was in them. Nothing where it is private.
@@ -233,7 +233,7 @@ def attendance_of(question: Question, answers: Answers | Sums) -> dict[str, Any]
     if not question.attended:
         return {}
     if isinstance(answers, Sums):
-        raise RunError("Expected an engine that says who answered, with public attendance, got sums alone.")
+        raise RunError("Expected an engine that says who answered, with public participation, got sums alone.")
     absent = question.cohort[~answers.answered]
     some = absent[:: max(1, -(-len(absent) // MOST_NAMED))]  # all over: people of one silo are beside each other
     return {"answered": len(question.cohort) - len(absent), "absent": some.tolist()}

@@ -55,10 +55,10 @@ class RunSpecification(_Section):
     columns: Encoding  # how a client makes numbers of its table, by public rules only
     seconds: Annotated[float, Field(gt=0, le=7 * 86400)]  # that a round takes answers
     early_ends: bool = False  # a round ends once everybody was heard of; the promise says what that assumes
-    quorum: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
-    quorum_epsilon: float = 0.0  # of epsilon, for the quorum
+    min_cohort: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
+    min_cohort_epsilon: float = 0.0  # of epsilon, for the minimum cohort
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
-    attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
+    participation: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
     trust_model: Literal["two-servers"] | None = None  # None: the algorithm's own
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     groups: int = 1  # of users, under two servers, of whose means the median is taken
@@ -150,10 +150,10 @@ def make_plan(specification: RunSpecification) -> RunPlan:
     privacy = Privacy(
         specification.epsilon,
         specification.delta,
-        specification.quorum,
-        specification.quorum_epsilon,
+        specification.min_cohort,
+        specification.min_cohort_epsilon,
         specification.adjacency,
-        specification.attendance,
+        specification.participation,
         specification.trust_model,
         specification.server_epsilon,
         specification.groups,
@@ -252,7 +252,7 @@ def require_open_cohorts(plan: RunPlan) -> None:
         )
 
 
-def require_private_attendance(specification: RunSpecification) -> None:
+def require_private_participation(specification: RunSpecification) -> None:
     """ConfigError for what Flower cannot keep: its clients answer whenever they are done, and in the clear."""
     if specification.trust_model == "two-servers":
         raise ConfigError(
@@ -260,16 +260,19 @@ def require_private_attendance(specification: RunSpecification) -> None:
             "clear. "
             "Submit to `quoron serve`, with a `quoron helper` of another operator."
         )
-    if specification.attendance == "public":
+    if specification.participation == "public":
         raise ConfigError(
-            "Expected attendance='private' through Flower, got 'public': its clients answer when they have computed, "
-            "which their data move. Leave out privacy.attendance, or submit to `quoron serve`."
+            "Expected participation='private' through Flower, got 'public': its clients answer when they have "
+            "computed, which their data move. Leave out privacy.participation, or submit to `quoron serve`."
         )
 
 
 def willing_needed(specification: RunSpecification) -> int:
-    """Members who have to agree before anybody is asked: the quorum's share of all, ⌈q n⌉; 0 without a quorum."""
-    share = specification.quorum
+    """Members who have to agree before anybody is asked: the minimum cohort's share of all, ⌈q n⌉.
+
+    0 below its minimum cohort.
+    """
+    share = specification.min_cohort
     return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
@@ -373,7 +376,7 @@ def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
-    timely = specification.attendance == "public" or plan.guarantee.trust_model == "two-servers"
+    timely = specification.participation == "public" or plan.guarantee.trust_model == "two-servers"
     timing = {"seconds": specification.seconds} if timely else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
@@ -381,8 +384,8 @@ def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
         "loss": specification.loss,
         "domain": {"l2-ball": domain.radius} if isinstance(domain, L2Ball) else {"box": domain.half_width},
         "columns": specification.columns.as_json(),
-        "quorum": specification.quorum,
-        "attendance": specification.attendance,
+        "min_cohort": specification.min_cohort,
+        "participation": specification.participation,
         **({} if specification.silos is None else {"silo_sums": specification.silo_sums}),
     }
 

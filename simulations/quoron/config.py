@@ -164,7 +164,7 @@ class ProblemSection(Section):
         "what they are read beside, never noise",
     )
 
-    attendance: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(
+    participation: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(
         default=None,
         description="share of those asked who are expected to answer, for methods with an option of that name; "
         "default: 1",
@@ -190,16 +190,16 @@ class PrivacySection(Section):
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )
-    quorum: Annotated[float, Field(gt=0, lt=1)] | Literal["none"] | None = Field(
+    min_cohort: Annotated[float, Field(gt=0, lt=1)] | Literal["none"] | None = Field(
         default=None,
         description="share of those asked who must answer in every round, by a noisy count, or the run ends without a "
         "model; 'none' declares that nobody checks. Default: none, but 0.5 with `quoron submit`",
     )
-    quorum_epsilon: Positive | None = Field(
+    min_cohort_epsilon: Positive | None = Field(
         default=None,
-        description="of epsilon, for a quorum that costs something, at most; default: a twentieth of epsilon",
+        description="of epsilon, for a minimum cohort that costs something, at most; default: a twentieth of epsilon",
     )
-    attendance: Literal["private", "public"] = Field(
+    participation: Literal["private", "public"] = Field(
         default="private",
         description="whether who answers may be told: public counts answers exactly, at any number of users, and names "
         "who is missing; under replace-one, and where cohorts are public (docs/federation.md)",
@@ -371,7 +371,7 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
     for section, key, value in (
         ("budget", "rounds", config.budget.rounds),
         ("privacy", "adjacency", None if adjacency == "replace-one" else adjacency),
-        ("problem", "attendance", config.problem.attendance),
+        ("problem", "participation", config.problem.participation),
     ):
         option = config.algorithm.options.get(key)
         if None not in (value, option) and value != option:

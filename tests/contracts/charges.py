@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.worlds import Complaint, Spent
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.quorum import Quorum
+from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
@@ -126,7 +126,7 @@ def _decision(test: Any, spent: Sequence[Spent]) -> float:
 OUTLIER_MEANS = (OneShot, LaplaceOneShot, SubsampledLottery, Series)
 LIMITS: dict[type, Callable[[Any, Sequence[Spent]], float]] = {
     **dict.fromkeys(OUTLIER_MEANS, _outlier_mean),
-    **dict.fromkeys((Lottery, AboveThreshold, RangeReports, Quorum), _decision),
+    **dict.fromkeys((Lottery, AboveThreshold, RangeReports, MinCohort), _decision),
     SoftFilterParameters: _soft_filter,
     FilterParameters: _outlier_filter,
     MedianParameters: _median,

@@ -113,10 +113,12 @@ def test_where_only_epsilon_and_delta_are_proved_nobody_looks(name: str) -> None
     assert looking(name, make_plan(name)) is None
 
 
-def test_a_look_beside_a_quorum_or_beside_no_mu_is_refused() -> None:
-    quorum = make_plan("dp-ftrl", None, Privacy(PRIVACY.epsilon, PRIVACY.delta, quorum=0.5, quorum_epsilon=1.7))
+def test_a_look_beside_a_min_cohort_or_beside_no_mu_is_refused() -> None:
+    min_cohort = make_plan(
+        "dp-ftrl", None, Privacy(PRIVACY.epsilon, PRIVACY.delta, min_cohort=0.5, min_cohort_epsilon=1.7)
+    )
     health = planned("dp-ftrl").guarantee.health
-    for plan in (quorum, make_plan("filtered-sgd"), make_plan("sgd")):
+    for plan in (min_cohort, make_plan("filtered-sgd"), make_plan("sgd")):
         wrong = replace(plan, guarantee=replace(plan.guarantee, health=health))
         with pytest.raises(VerificationError):
             ALGORITHMS[plan.algorithm].verify(wrong)

@@ -170,8 +170,8 @@ def test_where_no_number_of_users_will_do_none_is_named() -> None:
 
 @pytest.mark.slow
 def test_few_users_without_privacy_and_a_minimum_cohort_are_told_what_would_do() -> None:
-    settings = ("algorithm.name=sgd", "privacy.quorum=0.8", "population.users=50")
-    with pytest.raises(Infeasible, match=r"needs about [0-9,]+ users in every round or no quorum"):
+    settings = ("algorithm.name=sgd", "privacy.min_cohort=0.8", "population.users=50")
+    with pytest.raises(Infeasible, match=r"needs about [0-9,]+ users in every round or no minimum cohort"):
         quoron.plan("quickstart", settings=settings)
 
 

@@ -59,7 +59,7 @@ class World:
     own: tuple[bool, bool, float] | None = None
     rung: int = 0
     tests: Any = ()  # the noise of this round's tests, by row
-    counted: int = 0  # rounds in which the quorum's count has moved
+    counted: int = 0  # rounds in which the minimum cohort's count has moved
     cutoff: int = 0  # by how much the phase's cutoff has to move with the own user
 
     def stream(self, *labels: str | int) -> "Stream":

@@ -438,7 +438,7 @@ ENDS: dict[str, tuple[list[Event | Exception], int]] = {
     "failed": ([ENDED | {"how": "failed", "error": "x"}], 1),
     "cancelled": ([ENDED | {"how": "cancelled"}], 1),
     "no such run": ([ConfigError("none of that name")], 2),
-    "no quorum": ([ENDED | {"how": "without-quorum", "error": "x"}], 3),
+    "no minimum cohort": ([ENDED | {"how": "below-min-cohort", "error": "x"}], 3),
     "paused": ([{"kind": "paused", "error": "another version"}], 4),
     "unreachable": ([Unreachable("nobody")], 5),
 }

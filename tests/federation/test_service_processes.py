@@ -60,7 +60,7 @@ radius = 2.0
 
 [privacy]
 trust_model = "central-release"
-quorum = "none"
+min_cohort = "none"
 epsilon = 15.0
 delta = 0.1
 

@@ -25,7 +25,7 @@ from quoron.flower.training import BOOKS
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import record
 from quoron_client.protocol.wire import MAX_WHOLE
-from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError, WithoutQuorum
+from quoron_privacy.errors import BelowMinCohort, BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
@@ -225,24 +225,24 @@ def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:
 
 
 MANY = 60
-QUORUM: dict[str, Any] = {"users": MANY, "options": {"rounds": 2}, "quorum": 0.5, "quorum_epsilon": 2.0}
+MIN_COHORT: dict[str, Any] = {"users": MANY, "options": {"rounds": 2}, "min_cohort": 0.5, "min_cohort_epsilon": 2.0}
 
 
 def silent(model: np.ndarray) -> np.ndarray:
     raise RuntimeError("away")
 
 
-def test_a_run_that_nobody_answers_ends_without_a_quorum_for_good(tmp_path: Path) -> None:
+def test_a_run_that_nobody_answers_ends_without_a_min_cohort_for_good(tmp_path: Path) -> None:
     nobody = dict.fromkeys(range(MANY), silent)
-    with pytest.raises(WithoutQuorum, match="Round 1 of at most 2"):
-        trained(plugged(nobody), tmp_path, **QUORUM)
+    with pytest.raises(BelowMinCohort, match="Round 1 of at most 2"):
+        trained(plugged(nobody), tmp_path, **MIN_COHORT)
     with Database(f"sqlite:///{tmp_path / BOOKS}") as database:
-        assert Registry(database).run("private").state == "without-quorum"
+        assert Registry(database).run("private").state == "below-min-cohort"
         assert Ledger.unreleased(database) == set()
         assert Ledger.within(database, "private").spent()["rounds"] == 1
     grid = plugged(people(MANY))
-    with pytest.raises(RunError, match="it is without-quorum"):
-        trained(grid, tmp_path, **QUORUM)
+    with pytest.raises(RunError, match="it is below-min-cohort"):
+        trained(grid, tmp_path, **MIN_COHORT)
 
 
 EPOCHS = {"rounds": 5, "epochs": 2, "inverse_step": 5.0, "optimiser": "adam"}

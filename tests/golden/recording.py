@@ -71,7 +71,7 @@ AS_PRINTED["median-sgd, printed"] = 1_200
 # What the parameters of a plan say of its rounds.
 SAYINGS = (
     *("cohorts", "poisson_sampling", "participations", "answer_length", "long_once", "reads_sums", "points_asked"),
-    *("smooths_loss", "attendance", "assumptions", "masked", "simulation_only"),
+    *("smooths_loss", "participation", "assumptions", "masked", "simulation_only"),
 )
 SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, database)
 
@@ -103,7 +103,7 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
     "a box": ('domain.kind="box"', "population.users=100_000", "budget.rounds=12"),
     "zero-out": ('privacy.adjacency="zero-out"', "population.users=20_000", "population.items_per_user=10"),
     "two servers": ('privacy.trust_model="two-servers"', "population.users=20_000", "population.items_per_user=10"),
-    "a minimum cohort": ("privacy.quorum=0.8", "population.users=30_000", "population.items_per_user=10"),
+    "a minimum cohort": ("privacy.min_cohort=0.8", "population.users=30_000", "population.items_per_user=10"),
     "one item from each user": ("budget.answers_per_user=1", "population.users=60_000", "population.items_per_user=8"),
     "ten silos": ("population.silos=10", "population.users=40_000", "population.items_per_user=10"),
     "two servers, groups of three": (
@@ -112,7 +112,7 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
         "population.users=40_000",
         "population.items_per_user=10",
     ),
-    "nine in ten answer": ("problem.attendance=0.9", "population.users=40_000", "population.items_per_user=10"),
+    "nine in ten answer": ("problem.participation=0.9", "population.users=40_000", "population.items_per_user=10"),
 }
 PRINTED = 'algorithm.constants="paper"'
 # users; fewer where rounds as printed grow with them, beyond what plans have

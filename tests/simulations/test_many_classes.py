@@ -246,7 +246,7 @@ def specified(algorithm, *settings, users=20, **changes):
     ],
 )
 def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, users, settings, tmp_path):
-    wanted = specified(algorithm, "privacy.quorum='none'", *settings, users=users)
+    wanted = specified(algorithm, "privacy.min_cohort='none'", *settings, users=users)
     plan, models, workers = make_plan(wanted), [], Workers(tmp_path, wanted)
     population = crowd(users, test_fraction=0.0, loss=make_loss("softmax", classes=3, feature_norm=2.0))
     for number, engine in enumerate((workers, InlineEngine(population, seed=SEED))):

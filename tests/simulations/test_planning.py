@@ -217,7 +217,7 @@ BUDGETS = {
     "budget.rounds=3": "one-round-least-squares",
     "budget.answers_per_user=1": "",
     "budget.bytes_per_user=600": "",
-    "problem.attendance=0.3": "whitened-tracking",
+    "problem.participation=0.3": "whitened-tracking",
 }
 
 
@@ -248,7 +248,7 @@ numeric = { age = [0, 100], dose = [0, 5] }
 
 [problem]
 items_per_user = 3
-attendance = 0.5
+participation = 0.5
 
 [privacy]
 epsilon = 1.0
@@ -261,7 +261,7 @@ answers_per_user = 6
 def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_submitted() -> None:
     wanted, plan = specify(configs.parse(SUBMITTED), run="trial", users=9_000, seconds=60.0)
     assert (plan.algorithm, plan.cost.rounds) == ("whitened-tracking", 6)
-    assert wanted.options["attendance"] == 0.5
+    assert wanted.options["participation"] == 0.5
     assert make_plan(wanted) == plan
     for most in (5, 100):
         config = configs.parse(SUBMITTED + f"max_rounds = {most}\n")
@@ -276,7 +276,7 @@ UNTRUSTED = ("privacy.trust_model=two-servers",)
 FEDERATED = """
 population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", numeric = { x = [-1.0, 1.0] } }
 problem = { items_per_user = 50 }
-privacy = { epsilon = 1.0, server_epsilon = 4.0, trust_model = "two-servers", delta = 1e-6, quorum = 0.5 }
+privacy = { epsilon = 1.0, server_epsilon = 4.0, trust_model = "two-servers", delta = 1e-6, min_cohort = 0.5 }
 algorithm = { name = "recentred-sgd" }
 """  # noqa: E501
 
@@ -288,8 +288,8 @@ def test_a_coordinator_makes_the_plan_of_two_servers_that_was_submitted_and_flow
     plan = make_plan(specified)
     assert plan.guarantee.trust_model == "two-servers"
     assert 1.0 < plan.guarantee.epsilon < 4.0
-    assert plan.guarantee.quorum is not None
-    assert plan.guarantee.quorum.epsilon == 0
+    assert plan.guarantee.min_cohort is not None
+    assert plan.guarantee.min_cohort.epsilon == 0
     with pytest.raises(ConfigError, match="no trust model two-servers through Flower"):
         specify(config, run="summer", users=20_000, seconds=60.0, whole=True)
 

@@ -17,9 +17,7 @@ LOCAL = {name for name, info in ALGORITHMS.items() if {"local", "two-servers"} &
 def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice() -> None:
     config = configs.parse(TOML, settings=["algorithm.name=auto", *UNTRUSTED])
     if not LOCAL:
-        with pytest.raises(
-            Infeasible, match="asks for two-servers or local, and no algorithm here has either"
-        ):
+        with pytest.raises(Infeasible, match="asks for two-servers or local, and no algorithm here has either"):
             quoron.plan(config)
         return
     planned = quoron.plan(config)

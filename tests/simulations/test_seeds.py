@@ -86,7 +86,7 @@ radius = 2.0
 trust_model = "central-release"
 epsilon = 8.0
 delta = 1e-4
-quorum = "none"
+min_cohort = "none"
 [algorithm]
 name = "one-pass-dp-sgd"
 """

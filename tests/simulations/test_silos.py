@@ -151,15 +151,17 @@ class TestPlans:
         with pytest.raises(ConfigError, match=rf"(?s){plan.algorithm}.*{why}"):
             in_silos(plan, Silos((1200, 1200), sums))
 
-    def test_public_attendance_needs_rows(self) -> None:
-        privacy = Privacy(2.0, 1e-3, 0.5, 0.1, attendance="public")
+    def test_public_participation_needs_rows(self) -> None:
+        privacy = Privacy(2.0, 1e-3, 0.5, 0.1, participation="public")
         plan = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, privacy)
         in_silos(plan, Silos((1200, 1200)))
         with pytest.raises(ConfigError, match="person by person"):
             in_silos(plan, Silos((1200, 1200), sums=True))
 
     @pytest.mark.parametrize(("sizes", "holds"), [((300,) * 8, True), ((1500, 900), False)])
-    def test_what_the_quorum_spares_decides_about_the_largest_silo(self, sizes: tuple[int, ...], holds: bool) -> None:
+    def test_what_the_min_cohort_spares_decides_about_the_largest_silo(
+        self, sizes: tuple[int, ...], holds: bool
+    ) -> None:
         plan = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, Privacy(8.0, 1e-3, 0.5, 0.4))
         away = largest_away(in_silos(plan, Silos(sizes)), Silos(sizes))
         assert away.spare == 1200
@@ -187,7 +189,7 @@ SILOS
 items_per_user = 3
 [privacy]
 epsilon = 2.0
-quorum = 0.5
+min_cohort = 0.5
 allow_large_delta = true
 [algorithm]
 name = "one-pass-dp-sgd"
@@ -227,7 +229,7 @@ def test_the_command_writes_a_run_that_learns_something(
     assert said.out.split()[-1] == "trial/run.toml"
     text = (tmp_path / "trial" / "run.toml").read_text()
     assert "MADE UP" in text
-    assert configs.parse(text).privacy.quorum is None, "`quoron train` takes none"
+    assert configs.parse(text).privacy.min_cohort is None, "`quoron train` takes none"
     result = quoron.simulate("trial/run.toml", out=tmp_path / "run", settings=["algorithm.name=whitened-tracking"])
     assert result.summary.silos["silos"] == 3
     assert result.summary.excess_risk is not None

@@ -87,11 +87,11 @@ def test_two_values_for_one_thing_are_refused_with_both(quoron: Command) -> None
     [
         ("privacy.trust_model=two-servers",),
         ("population.silos=10",),
-        ("privacy.quorum=0.5",),
+        ("privacy.min_cohort=0.5",),
         ("privacy.adjacency=zero-out",),
         ("population.outlier_fraction=0.02",),
     ],
-    ids=["two servers", "silos", "a quorum", "zero-out", "outliers"],
+    ids=["two servers", "silos", "a minimum cohort", "zero-out", "outliers"],
 )
 def test_every_setting_of_a_federation_can_be_rehearsed(more: tuple[str, ...]) -> None:
     run = package.simulate(

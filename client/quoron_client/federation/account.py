@@ -49,7 +49,7 @@ class Promise:
     charged_epsilon: float  # of a person who is charged: for replacing its rows
     charged_delta: float
     simulation: bool
-    attendance: str
+    participation: str
     state: str  # open or ended
     rounds_answered: int
     persons: int  # that the silo had while it was open
@@ -197,7 +197,7 @@ def _promise(charge: Charge) -> Promise:
         charged_epsilon=charge.epsilon,
         charged_delta=charge.delta,
         simulation=bool(said.get("simulation", False)),
-        attendance=said.get("attendance", ""),
+        participation=said.get("participation", ""),
         state="ended" if charge.ended else "open",
         rounds_answered=charge.answers,
         persons=charge.people,

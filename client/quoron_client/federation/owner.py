@@ -10,7 +10,7 @@ from quoron_privacy.errors import ConfigError
 
 TRUST_MODELS = ("central-release", "central-broadcast", "two-servers", "local", "none")
 TWO_SERVERS = TRUST_MODELS[2]
-PUBLIC_ATTENDANCE = "public-attendance"  # beside them: whether this client answers may be told, by name
+PUBLIC_PARTICIPATION = "public-participation"  # beside them: whether this client answers may be told, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class Limits:
             if isnan(limit) or limit < 0:
                 raise ConfigError(f"Expected {name} >= 0, got {name}={limit}.")
         for trust_model in self.accept_trust_models:
-            if trust_model not in (*TRUST_MODELS, PUBLIC_ATTENDANCE):
-                known = ", ".join((*TRUST_MODELS, PUBLIC_ATTENDANCE))
+            if trust_model not in (*TRUST_MODELS, PUBLIC_PARTICIPATION):
+                known = ", ".join((*TRUST_MODELS, PUBLIC_PARTICIPATION))
                 raise ConfigError(f"Expected accept_trust_models among {known}, got {trust_model!r}.")
 
     @property

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from quoron_client.data.encoding import Encoding
 from quoron_client.federation.agreements import Agreement
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS, Limits
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION, TWO_SERVERS, Limits
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.domains import Box, Domain, L2Ball
@@ -43,14 +43,14 @@ class Promised(_Part):
     dimension: Count  # of the model
     simulation: bool = False
     silo_sums: bool = False  # silos may be asked for sums of their persons' rows
-    attendance: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
+    participation: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
     seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
 
     @model_validator(mode="after")
     def _timely(self) -> Self:
         if self.public and (self.seconds is None or self.adjacency == "zero-out" or self.trust_model == "local"):
             raise ValueError(
-                "to be neither zero-out nor of trust model local, and to say its seconds, with public attendance"
+                "to be neither zero-out nor of trust model local, and to say its seconds, with public participation"
             )
         if self.masked and self.seconds is None:
             raise ValueError("to say its seconds, with two servers")
@@ -59,7 +59,7 @@ class Promised(_Part):
     @property
     def public(self) -> bool:
         """Whether who answers is told."""
-        return self.attendance == "public"
+        return self.participation == "public"
 
     @property
     def masked(self) -> bool:
@@ -124,7 +124,7 @@ PROMISED = {
     "trust_model",
     "rounds",
     "simulation",
-    "attendance",
+    "participation",
 }
 
 
@@ -180,8 +180,8 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
             "Expected a run of one server, got one of two servers: it needs a client of `quoron serve` for one user, "
             "with a certificate and the key of the helper (--helper-key); a silo runs one for each of its persons."
         )
-    if terms.public and PUBLIC_ATTENDANCE not in owner.accept_trust_models:
-        return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_ATTENDANCE})."
+    if terms.public and PUBLIC_PARTICIPATION not in owner.accept_trust_models:
+        return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_PARTICIPATION})."
     if terms.simulation and owner.simulation_seed is None:
         return "Expected a run with secret noise, got a simulation."
     if terms.adjacency == "none" and "none" not in owner.accept_trust_models:
@@ -194,7 +194,7 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
 def is_timely(promise: str) -> bool:
     """Whether nothing but an answer's values may depend on items, in a run with this `Agreement.promise`."""
     said = json.loads(promise or "{}")
-    return bool(said.get("trust_model") == TWO_SERVERS or said.get("attendance") == "public")
+    return bool(said.get("trust_model") == TWO_SERVERS or said.get("participation") == "public")
 
 
 def agreement(terms: Promised, digest: bytes) -> Agreement:

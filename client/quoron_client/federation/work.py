@@ -143,8 +143,8 @@ class Worker:
     def _take(self, part: Part, *, known: Part | None = None) -> None:
         """The latest part, in place of the `known` one if there is any: nothing of a run that was forgotten meanwhile.
 
-        The oldest are forgotten until their runs are announced again, at the next connection. Of a run whose attendance
-        is public only the items are, until they are needed: how many there are shows nowhere.
+        The oldest are forgotten until their runs are announced again, at the next connection. Of a run whose
+        participation is public only the items are, until they are needed: how many there are shows nowhere.
         """
         with self._lock:
             if self.parts.pop(part.terms.run, None) is None and known is not None:
@@ -167,7 +167,8 @@ class Worker:
                     self.announced.pop(run, None)
 
     def prepare(self, run: str) -> Part | None:
-        """The part in a run with its items: where attendance is public they are read now, unless they are there. None
+        """The part in a run with its items: where participation is public they are read now, unless they are there.
+        None
         if it is not known.
 
         Whatever is wrong with them, they are then none. Never raises.

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron_client.data.dialect import Dialect
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Limits, Owner
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION, Limits, Owner
 from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError
 
@@ -111,10 +111,10 @@ def _dialect(given: _Given) -> Dialect:
 
 def _limits(given: _Given) -> dict[str, Any]:
     accepted = tuple(given.text("accept", "broadcast,local").split(","))
-    if PUBLIC_ATTENDANCE in accepted:
+    if PUBLIC_PARTICIPATION in accepted:
         raise ConfigError(
-            f"Expected accept without {PUBLIC_ATTENDANCE} on Flower, got it: a node answers when it has computed, and "
-            "its data move when that is. Leave it out; clients of `quoron serve` can accept it."
+            f"Expected accept without {PUBLIC_PARTICIPATION} on Flower, got it: a node answers when it has computed, "
+            "and its data move when that is. Leave it out; clients of `quoron serve` can accept it."
         )
     return {
         "record": Path(given.text("record")),

@@ -157,9 +157,9 @@ class AlgorithmInfo:
         return any(item.name == "rounds" for item in fields(self.options))
 
     @property
-    def takes_attendance(self) -> bool:
+    def takes_participation(self) -> bool:
         """Whether its options name the share of users who are expected to answer."""
-        return any(item.name == "attendance" for item in fields(self.options))
+        return any(item.name == "participation" for item in fields(self.options))
 
     @property
     def either_adjacency(self) -> bool:

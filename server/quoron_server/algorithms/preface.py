@@ -54,10 +54,13 @@ def verify_purchases(plan: RunPlan, rest: GaussianPromise | None) -> None:
 def _beside(
     what: str, plan: RunPlan, paid: "Bought | TableHealth | None", rest: GaussianPromise | None
 ) -> GaussianPromise:
-    """What comes after `what` in its promise, one in μ that pays for both; VerificationError beside a quorum."""
+    """What comes after `what` in its promise, one in μ that pays for both.
+
+    VerificationError beside a minimum cohort.
+    """
     promise = plan.guarantee
-    if promise.quorum is not None:
-        raise VerificationError(f"Expected no quorum beside {what} in a plan of {plan.algorithm}, got one.")
+    if promise.min_cohort is not None:
+        raise VerificationError(f"Expected no minimum cohort beside {what} in a plan of {plan.algorithm}, got one.")
     if rest is None:
         raise VerificationError(f"Expected a promise in μ beside {what}, got {plan.algorithm} without one.")
     assert paid is not None

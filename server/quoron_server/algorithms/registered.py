@@ -1,10 +1,11 @@
-"""What is done with every algorithm alike: planning with a quorum, the check of a whole promise, what it is worth in μ.
+"""What is done with every algorithm alike: planning with a minimum cohort, the check of a whole promise, what it is
+worth in μ.
 
     info = ALGORITHMS["tracking-srgd"]
     plan = info.plan(problem, Privacy(2.0, 1e-6))
     algorithm = info.make(plan)          # verifies the plan first
 
-No algorithm knows of this room, nor of the quorum and the look at the table that it puts around one.
+No algorithm knows of this room, nor of the minimum cohort and the look at the table that it puts around one.
 """
 
 import math
@@ -24,14 +25,14 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import checks, preface
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
-from quoron_server.algorithms.quorum import (
-    WithQuorum,
-    left_by_quorum,
+from quoron_server.algorithms.min_cohort import (
+    WithMinCohort,
+    left_by_min_cohort,
     told_too_much,
     verify_counts,
-    verify_quorum,
-    with_public_attendance,
-    with_quorum,
+    verify_min_cohort,
+    with_min_cohort,
+    with_public_participation,
 )
 from quoron_server.algorithms.search import settled
 from quoron_server.parameters import (
@@ -72,13 +73,13 @@ class Registered(AlgorithmInfo):
         constants: Constants = "calibrated",
         seed: int = 0,
     ) -> RunPlan:
-        """The plan with the least predicted risk, with a quorum where one is asked for.
+        """The plan with the least predicted risk, with a minimum cohort where one is asked for.
 
         `options` are of the type `self.options_for(constants)`, None for its defaults; `seed` is public, and draws
         slots alone.
-        With a quorum it is for fewer rounds than it would take where only those ask enough users to count. Raises
-        ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible,
-        with an n or ε that was planned for, everything else as it is.
+        With a minimum cohort it is for fewer rounds than it would take where only those ask enough users to count.
+        Raises ConfigError for constants that it does not know and for numbers that floating point cannot carry;
+        Infeasible, with an n or ε that was planned for, everything else as it is.
         """
         options = self.options_for(constants)() if options is None else options
         try:
@@ -102,8 +103,8 @@ class Registered(AlgorithmInfo):
         given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
         checks.require_options(options, *given)
         problem = problem.settled(wide=self.noise_ignores_domain)
-        if privacy.quorum is not None:
-            return self._with_quorum(problem, privacy, options, constants, seed)
+        if privacy.min_cohort is not None:
+            return self._with_min_cohort(problem, privacy, options, constants, seed)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
                 chosen = self.planner(problem, privacy, options)
@@ -114,35 +115,35 @@ class Registered(AlgorithmInfo):
                 f"that cannot ({error}). Change the units, or leave options out."
             ) from error
 
-    def _with_quorum(
+    def _with_min_cohort(
         self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int
     ) -> RunPlan:
         """For nothing where that tells enough, else for ε_q; so again for fewer rounds, which ask more users each."""
 
         def made(left: Privacy, asked: Any, *, free: bool = False) -> RunPlan:
-            own = self.plan(problem, left_by_quorum(left, spent=not free), asked, constants, seed)
+            own = self.plan(problem, left_by_min_cohort(left, spent=not free), asked, constants, seed)
             if free and not own.attendance(paid=False):
-                raise Infeasible(self.name, "no round leaves room for a count", "a quorum that is paid for")
-            return resting(with_quorum(own, left, self._gaussian(own), self.promises.counting, free=free))
+                raise Infeasible(self.name, "no round leaves room for a count", "a minimum cohort that is paid for")
+            return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.counting, free=free))
 
         def planned(asked: Any) -> RunPlan:
-            if privacy.attendance == "public":
-                own = self.plan(problem, left_by_quorum(privacy, spent=False), asked, constants, seed)
-                return resting(with_public_attendance(own, privacy))
+            if privacy.participation == "public":
+                own = self.plan(problem, left_by_min_cohort(privacy, spent=False), asked, constants, seed)
+                return resting(with_public_participation(own, privacy))
             if self.trust_model == "local":
                 return made(privacy, asked, free=True)
             with suppress(Infeasible):
                 return made(privacy, asked, free=True)
             with suppress(Infeasible):  # many users are told with little
-                return made(replace(privacy, quorum_epsilon=privacy.quorum_epsilon / 16), asked)
+                return made(replace(privacy, min_cohort_epsilon=privacy.min_cohort_epsilon / 16), asked)
             return made(privacy, asked)
 
         try:
             return planned(options)
         except Infeasible:
-            if getattr(options, "rounds", 0) is not None or privacy.attendance == "public":
+            if getattr(options, "rounds", 0) is not None or privacy.participation == "public":
                 raise
-            rounds = self.plan(problem, left_by_quorum(privacy), options, constants, seed).cost.rounds
+            rounds = self.plan(problem, left_by_min_cohort(privacy), options, constants, seed).cost.rounds
             while (rounds := int(rounds / math.sqrt(2))) > 1:
                 with suppress(Infeasible):
                     return planned(replace(options, rounds=rounds))
@@ -151,13 +152,14 @@ class Registered(AlgorithmInfo):
     def _as_printed(self, problem: Problem, privacy: Privacy, options: Any, seed: int) -> RunPlan:
         """The plan of the paper's own numbers, which promises what our accountant finds for them.
 
-        Raises ConfigError where the paper has no such algorithm, and for what no paper has: a quorum, two servers.
+        Raises ConfigError where the paper has no such algorithm, and for what no paper has: a minimum cohort, two
+        servers.
         """
         checks.require_options(options)
         kind = self.options_for("paper")
         if self.printed is None or not isinstance(options, kind):
             raise ConfigError(f"Expected options of kind {kind.__name__} with constants='paper', got {options!r}.")
-        for name, given in (("quorum", privacy.quorum), ("trust_model", privacy.trust_model)):
+        for name, given in (("min_cohort", privacy.min_cohort), ("trust_model", privacy.trust_model)):
             if given is not None:
                 raise ConfigError(
                     f"Expected no privacy.{name} with constants='paper', got {given!r}: the papers have none. Leave it "
@@ -195,10 +197,10 @@ class Registered(AlgorithmInfo):
             return
         if not plan.guarantee.proved:
             raise VerificationError(f"Expected a proved guarantee of calibrated numbers of {self.name}, got none.")
-        promise, own = plan.guarantee, plan.without_quorum()
+        promise, own = plan.guarantee, plan.without_min_cohort()
         if promise.held_out is not None:
             if (why := told_too_much(plan)) is not None:
-                raise VerificationError(f"Expected private attendance in a plan of {self.name}, got public: {why}.")
+                raise VerificationError(f"Expected private participation in a plan of {self.name}, got public: {why}.")
             check_numbers(promise.held_out, "held_out")
             self.verify(plan.without_held_out())
             promise.held_out.verify(promise.epsilon, promise.delta, adjacency=promise.adjacency)
@@ -213,7 +215,7 @@ class Registered(AlgorithmInfo):
             preface.verify_look(plan, self._gaussian(plan.without_health()))
         else:
             self._check_promise(plan)
-            verify_quorum(plan)
+            verify_min_cohort(plan)
             alone = own.without_servers()
             self.verifier(replace(alone, problem=alone.problem.without_beliefs()))
             rounds = len(own.parameters.cohorts())
@@ -233,7 +235,7 @@ class Registered(AlgorithmInfo):
         promise, parameters = plan.guarantee, plan.parameters
         if self.printed is None or type(parameters) is not self.printed.parameters:
             raise VerificationError(f"Expected numbers of {self.name}, got {type(parameters).__name__}.")
-        beside = "quorum", "health", "bought", "held_out", "servers"
+        beside = "min_cohort", "health", "bought", "held_out", "servers"
         if promise.proved or any(getattr(promise, name) is not None for name in beside):
             raise VerificationError(
                 f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got {promise}."
@@ -248,7 +250,8 @@ class Registered(AlgorithmInfo):
             raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {promise.epsilon:.4g}.")
 
     def pairs(self, plan: RunPlan) -> tuple[Pair, ...]:
-        """What a verified plan costs, with its look at the table and its quorum: every user is in one of these pairs.
+        """What a verified plan costs, with its look at the table and its minimum cohort: every user is in one of these
+        pairs.
 
         Nothing without privacy, and where nothing is proved. Of an algorithm whose theorem proves (ε, δ) only, the
         worst pair that is (ε, δ)-DP.
@@ -259,12 +262,12 @@ class Registered(AlgorithmInfo):
 
     def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
-        promise, own = plan.guarantee, plan.without_health().without_quorum()
+        promise, own = plan.guarantee, plan.without_health().without_min_cohort()
         if promise.servers is not None:  # whoever sees no more than what is released learns less
             against: tuple[Pair, ...] = two_servers.pairs(own)
             return against
-        quorum, parameters = promise.quorum, own.parameters
-        told = quorum is not None and quorum.each
+        min_cohort, parameters = promise.min_cohort, own.parameters
+        told = min_cohort is not None and min_cohort.each
         # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
         counted = self.promises.counting.beside(parameters, told) if told and self._gaussian(own) is None else None
         pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
@@ -273,8 +276,8 @@ class Registered(AlgorithmInfo):
             pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
         if promise.bought is not None:
             pairs = tuple(pair.and_(promise.bought.pair) for pair in pairs)
-        if quorum is not None and promise.trust_model != "local":
-            decisions = quorum.pair(plan.cost.rounds, alone=counted is None)
+        if min_cohort is not None and promise.trust_model != "local":
+            decisions = min_cohort.pair(plan.cost.rounds, alone=counted is None)
             pairs = tuple(pair.and_(decisions) for pair in pairs)
         return pairs if promise.held_out is None else (*pairs, promise.held_out.pair)  # a user is in one part only
 
@@ -298,8 +301,8 @@ class Registered(AlgorithmInfo):
         if promise.trust_model == "none":
             return  # without privacy an infinite clip is meant
         check_numbers(plan.parameters, "parameters")
-        if promise.quorum is not None:
-            check_numbers(promise.quorum, "quorum")
+        if promise.min_cohort is not None:
+            check_numbers(promise.min_cohort, "min_cohort")
         if missing := [assumption_text(each) for each in derived(plan) if each not in promise.assumptions]:
             raise VerificationError(
                 f"Expected a promise of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
@@ -312,13 +315,13 @@ class Registered(AlgorithmInfo):
         if self.printed is not None and isinstance(plan.parameters, PrintedParameters):
             return self.printed.maker(plan)
         plan = plan.without_health()
-        own, quorum = plan.without_quorum(), plan.guarantee.quorum
+        own, min_cohort = plan.without_min_cohort(), plan.guarantee.min_cohort
         made = self.maker(own.without_servers())
         if own.guarantee.servers is not None:
             from quoron_server.algorithms.two_servers.method import WithServers
 
             made = WithServers(own, made)
-        return made if quorum is None else WithQuorum(plan, quorum, made)
+        return made if min_cohort is None else WithMinCohort(plan, min_cohort, made)
 
     def gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
@@ -329,7 +332,7 @@ class Registered(AlgorithmInfo):
 
     def _gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """The same of parts that are verified."""
-        promise, own = plan.guarantee, plan.without_quorum()
+        promise, own = plan.guarantee, plan.without_min_cohort()
         if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
         if promise.bought is not None:
@@ -339,9 +342,9 @@ class Registered(AlgorithmInfo):
         if not all(pair.is_gaussian for pair in pairs):
             return None
         mu, lacks = max(pair.mu for pair in pairs), max(pair.lack for pair in pairs)
-        if promise.quorum is not None:
-            slack = total_variation(gaussians=promise.quorum.draws(plan.cost.rounds))
-            mu, lacks = gdp.compose(mu, promise.quorum.mu), math.nextafter(lacks + slack, 1.0)
+        if promise.min_cohort is not None:
+            slack = total_variation(gaussians=promise.min_cohort.draws(plan.cost.rounds))
+            mu, lacks = gdp.compose(mu, promise.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
         return GaussianPromise(mu, lacks)
 
     def near_gaussian(self, plan: RunPlan) -> NearGaussianPromise | None:
@@ -364,8 +367,8 @@ class Registered(AlgorithmInfo):
 
         A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
         events with dp-accounting's default relation, and cohorts that are drawn with `REPLACE_ONE` where the plan
-        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a quorum by
-        Laplace noise that cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP
+        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a minimum cohort
+        by Laplace noise that cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP
         release is a function of; of two that say so, the one that whoever reads the rest reads, too. Raises UsageError,
         naming algorithm and theorem, where dp-accounting has no event for the mechanism; VerificationError for a plan
         that does not keep its promise.
@@ -376,8 +379,8 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         if promise.trust_model == "none":
             return dp_event.NonPrivateDpEvent()
-        counts = promise.quorum is None or not promise.quorum.count_scale  # with Gaussian noise, or none
-        pairs = self._pairs(plan if counts else plan.without_quorum()) if promise.proved else ()
+        counts = promise.min_cohort is None or not promise.min_cohort.count_scale  # with Gaussian noise, or none
+        pairs = self._pairs(plan if counts else plan.without_min_cohort()) if promise.proved else ()
         if promise.held_out is not None and all(pair.is_gaussian for pair in pairs):
             pairs = (max(pairs, key=lambda pair: pair.mu),)
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
@@ -386,13 +389,13 @@ class Registered(AlgorithmInfo):
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
                 f"rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
             )
-        if promise.quorum is None or counts:
+        if promise.min_cohort is None or counts:
             return event
         drawn = getattr(event, "event", None)
         replaced = isinstance(drawn, dp_event.SampledWithoutReplacementDpEvent) or (
             isinstance(drawn, dp_event.PoissonSampledDpEvent) and promise.adjacency == "replace-one"
         )
-        return dp_event.ComposedDpEvent([event, _decided(promise.quorum.epsilon, replaced=replaced)])
+        return dp_event.ComposedDpEvent([event, _decided(promise.min_cohort.epsilon, replaced=replaced)])
 
 
 @lru_cache(maxsize=64)
@@ -423,7 +426,8 @@ def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:
     """What a promise rests on by its numbers; on a curator's own machine all is so but what somebody vouches for.
 
-    A quorum needs, where clients see iterates without noise, that these move nobody to answer: it would tell of them.
+    A minimum cohort needs, where clients see iterates without noise, that these move nobody to answer: it would tell of
+    them.
     """
     promise, unproved = plan.guarantee, plan.problem.unproved_constants
     if promise.trust_model == "none":
@@ -431,11 +435,13 @@ def derived(plan: RunPlan) -> tuple[Assumption, ...]:
     constants = () if unproved is None else (Assumption(Kind.UNPROVED_CONSTANTS, (unproved,)),)
     if promise.curated:
         return constants
-    moved = promise.quorum is not None and promise.trust_model == "central-release"
-    unmoved = (Assumption(Kind.UNMOVED_ATTENDANCE),) if moved else ()
-    known = promise.quorum is not None and promise.quorum.public and promise.servers is None  # to both servers alone
-    told = (Assumption(Kind.PUBLIC_ATTENDANCE),) if known else ()
-    seen = () if promise.servers is None else (Assumption(Kind.CARELESS_ATTENDANCE),)
+    moved = promise.min_cohort is not None and promise.trust_model == "central-release"
+    unmoved = (Assumption(Kind.UNMOVED_PARTICIPATION),) if moved else ()
+    known = (
+        promise.min_cohort is not None and promise.min_cohort.public and promise.servers is None
+    )  # to both servers alone
+    told = (Assumption(Kind.PUBLIC_PARTICIPATION),) if known else ()
+    seen = () if promise.servers is None else (Assumption(Kind.CARELESS_PARTICIPATION),)
     return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told, seen)
 
 

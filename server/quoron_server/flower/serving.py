@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from quoron_client.protocol import wire
 from quoron_client.protocol.flower_records import ENDED
 from quoron_privacy.errors import (
+    BelowMinCohort,
     ConfigError,
     LedgerUnavailable,
     OtherVersion,
     QuoronError,
     RunError,
-    WithoutQuorum,
 )
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
@@ -43,7 +43,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent
 from quoron_server.runs import Books, Described
 from quoron_server.specification import RunSpecification
-from quoron_server.wording import NO_QUORUM, sentence
+from quoron_server.wording import NO_MIN_COHORT, sentence
 
 LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the books are closed to other runs
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
@@ -90,7 +90,7 @@ def serve(
         raise ConfigError(
             f"Expected a run of group {group}, got group={specification.group!r}. The operator's QUORON_GROUP decides."
         )
-    specifications.require_private_attendance(specification)
+    specifications.require_private_participation(specification)
     plan = specifications.make_plan(specification)
     specifications.require_deployable(specification, plan, allow_simulation=allow_simulation)
     specifications.require_fitting(plan, wire.MAX_WHOLE, most=wire.MAX_WHOLE)
@@ -148,7 +148,7 @@ def to_the_end(
     except (LedgerUnavailable, OtherVersion, SuperLinkAway, NobodyUnderstands):
         raise
     except QuoronError as problem:
-        how: State = "without-quorum" if isinstance(problem, WithoutQuorum) else "failed"
+        how: State = "below-min-cohort" if isinstance(problem, BelowMinCohort) else "failed"
         said = str(problem)
         retried_while_away(lambda: books.end(specification.run, how, said))
         raise
@@ -338,13 +338,13 @@ class LogObserver:
     def started(self, plan: RunPlan) -> None:
         """The promise."""
         _log.info("%s: %s", plan.algorithm, sentence(plan.guarantee))
-        if plan.guarantee.quorum is None:
-            _log.info("%s", NO_QUORUM)
+        if plan.guarantee.min_cohort is None:
+            _log.info("%s", NO_MIN_COHORT)
 
     def round_finished(self, event: RoundEvent) -> None:
         """One line a round."""
-        quorum = f", quorum {event.public['quorum']}" if "quorum" in event.public else ""
-        _log.info("round %d of at most %d: %d users asked%s", event.round + 1, event.rounds, event.asked, quorum)
+        min_cohort = f", minimum cohort {event.public['min_cohort']}" if "min_cohort" in event.public else ""
+        _log.info("round %d of at most %d: %d users asked%s", event.round + 1, event.rounds, event.asked, min_cohort)
 
     def finished(self, model: NDArray[np.float64]) -> None:
         """The end."""

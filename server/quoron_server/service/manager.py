@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quoron_client.protocol import charges, wire
-from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
+from quoron_privacy.errors import BelowMinCohort, LedgerError, LedgerUnavailable, OtherVersion, QuoronError
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
@@ -340,9 +340,9 @@ class Manager:
                 self._waiting[run.name] = run
                 return
             how = "cancelled"
-        except WithoutQuorum as problem:
-            how, error = "without-quorum", str(problem)
-            if run.specification.attendance == "public" and (gathering := run.gathering) is not None:
+        except BelowMinCohort as problem:
+            how, error = "below-min-cohort", str(problem)
+            if run.specification.participation == "public" and (gathering := run.gathering) is not None:
                 error += await self._read(lambda: self.records.missing(run.name, gathering.unwilling()))
         except OtherVersion as problem:
             if not run.cancelled:
@@ -367,7 +367,7 @@ class Manager:
         await self._close_helped()
         self.sessions.close(run.name, how if run.begun else charges.UNASKED)
         run.tell()
-        told = error if how in ("failed", "without-quorum") else None
+        told = error if how in ("failed", "below-min-cohort") else None
         run.feed.add({"kind": "ended", "how": how, "error": told})
         journal.ended(run.name, how, "" if told is None else why or told)
 
@@ -393,7 +393,7 @@ class Manager:
             run.gathering.stop()
         try:
             await run.gathering.wait(max(loop.time(), self._gathered))
-        except WithoutQuorum:
+        except BelowMinCohort:
             self._require_clock(run)
             raise
         run.begun = True
@@ -424,7 +424,7 @@ class Manager:
         try:
             given = wanted, run.plan, engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
-        except WithoutQuorum:  # is told on the schedule, too
+        except BelowMinCohort:  # is told on the schedule, too
             await until_published(run, session, self._stopping)
             raise
         await until_published(run, session, self._stopping)
@@ -441,7 +441,7 @@ class Manager:
 
     def _begin(self, run: Running) -> list[dict[str, Any]]:
         members = self._books.begin(run.specification, run.plan)
-        if run.specification.attendance == "public":
+        if run.specification.participation == "public":
             run.names = self._registry.called(members.tolist())
         return self.records.events(run.name)
 

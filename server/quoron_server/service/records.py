@@ -144,7 +144,7 @@ class Records:
         return [named(event, names) for event in events]
 
     async def missing(self, run: str, unwilling: Sequence[int]) -> str:
-        """Who was missing in a run that ended without a quorum, for people; `unwilling` if it never began."""
+        """Who was missing in a run that ended below its minimum cohort, for people; `unwilling` if it never began."""
         events = await self._read(lambda: self.events(run))
         names = () if events else await self._read(lambda: self._registry.called(unwilling))
         return missing_words(events[-1] if events else None, names)

@@ -67,7 +67,7 @@ class Standing:
     idle: float | None = None  # seconds since it last moved, of one that runs
     members: int | None = None
     connected: int | None = None  # of these
-    quorum: float | None = None
+    min_cohort: float | None = None
 
 
 def standing(run: Running, sessions: Sessions) -> Standing:
@@ -85,7 +85,7 @@ def standing(run: Running, sessions: Sessions) -> Standing:
         math.floor(idle),
         wanted.problem.users,
         None if session is None else session.count(sessions.here(session)),
-        wanted.quorum,
+        wanted.min_cohort,
     )
 
 

@@ -1,6 +1,6 @@
 """The command line. Results go to standard output, progress and errors to standard error.
 
-Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 3 it ended without a quorum, 130 interrupted (and
+Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 3 it ended below its minimum cohort, 130 interrupted (and
 resumable). Commands import what they need when they are called, so that `--help` and completion answer at once.
 """
 

@@ -62,7 +62,8 @@ def client(
     accept: Annotated[
         list[str] | None,
         typer.Option(
-            help="A trust model to take part in, once for each, and public-attendance for runs that tell who answers. "
+            help="A trust model to take part in, once for each, and public-participation for runs that tell who "
+            "answers. "
             "Replaces the default, which is broadcast and local; two-servers needs --helper-key."
         ),
     ] = None,

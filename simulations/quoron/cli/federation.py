@@ -36,9 +36,9 @@ from quoron.cli.helper import HelperOptions
 from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron.cli.users import users as users_of
-from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
+from quoron_privacy.errors import BelowMinCohort, ConfigError, RunError, printable
 
-QUORUM = 0.5  # of those asked, where nothing is declared
+MIN_COHORT = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 
 
@@ -153,7 +153,7 @@ def submit(
     early_ends: Annotated[
         bool, typer.Option("--early-ends", help="End a round once all have answered: its end tells who was absent.")
     ] = False,
-    quorum: Annotated[
+    min_cohort: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE|none",
@@ -172,7 +172,7 @@ def submit(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="For a quorum of clients to agree before anybody is asked; Flower: until all users are there.",
+            help="For a minimum cohort of clients to agree before anybody is asked; Flower: until all users are there.",
         ),
     ] = 600.0,
     follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
@@ -191,11 +191,11 @@ def submit(
             f"{'without' if superlink is None else 'with'} --superlink."
         )
 
-    given = (*(settings or ()), *([] if quorum is None else [f"privacy.quorum={quorum}"]))
+    given = (*(settings or ()), *([] if min_cohort is None else [f"privacy.min_cohort={min_cohort}"]))
     secret = simulation_seed is None
     resolved, _ = sources.resolve(config, given, secret=secret)
-    if resolved.privacy.quorum is None:
-        resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"), secret=secret)
+    if resolved.privacy.min_cohort is None:
+        resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort={MIN_COHORT}"), secret=secret)
     if dry:
         with few(resolved, users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)
@@ -267,8 +267,8 @@ def watch(
 ) -> None:
     """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
 
-    Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends without a quorum, 4 if it is
-    paused, and 5 if nobody answers for longer than --patience, at the start or later.
+    Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends below its minimum cohort, 4 if it
+    is paused, and 5 if nobody answers for longer than --patience, at the start or later.
     """
     from quoron.operate import watching
 
@@ -281,8 +281,8 @@ def watch(
             ended = event
     if ended.get("kind") == "paused":
         raise watching.Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
-    if ended.get("how") == "without-quorum":
-        raise WithoutQuorum(f"Run {run} has ended without a quorum: {ended.get('error')}")
+    if ended.get("how") == "below-min-cohort":
+        raise BelowMinCohort(f"Run {run} has ended below its minimum cohort: {ended.get('error')}")
     if ended.get("how") != "complete":
         raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
 

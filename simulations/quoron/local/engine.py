@@ -30,7 +30,7 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup, columns_of
-from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, Unreachable, WithoutQuorum
+from quoron_privacy.errors import BelowMinCohort, ConfigError, LedgerUnavailable, RunError, Unreachable
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Observer, RoundEvent
@@ -117,7 +117,7 @@ def simulate(
 def specification(prepared: Prepared[Setup]) -> RunSpecification:
     """The run as an operator would submit it; rounds end once everybody has answered."""
     config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
-    seconds = ATTENDED if config.privacy.attendance == "public" else SECONDS
+    seconds = ATTENDED if config.privacy.participation == "public" else SECONDS
     return specification_of(
         config,
         replace(plan, guarantee=replace(plan.guarantee, seeded=False)),
@@ -158,8 +158,8 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
         if ended is None:
             time.sleep(LOOK)
     local.check()
-    if ended.get("how") == "without-quorum":
-        raise WithoutQuorum(f"The run has ended without a quorum: {ended.get('error')}")
+    if ended.get("how") == "below-min-cohort":
+        raise BelowMinCohort(f"The run has ended below its minimum cohort: {ended.get('error')}")
     if ended.get("how") != "complete":
         raise RunError(f"The run has ended without a model: {ended.get('error') or ended.get('how', 'paused')}.")
 

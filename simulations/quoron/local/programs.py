@@ -29,7 +29,7 @@ from quoron_client.federation import log_limit
 from quoron_client.federation.client import run_client, take_part
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TRUST_MODELS, TWO_SERVERS
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Status
@@ -183,7 +183,7 @@ async def _client(
         authority=place / "authority.pem",
         lifetime_epsilon=np.inf if simulated else EPSILON,
         lifetime_delta=1.0 if simulated else DELTA,
-        accept_trust_models=(*ONE_SERVER, PUBLIC_ATTENDANCE) if simulated else ("central-broadcast", "local"),
+        accept_trust_models=(*ONE_SERVER, PUBLIC_PARTICIPATION) if simulated else ("central-broadcast", "local"),
         simulation_seed=order.simulation_seed,
         user_column=order.user,
         people=order.people[number - 1] if order.people else None,

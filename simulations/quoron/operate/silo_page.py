@@ -70,6 +70,9 @@ def _run(said: Promise) -> str:
             "persons",
             f"{said.persons_charged:,} charged, {said.persons_answered:,} answered, of {said.persons:,}",
         ),
-        Fact("answers", f"{said.rounds_answered:,} rounds, {said.state}; attendance {said.attendance or 'not told'}"),
+        Fact(
+            "answers",
+            f"{said.rounds_answered:,} rounds, {said.state}; participation {said.participation or 'not told'}",
+        ),
     ]
     return page.folded(said.run, page.formal(said.statement) + page.facts(facts))

@@ -30,10 +30,10 @@ from quoron_server.specification import (
     RunSpecification,
     ending_early,
     require_fitting,
-    require_private_attendance,
+    require_private_participation,
     require_telling,
 )
-from quoron_server.wording import NO_QUORUM, digest, sentence
+from quoron_server.wording import NO_MIN_COHORT, digest, sentence
 
 
 def specify(
@@ -79,7 +79,7 @@ def specify(
         waiting=waiting,
     )
     if whole:
-        require_private_attendance(specification)
+        require_private_participation(specification)
     _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
     plan = ending_early(plan) if early_ends else plan
@@ -108,8 +108,8 @@ def specification_of(
         options.setdefault("rounds", rounds)
     if info.either_adjacency:
         options.setdefault("adjacency", config.privacy.adjacency)
-    if info.takes_attendance and config.problem.attendance is not None:
-        options.setdefault("attendance", config.problem.attendance)
+    if info.takes_participation and config.problem.participation is not None:
+        options.setdefault("participation", config.problem.participation)
     return RunSpecification(
         run=run,
         algorithm=plan.algorithm,
@@ -127,10 +127,10 @@ def specification_of(
         simulation=simulation_seed is not None,
         simulation_seed=simulation_seed,
         early_ends=early_ends,
-        quorum=privacy_of(config).quorum,
-        quorum_epsilon=privacy_of(config).quorum_epsilon,
+        min_cohort=privacy_of(config).min_cohort,
+        min_cohort_epsilon=privacy_of(config).min_cohort_epsilon,
         adjacency=config.privacy.adjacency,
-        attendance=config.privacy.attendance,
+        participation=config.privacy.participation,
         trust_model=None if plan.guarantee.servers is None else "two-servers",
         server_epsilon=config.privacy.server_epsilon,
         groups=config.privacy.groups,
@@ -185,7 +185,7 @@ def promised(plan: RunPlan) -> str:
     read = meaning(plan.problem, plan.predicted_excess_risk)
     text += f": {read.words()}" if read is not None and read.words() else ""
     text += f"\n{sentence(plan.guarantee)}"
-    return text if plan.guarantee.quorum is not None else f"{text}\n{NO_QUORUM}"
+    return text if plan.guarantee.min_cohort is not None else f"{text}\n{NO_MIN_COHORT}"
 
 
 def _encoding(config: Config, loss: Loss) -> Encoding:

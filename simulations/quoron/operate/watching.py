@@ -84,8 +84,8 @@ def _words(event: dict[str, Any]) -> str:
         return _awaited(event)
     public = event["public"]
     line = _round(event | public, event["messages"])
-    if "quorum" in public:
-        line += f", quorum {public['quorum']}"
+    if "min_cohort" in public:
+        line += f", minimum cohort {public['min_cohort']}"
     if public.get("halted"):
         line += ", halted"
     if missing := public.get("missing"):
@@ -110,8 +110,8 @@ def _awaited(event: dict[str, Any]) -> str:
         return f"awaits clients that agree to take part, {_left(event)}: {counts}{_connected(event)}"
     if event["what"] == "users":
         there = f"awaits users: {event['active']} of {event['needed']} are active in group {event['group']}"
-        return f"{there} ({event['away']} away, {event['retired']} retired); {_quorum(event['quorum'])}"
-    return f"{_round(event, event['asked'])}, {_quorum(event['quorum'])}, {_left(event)}{_connected(event)}"
+        return f"{there} ({event['away']} away, {event['retired']} retired); {_min_cohort(event['min_cohort'])}"
+    return f"{_round(event, event['asked'])}, {_min_cohort(event['min_cohort'])}, {_left(event)}{_connected(event)}"
 
 
 def _left(event: dict[str, Any]) -> str:
@@ -124,5 +124,5 @@ def _connected(event: dict[str, Any]) -> str:
     return f"; {event['connected']} connected in the last {GONE_AFTER} s" if "connected" in event else ""
 
 
-def _quorum(share: float | None) -> str:
-    return "no quorum is declared" if share is None else f"quorum {share:g} of those asked"
+def _min_cohort(share: float | None) -> str:
+    return "no minimum cohort is declared" if share is None else f"minimum cohort {share:g} of those asked"

@@ -16,13 +16,13 @@ from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
 from quoron.results import Axes, Tabular, axes
-from quoron_privacy.counts.quorum import spent_on
+from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import told, trivial_risk
+from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
-from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid, settled, within_rounds
 from quoron_server.budget import Budget
@@ -244,15 +244,15 @@ def rounds_curve(
 
 
 def privacy_of(config: Config, trust_model: Literal["two-servers"] | None = None) -> Privacy:
-    """(ε, δ), with the quorum where one is declared, against each of two servers if that is the trust model."""
+    """(ε, δ), with the minimum cohort where one is declared, against each of two servers if that is the trust model."""
     wanted = config.privacy
-    share = None if wanted.quorum == "none" else wanted.quorum
-    spent = spent_on(share, wanted.epsilon, wanted.quorum_epsilon)
-    attendance = wanted.attendance
-    if attendance == "public" and share is None:
+    share = None if wanted.min_cohort == "none" else wanted.min_cohort
+    spent = spent_on(share, wanted.epsilon, wanted.min_cohort_epsilon)
+    participation = wanted.participation
+    if participation == "public" and share is None:
         raise ConfigError(
-            "Expected privacy.quorum, the share of those asked who must answer, with privacy.attendance='public', got "
-            "none."
+            "Expected privacy.min_cohort, the share of those asked who must answer, with "
+            "privacy.participation='public', got none."
         )
     apart = wanted.server_epsilon
     if apart is not None and wanted.trust_model != "two-servers":
@@ -262,7 +262,7 @@ def privacy_of(config: Config, trust_model: Literal["two-servers"] | None = None
     if wanted.groups != 1 and wanted.trust_model != "two-servers":
         raise ConfigError(f"Expected privacy.trust_model='two-servers' with privacy.groups={wanted.groups}.")
     own = (trust_model, apart if trust_model else None, wanted.groups if trust_model else 1)
-    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance, *own)
+    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, participation, *own)
 
 
 def _automatic(config: Config, problem: Problem, algorithms: Registry, *, alternatives: bool, federated: bool) -> Plan:
@@ -270,7 +270,7 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
     budget, one_machine = budget_of(config), isinstance(config.population, TableSection | FlightsSection)
-    allowed = Allowance(budget, one_machine and not federated, _attendance(config))
+    allowed = Allowance(budget, one_machine and not federated, _participation(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
     trusted = config.privacy.trust_model in TRUSTED
     if not (alternatives or alike) and trusted and problem.beliefs.hostile_share == 0:
@@ -306,10 +306,10 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     if config.privacy.trust_model not in TRUSTED:
         return
     wanted = privacy_of(config)
-    left = wanted if wanted.quorum is None else left_by_quorum(wanted, spent=False)
+    left = wanted if wanted.min_cohort is None else left_by_min_cohort(wanted, spent=False)
     for info in algorithms.values():
         too_few = info.choosing.too_few
-        if too_few is not None and (found := too_few(problem, left, _attendance(config))) is not None:
+        if too_few is not None and (found := too_few(problem, left, _participation(config))) is not None:
             here = config.privacy.epsilon  # less than the user's own, where a share of that bought declarations
             needs = Needs(found.needs, found.users, 1.1 * here, unit=here)
             words = f"{found.needs}, or {needs.multiple(1.1 * here)}; or name an algorithm"
@@ -348,9 +348,9 @@ def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], 
     return None
 
 
-def _attendance(config: Config) -> float:
+def _participation(config: Config) -> float:
     """Declared share of those asked who are expected to answer."""
-    return 1.0 if config.problem.attendance is None else config.problem.attendance
+    return 1.0 if config.problem.participation is None else config.problem.participation
 
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
@@ -516,8 +516,13 @@ def _estimated(
     options = options_of(info, {**given, **asked}, called="algorithm.options", constants=section.constants)
     if info.either_adjacency and not printed and "adjacency" not in given:
         options = replace(options, adjacency=config.privacy.adjacency)
-    if info.takes_attendance and not printed and "attendance" not in given and config.problem.attendance is not None:
-        options = replace(options, attendance=config.problem.attendance)
+    if (
+        info.takes_participation
+        and not printed
+        and "participation" not in given
+        and config.problem.participation is not None
+    ):
+        options = replace(options, participation=config.problem.participation)
     privacy, silos = privacy_of(config, _two_servers(info, config)), silos_of(config, problem.users)
     options = summed(options) if silos is not None and silos.sums else options
     plan = info.plan(problem, privacy, options, section.constants, config.run.seed)

@@ -74,15 +74,15 @@ def _holds(away: Away, silos: int) -> str:
 
 
 def _spared(away: Away) -> str:
-    """What the quorum makes of it."""
+    """What the minimum cohort makes of it."""
     if away.share is None:
-        return "no quorum is declared, so the run goes on"
-    lower = "" if away.holding is None else f"privacy.quorum of at most {away.holding:g}, or "
-    spared = f"the quorum of {away.share:g} spares {away.spare:,}"
+        return "no minimum cohort is declared, so the run goes on"
+    lower = "" if away.holding is None else f"privacy.min_cohort of at most {away.holding:g}, or "
+    spared = f"the minimum cohort of {away.share:g} spares {away.spare:,}"
     if away.too_large:
         return (
-            f"MORE THAN THE QUORUM CAN SPARE: {spared}, so the run ends without a model whenever that silo is away. "
-            f"Declare {lower}more and smaller silos"
+            f"MORE THAN THE MINIMUM COHORT CAN SPARE: {spared}, so the run ends without a model whenever that silo is "
+            f"away. Declare {lower}more and smaller silos"
         )
     if away.ends is not None and away.ends > UNSURE:
         told = f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"

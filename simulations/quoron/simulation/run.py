@@ -275,7 +275,7 @@ def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
         loss={"name": loss.name, **loss.bounds},
         columns=columns_of(config, prepared.scene.population),
         seconds=DEADLINE,
-        attendance=config.privacy.attendance,
+        participation=config.privacy.participation,
         silos=None if (silos := silos_of(config, plan.problem.users)) is None else silos.sizes,
         simulation=True,
     )

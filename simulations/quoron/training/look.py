@@ -77,7 +77,7 @@ def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, lab
     """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ, or
     where that leaves nothing. `columns` and `labels` are how many the look at the table tells apart."""
     promise = ALGORITHMS[own.algorithm].gaussian(own)
-    if promise is None or own.guarantee.quorum is not None:
+    if promise is None or own.guarantee.min_cohort is not None:
         return None
     health = table_health.calibrate(
         epsilon=privacy.epsilon,

@@ -258,10 +258,10 @@ def check_section(config: Config) -> configs.TableSection:
             f"Expected population.outlier_fraction=0 for training, got {section.outlier_fraction}: "
             "nobody's answers are made up. To have real outliers removed, declare problem.hostile_share."
         )
-    if privacy.quorum not in (None, "none"):
-        raise ConfigError(f"Expected no privacy.quorum for training, got {privacy.quorum}: everybody answers.")
-    if privacy.attendance != "private":
-        raise ConfigError("Expected no privacy.attendance for training, got public: everybody answers.")
+    if privacy.min_cohort not in (None, "none"):
+        raise ConfigError(f"Expected no privacy.min_cohort for training, got {privacy.min_cohort}: everybody answers.")
+    if privacy.participation != "private":
+        raise ConfigError("Expected no privacy.participation for training, got public: everybody answers.")
     if privacy.trust_model is not None:
         raise ConfigError(
             f"Expected no privacy.trust_model for training, got {privacy.trust_model!r}: this machine holds the table."

@@ -161,7 +161,7 @@ def test_absences_that_look_at_the_iterate_break_the_bound():
     ends = [float(last_point(algorithm, Linear(sign, looks=True)).released[0]) for sign in (-1.0, 1.0)]
     assert abs(ends[0] - ends[1]) == pytest.approx(0.4975, abs=2e-3)
     assert algorithm.parameters.phases[0].sensitivity == pytest.approx(0.0020, abs=1e-5)
-    assert INFO.plan(PROBLEM, PRIVACY, INFO.options(), "calibrated", 7).guarantee.rests_on(Kind.UNMOVED_ATTENDANCE)
+    assert INFO.plan(PROBLEM, PRIVACY, INFO.options(), "calibrated", 7).guarantee.rests_on(Kind.UNMOVED_PARTICIPATION)
 
 
 class Bowl:

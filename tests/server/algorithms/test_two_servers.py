@@ -216,11 +216,11 @@ def test_server_epsilon_costs_outsiders_nothing_and_a_server_the_root_of_two() -
         replace(privacy, trust_model=None)
 
 
-def test_a_quorum_is_counted_exactly_and_costs_nothing_as_both_servers_see_who_answers() -> None:
-    plan = planned("tracking-srgd", replace(TWO, quorum=0.5, quorum_epsilon=0.4), rounds=13)
+def test_a_min_cohort_is_counted_exactly_and_costs_nothing_as_both_servers_see_who_answers() -> None:
+    plan = planned("tracking-srgd", replace(TWO, min_cohort=0.5, min_cohort_epsilon=0.4), rounds=13)
     ALGORITHMS["tracking-srgd"].verify(plan)
-    assert plan.guarantee.quorum is not None
-    assert plan.guarantee.quorum.epsilon == 0
+    assert plan.guarantee.min_cohort is not None
+    assert plan.guarantee.min_cohort.epsilon == 0
     algorithm, noise, engine = ALGORITHMS["tracking-srgd"].make(plan), SeededNoise(3), Quadratic()
     state = algorithm.init()
     question = algorithm.request(state, noise)

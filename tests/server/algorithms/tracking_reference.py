@@ -31,7 +31,7 @@ def small_plan(
     main=(5, 16),
     variant="recursive",
     factorisation="sqrt-toeplitz",
-    attendance=1.0,
+    participation=1.0,
     mu=2.0,
     adjacency="replace-one",
     domain=None,
@@ -47,7 +47,7 @@ def small_plan(
     delta=0.1,
 ):
     """A plan of chosen sizes: a μ-GDP transcript. No planner is involved."""
-    divisors = [int(attendance * size) for size in (pilot, warmup[1], main[1])]
+    divisors = [int(participation * size) for size in (pilot, warmup[1], main[1])]
     moments = {"dimension": dimension, "users": divisors[0], "mu": mu * (1 - 1e-6), "adjacency": adjacency}
     recursive = variant == "recursive"
     own = {"dimension": dimension, "mu": mu * (1 - 1e-6), "adjacency": adjacency}

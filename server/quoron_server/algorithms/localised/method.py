@@ -86,7 +86,7 @@ class LocalisedParameters(Parameters):
         return (self.cohort_size,) * sum(phase.rounds for phase in self.phases)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Non-expansive steps, and attendance that tells nothing of the iterates."""
+        """Non-expansive steps, and participation that tells nothing of the iterates."""
         del problem
         return CONTRACTION
 

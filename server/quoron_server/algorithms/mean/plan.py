@@ -159,7 +159,10 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
 
 
 def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
-    """quorum-free#q4: of the mean of unit rows. The choices of a range are charged beside it, whoever is there."""
+    """minimum cohort-free#q4: of the mean of unit rows.
+
+    The choices of a range are charged beside it, whoever is there.
+    """
     del problem
     return [Moves.of(lambda how: moved.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds
 

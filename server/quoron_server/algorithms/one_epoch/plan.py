@@ -179,7 +179,10 @@ def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
-    """quorum-free#q4: of a round's own term, at least 1 of a column of C; in one epoch as loud as the loudest."""
+    """minimum cohort-free#q4: of a round's own term, at least 1 of a column of C.
+
+    In one epoch as loud as the loudest.
+    """
     del problem
     if p.adaptive is not None:
         return []

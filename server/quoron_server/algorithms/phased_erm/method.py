@@ -97,7 +97,7 @@ class PhasedERMParameters(Parameters):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Contraction, and whatever the solver's bound takes of absences."""
         del problem
-        absent = Kind.UNMOVED_ATTENDANCE if self.solver == "gd" else Kind.FULL_ATTENDANCE
+        absent = Kind.UNMOVED_PARTICIPATION if self.solver == "gd" else Kind.FULL_PARTICIPATION
         return tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, absent)))
 
     def simulation_only(self) -> str | None:

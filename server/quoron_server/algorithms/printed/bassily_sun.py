@@ -380,7 +380,7 @@ class PrintedLocalModel(PrintedParameters):
         """Two reports a user, and nothing told by who sends them."""
         del problem
         reports = Kind.TWO_REPORTS if self.interactions == 2 else Kind.ONE_REPORT
-        return Assumption(reports), Assumption(Kind.CARELESS_ATTENDANCE)
+        return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)
 
 
 def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Chosen:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import quorum as quorums
+from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
@@ -54,7 +54,7 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     if constants != "calibrated":
         raise ConfigError(f"Expected constants='calibrated' with trust model two-servers, got {constants!r}.")
     limit = privacy.server_epsilon or privacy.epsilon
-    left = privacy.delta if privacy.quorum is None else quorums.rest(limit, privacy.delta, 0.0)[1]
+    left = privacy.delta if privacy.min_cohort is None else min_cohorts.rest(limit, privacy.delta, 0.0)[1]
     server = gdp.mu_for(limit, left) * (1 - 1e-7)
     whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), _asking_all(options)
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
@@ -87,10 +87,10 @@ def _asking_all(options: Any) -> Any:
 
 def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunPlan:
     """The plan of two servers whose noise together is that of `own`."""
-    quorum, p = None, own.parameters
-    if privacy.quorum is not None:  # who answers is seen by both servers, so counting costs nothing
+    min_cohort, p = None, own.parameters
+    if privacy.min_cohort is not None:  # who answers is seen by both servers, so counting costs nothing
         rest = limit, own.guarantee.delta
-        quorum = quorums.exact(privacy.quorum, p.cohorts(), participations=p.participations(), rest=rest)
+        min_cohort = min_cohorts.exact(privacy.min_cohort, p.cohorts(), participations=p.participations(), rest=rest)
     promise = replace(
         own.guarantee,
         epsilon=limit,
@@ -98,7 +98,7 @@ def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunP
         trust_model="two-servers",
         servers=Servers(together, privacy.groups),
     )
-    return replace(own, guarantee=replace(promise, quorum=quorum))
+    return replace(own, guarantee=replace(promise, min_cohort=min_cohort))
 
 
 def require_masked(plan: RunPlan) -> None:
@@ -189,7 +189,7 @@ def _series(sheet: Sheet, part: float) -> float:
 def verify(plan: RunPlan) -> None:
     """The sheet is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
     promise = plan.guarantee
-    servers, own = promise.servers, plan.without_quorum()
+    servers, own = promise.servers, plan.without_min_cohort()
     if servers is None or own.guarantee.curated:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
     beside = (promise.health, promise.bought, promise.held_out)
@@ -207,7 +207,11 @@ def verify(plan: RunPlan) -> None:
         ("rows of the promised adjacency", adjacency == {promise.adjacency}, adjacency),
         ("a round of the sheet for each planned", len(sheet.rounds) == plan.cost.rounds, len(sheet.rounds)),
         ("together_epsilon <= epsilon", servers.together_epsilon <= own.guarantee.epsilon, servers),
-        ("a quorum by exact counts", promise.quorum is None or promise.quorum.public, promise.quorum),
+        (
+            "a minimum cohort by exact counts",
+            promise.min_cohort is None or promise.min_cohort.public,
+            promise.min_cohort,
+        ),
     )
     (against,) = pairs(plan)
     both = replace(against, mu=spent_by(sheet)[1], lack=2 * against.lack)  # of either server's sampler
