@@ -240,7 +240,7 @@ def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
     if plan.guarantee.trust_model in ("local", "none") or all(each.told for each in given):
         return
     more = tuple(each if each.told else replace(each, mu=1.25 * each.mu) for each in given)
-    monkeypatch.setattr(type(plan.parameters), "participation", lambda *_: more)
+    monkeypatch.setattr(type(plan.parameters), "attendance", lambda *_: more)
     with pytest.raises(VerificationError, match="leave room for"):
         info.verify(replace(plan, seed=plan.seed + 1))  # which is not verified yet
 

@@ -432,17 +432,17 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
         lambda: bent(min_cohort_server._room, times(1.05)),
         ("winsorised-erm", "one-round-least-squares", "dp-sgd-poisson"),
     ),
-    "participation, told": (lambda: bent((TrackingParameters, "participation"), louder), ("tracking-srgd",)),
+    "attendance, told": (lambda: bent((TrackingParameters, "attendance"), louder), ("tracking-srgd",)),
     "participation, told by nothing": (
-        lambda: bent((NoisySGDParameters, "participation"), all_told),
+        lambda: bent((NoisySGDParameters, "attendance"), all_told),
         ("one-pass-dp-sgd", "dp-sgd-wor"),
     ),
     "participation, epochs": (
-        lambda: bent((OneEpochParameters, "participation"), by_columns),
+        lambda: bent((OneEpochParameters, "attendance"), by_columns),
         ("dp-ftrl/epochs", "dp-ftrl/banded"),
     ),
     "participation, reserves": (
-        lambda: bent((OneEpochParameters, "participation"), everybody_counts),
+        lambda: bent((OneEpochParameters, "attendance"), everybody_counts),
         ("dp-ftrl", "dp-ftrl/epochs"),
     ),
 }
