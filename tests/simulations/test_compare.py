@@ -30,7 +30,7 @@ from quoron.comparing.request import LOOKS, Request, sweep
 from quoron.evaluating import measuring
 from quoron.network import PRESETS
 from quoron.planning.costs import fronts
-from quoron.reports import costs
+from quoron.reports import costs, progress
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
@@ -209,6 +209,16 @@ def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert type(runs_display(quiet=False)) is RunBars
     assert type(runs_display(quiet=True)) is Runs
+
+
+def test_a_notebook_has_a_bar_and_without_ipywidgets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(progress, "find_spec", lambda name: object())
+    assert progress.wanted(None)
+    assert type(progress.display(quiet=False)) is progress.Bar
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    assert type(progress.display(quiet=False)) is progress.Lines
+    assert not progress.wanted(False)
 
 
 def of_two(first: list[float], second: list[float], looks: int = 1) -> list[dict]:

@@ -14,6 +14,7 @@ from quoron.config import Config, is_wanted
 from quoron.engines import Engine, Inline, Ray, Service, from_name
 from quoron.planning.plans import Plan
 from quoron.prepared import Prepared
+from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.sharding.choice import shared
 from quoron.simulation import run as runs
@@ -40,6 +41,7 @@ def simulate(
     user: str | None = None,
     label: str | None = None,
     *,
+    progress: bool | None = None,
     observers: Sequence[Observer] = (),
     engine: str | Engine = "inline",
     **arguments: Unpack[SimulationArguments],
@@ -56,7 +58,8 @@ def simulate(
         algorithm, options, items_per_user, out: as of `train`.
         seed: of the noise and of all else that a simulation draws; 0 unless given.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
-        observers: told of every round.
+        progress: whether a bar is shown on standard error; by default in terminals and notebooks.
+        observers: objects whose methods are called with the plan, with every round and with the model.
         engine: "inline", "ray", "flower" or "service", or an engine of `quoron.engines`; the bits are the same.
             `Inline(workers=4)` shares the users between processes, `Ray(address=...)` between the nodes of a Ray
             cluster, `Flower(nodes=..., cpus=...)` between simulated nodes of Flower, `Flower(superlink=...)` between
@@ -82,8 +85,9 @@ def simulate(
     folder = claim(config, name)
     if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
-    with folder.resumable():
-        return carry_out(where, prepared, folder, Path.cwd() if table is None else folder.path, observers)
+    base = Path.cwd() if table is None else folder.path
+    with folder.resumable(), bars.display(quiet=not bars.wanted(progress)) as bar:
+        return carry_out(where, prepared, folder, base, [bar, *observers])
 
 
 def carry_out(

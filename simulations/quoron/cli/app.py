@@ -211,16 +211,16 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
+    with interruptible():
         result = quoron.simulate(
             source,
+            progress=not quiet and (not as_json or sys.stderr.isatty()),
             epsilon=epsilon,
             seed=seed,
             algorithm=algorithm,
             items_per_user=items_per_user,
             out=out,
             settings=(*(settings or ()), *networked(network)),
-            observers=[observer],
             engine=engine.chosen(),
             **columns,
         )

@@ -1,6 +1,7 @@
 """Observers that show a run while it goes: a live bar in a terminal, a few plain lines elsewhere, or nothing."""
 
 import sys
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,25 @@ class Display:
         """What is done before the first round."""
 
 
+def wanted(progress: bool | None) -> bool:
+    """Return `progress`; where it is None, whether standard error is a terminal or a notebook's cell."""
+    return (sys.stderr.isatty() or _in_notebook()) if progress is None else progress
+
+
+def _in_notebook() -> bool:
+    return Console(stderr=True).is_jupyter
+
+
+def _can_redraw() -> bool:
+    """Return whether a bar can move: in a terminal, and in a notebook that has ipywidgets."""
+    return sys.stderr.isatty() or (_in_notebook() and find_spec("ipywidgets") is not None)
+
+
 def display(*, quiet: bool) -> Display:
-    """A live bar when standard error is a terminal, plain lines when it is not, silence when asked."""
+    """Return a live bar in terminals and notebooks, plain lines elsewhere, and silence if `quiet`."""
     if quiet:
         return Display()
-    return Bar() if sys.stderr.isatty() else Lines()
+    return Bar() if _can_redraw() else Lines()
 
 
 class Lines(Display):
@@ -142,10 +157,10 @@ class Runs:
 
 
 def runs_display(*, quiet: bool) -> Runs:
-    """Live bars when standard error is a terminal, a line a run when it is not, silence when asked."""
+    """Return live bars in terminals and notebooks, a line a run elsewhere, and silence if `quiet`."""
     if quiet:
         return Runs()
-    return RunBars() if sys.stderr.isatty() else RunLines()
+    return RunBars() if _can_redraw() else RunLines()
 
 
 class RunLines(Runs):
