@@ -32,7 +32,7 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
 
 DELTA = 1e-6
@@ -57,7 +57,7 @@ def plan_of(
     *,
     options: Mapping[str, Any] | None = None,
     hostile_share: float = 0.0,
-) -> Plan:
+) -> RunPlan:
     """As a person gets it who declares no radius, but for the algorithms that need one."""
     radius = NARROW.get(algorithm) if radius is None else radius
     tree: dict[str, Any] = {
@@ -73,13 +73,13 @@ def plan_of(
     return choose(config, problem(config, replace(people, domain=narrow)), alternatives=False).plan
 
 
-def model(people: TablePopulation, plan: Plan, seed: int, engine: Engine | None = None) -> np.ndarray:
+def model(people: TablePopulation, plan: RunPlan, seed: int, engine: Engine | None = None) -> np.ndarray:
     """Of one run, in this process."""
     return ended(people, plan, seed, engine)[0]
 
 
 def ended(
-    people: TablePopulation, plan: Plan, seed: int, engine: Engine | None = None
+    people: TablePopulation, plan: RunPlan, seed: int, engine: Engine | None = None
 ) -> tuple[np.ndarray, Mapping[str, Any]]:
     """The model of one run, and what its last round made public."""
     made, noise = ALGORITHMS[plan.algorithm].make(plan), noise_of(people, plan, seed)
@@ -93,7 +93,7 @@ def ended(
     return np.asarray(made.model(state)), update.public
 
 
-def noise_of(people: TablePopulation, plan: Plan, seed: int) -> SeededNoise:
+def noise_of(people: TablePopulation, plan: RunPlan, seed: int) -> SeededNoise:
     """Another for every table, ε and method, so that the mean over cells is one over so many draws of noise."""
     labels = np.ascontiguousarray(people.training.of(np.arange(min(people.users, 100))).labels)
     name = f"{plan.algorithm} {people.users} {people.dimension} {plan.guarantee.epsilon:g} {seed}"
@@ -196,7 +196,7 @@ def told(people: TablePopulation, epsilon: float) -> dict[str, Any]:
     }
 
 
-def run(people: TablePopulation, plan: Plan, seeds: int) -> dict[str, Any]:
+def run(people: TablePopulation, plan: RunPlan, seeds: int) -> dict[str, Any]:
     """What a plan's models leave, and what it foretold."""
     start = start_excess(people)
     runs = [ended(people, plan, seed) for seed in range(seeds)]

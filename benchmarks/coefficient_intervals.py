@@ -19,7 +19,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_round.intervals import Solved
 from quoron_server.algorithms.whitened.estimates import GradientModel
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem
 
 Vector = np.ndarray
@@ -46,7 +46,7 @@ def table(rng: np.random.Generator, users: int, features: int, items: int, kind:
     return ItemBatch(rows, np.clip(rows @ truth + noise, -1, 1), np.arange(users + 1) * items)
 
 
-def planned(name: str, users: int, features: int, items: int, epsilon: float) -> Plan:
+def planned(name: str, users: int, features: int, items: int, epsilon: float) -> RunPlan:
     """Of such a table."""
     domain = L2Ball(30.0)
     problem = Problem(
@@ -64,7 +64,7 @@ def planned(name: str, users: int, features: int, items: int, epsilon: float) ->
     return ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-6))
 
 
-def one_round(batch: ItemBatch, plan: Plan, seed: int) -> tuple[Vector, Vector] | None:
+def one_round(batch: ItemBatch, plan: RunPlan, seed: int) -> tuple[Vector, Vector] | None:
     """(middles, halves), or None where there are none."""
     made, noise, d = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(seed), plan.problem.dimension
     update = made.update(made.init(), answer(LOSS, batch, made.request(made.init(), noise).task), noise)
@@ -77,7 +77,7 @@ def one_round(batch: ItemBatch, plan: Plan, seed: int) -> tuple[Vector, Vector] 
     return solved.point, np.array([solved.reach(each, float(np.abs(each).sum()) / math.sqrt(d)) for each in along])
 
 
-def clipped(batch: ItemBatch, plan: Plan, seed: int) -> tuple[Vector, Vector]:
+def clipped(batch: ItemBatch, plan: RunPlan, seed: int) -> tuple[Vector, Vector]:
     """The same of whitened-tracking, as if nothing was clipped."""
     made, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(seed)
     state = made.init()

@@ -48,7 +48,7 @@ from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 MOST_GRADIENTS = 15_000_000  # of a run beside others
 GOOD = 1.5  # times the best
@@ -110,7 +110,7 @@ def gap(name: str) -> float:
     return population.excess_risk(np.zeros(population.dimension))
 
 
-def plan_for(name: str, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> Plan:
+def plan_for(name: str, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> RunPlan:
     """Of a task."""
     return plan_of(population_of(name), algorithm, epsilon, options=settings)
 
@@ -144,7 +144,7 @@ def beside(name: str, epsilon: float, seeds: int) -> Iterator[dict[str, Any]]:
     """A line for each algorithm that has a plan of at most MOST_GRADIENTS, and at last one for what `auto` takes."""
     lines = {}
     for algorithm, info in ALGORITHMS.items():
-        if info.exposure == "none" or info.choosing.named_only:
+        if info.trust_model == "none" or info.choosing.named_only:
             continue
         with suppress(QuoronError):
             if plan_for(name, algorithm, epsilon, {}).cost.gradient_evaluations <= MOST_GRADIENTS:

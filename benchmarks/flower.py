@@ -50,7 +50,7 @@ from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol.questions import Question
 from quoron_client.protocol.wire import question_from_wire
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.service import RunSpecification, certificates, tokens
 
@@ -92,7 +92,7 @@ class Meter:
         answers = answers_a_round * (rounds - 1)
         return {RATE: answers / (ended - began), CPU: 1000 * (after - before) / answers}
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Nothing yet."""
 
     def round_finished(self, event: RoundEvent) -> None:
@@ -105,7 +105,7 @@ class Meter:
 
 def inline(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
     """In this process."""
-    return runs.carry_out(prepared, RunFolder(folder), [meter]).model
+    return runs.carry_out(prepared, RunFolder(folder), [meter]).weights
 
 
 def flower(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
@@ -125,7 +125,7 @@ def flower(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argpa
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        return simulate(prepared, RunFolder(folder), folder, nodes=options.nodes, cpus=os.cpu_count() or 1).model
+        return simulate(prepared, RunFolder(folder), folder, nodes=options.nodes, cpus=os.cpu_count() or 1).weights
     finally:
         over.set()
         watcher.join()

@@ -29,7 +29,7 @@ from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.whitened import AverageLoss
 from quoron_privacy.errors import QuoronError
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 TABLES = {"plain": (3_000, 10), "correlated": (10_000, 15), "single": (20_000, 10), "onehot": (5_000, 12)}
 SHARES = (0.0, 0.01, 0.05, 0.1)
@@ -90,7 +90,7 @@ class Hostile:
         return answers
 
 
-def _plan(people: TablePopulation, method: str, epsilon: float, share: float) -> Plan:
+def _plan(people: TablePopulation, method: str, epsilon: float, share: float) -> RunPlan:
     """Of who declares that share, but whitened-tracking by name."""
     name = "whitened-tracking" if method == "robust" else method
     options = {"robust": method == "robust"} if name == "whitened-tracking" else {}

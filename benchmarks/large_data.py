@@ -36,11 +36,11 @@ numeric = {{ {numeric} }}
 [problem]
 items_per_user = 10
 [privacy]
+trust_model = "central-release"
 epsilon = 1.0
 delta = 1e-8
 [algorithm]
 name = "{algorithm}"
-trust_clients = true
 options = {{ {options} }}
 """
 

@@ -112,7 +112,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         "mebibytes_together": watch.memory,
         "clients_cpu_seconds": figures["clients_seconds"],
         "coordinator_cpu_seconds": figures["coordinator_seconds"],
-        "same_bits": float(np.array_equal(result.model, inline.model)),
+        "same_bits": float(np.array_equal(result.weights, inline.weights)),
         "nothing_left": float(not list(passing.iterdir())),
         "load_of_the_machine": os.getloadavg()[0],
     }

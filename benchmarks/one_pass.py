@@ -20,7 +20,7 @@ from quoron.simulation.scene import Setup, setup
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem
 
 SEEDS = (0, 1, 2)
@@ -68,7 +68,7 @@ OTHERS = (
 )
 
 
-def measure(row: Row, name: str, known: Any = None, **options: Any) -> tuple[float, Plan]:
+def measure(row: Row, name: str, known: Any = None, **options: Any) -> tuple[float, RunPlan]:
     """Mean excess risk over the seeds and the last plan; `known` changes what the plan is told."""
     risks = []
     for seed in SEEDS:

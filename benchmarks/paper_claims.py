@@ -180,7 +180,7 @@ ITERATES = named("outlier-iterates", "outlier-iterates")
 TESTED = named("accelerated-erm", "accelerated-erm")
 RANGE = named("mean-sgd", "mean-sgd", unit=optimal)
 OURS = named("recentred-sgd, ours", "recentred-sgd", unit=optimal)
-LOCAL = named("local-model", "local-model", "", "privacy.exposure=local", unit=local)
+LOCAL = named("local-model", "local-model", "", "privacy.trust_model=local", unit=local)
 ACCELERATED = named("accelerated-srgd", "accelerated-srgd")
 
 EXPERIMENTS = (

@@ -89,7 +89,7 @@ def fresh(preset: str) -> dict[str, list[float]]:
     known = setup(config, Path.cwd()).problem
     for _ in range(2):
         for name, info in ALGORITHMS.items():
-            if info.exposure != "none":
+            if info.trust_model != "none":
                 found.setdefault(name, []).append(seconds(lambda info=info: planned(info, config, known)))
         chosen = planning.choose(config, known).plan
         info = ALGORITHMS[chosen.algorithm]

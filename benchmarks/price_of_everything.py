@@ -18,7 +18,7 @@ import pandas as pd
 
 import quoron
 from quoron import Model
-from quoron.private_bounds import Declaration, declare
+from quoron.private_bounds import PrivateBounds, declare
 from quoron.training.lifetime import opened
 
 TABLE = Path(__file__).parent.parent / "simulations" / "quoron" / "data" / "scorecard.parquet"
@@ -112,7 +112,7 @@ def steps(rows: pd.DataFrame, folder: Path, off: Any, others: pd.DataFrame) -> N
     print(told)
 
 
-def columns(found: Declaration) -> dict[str, Any]:
+def columns(found: PrivateBounds) -> dict[str, Any]:
     """What was released, as columns of `train`; without what could not be."""
     by_kind: dict[str, dict[str, Any]] = {}
     for line in found.declared:

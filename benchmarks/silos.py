@@ -63,7 +63,7 @@ def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[s
             prepared, result = carried_out(source, folder, [*settings, *more])
             silos = result.summary.silos
             found[name] = {
-                "excess_risk": people.excess_risk(result.model),
+                "excess_risk": people.excess_risk(result.weights),
                 "method": prepared.planned.plan.algorithm,
                 "rounds": prepared.planned.plan.cost.rounds,
                 "messages": silos.get("messages", result.summary.messages),
@@ -71,9 +71,9 @@ def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[s
                 "seconds": time.perf_counter() - began,
             }
             print(name, found[name], file=sys.stderr, flush=True)
-            return result.model
+            return result.weights
 
-        way("curator with the pooled table", plain, ["privacy.quorum=none"])
+        way("curator with the pooled table", plain, ["privacy.min_cohort=none"])
         way("silos, a row a patient", text, [])
         found["one client a patient"] = found["silos, a row a patient"] | {
             "messages": found["silos, a row a patient"]["rounds"] * hospitals * patients
@@ -90,7 +90,7 @@ def as_users(plain: str, folder: Path, people: Any, settings: list[str]) -> dict
     """Each hospital is one user, with all of its visits."""
     text = plain.replace('user = "patient"', 'user = "hospital"')
     more = [
-        "privacy.quorum=none",
+        "privacy.min_cohort=none",
         "privacy.allow_large_delta=true",
         "algorithm.name=dp-sgd-wor",
         "problem.items_per_user=800",
@@ -101,7 +101,7 @@ def as_users(plain: str, folder: Path, people: Any, settings: list[str]) -> dict
     except QuoronError as error:
         return {"excess_risk": float("nan"), "refused": str(error)[:200]}  # type: ignore[dict-item]
     return {
-        "excess_risk": people.excess_risk(result.model),
+        "excess_risk": people.excess_risk(result.weights),
         "method": prepared.planned.plan.algorithm,
         "rounds": prepared.planned.plan.cost.rounds,
         "messages": result.summary.messages,

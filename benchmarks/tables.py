@@ -45,7 +45,7 @@ def figures(table: str, epsilon: float, algorithm: str, seeds: int) -> list[Summ
                     algorithm=algorithm,
                     seed=seed,
                     out=Path(folder) / "run",
-                    settings=["algorithm.trust_clients=true"],
+                    settings=["privacy.trust_model=central-release"],
                 )
             except QuoronError:
                 return None

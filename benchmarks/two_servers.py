@@ -33,7 +33,7 @@ def quieter(epsilon: float) -> float:
 
 def settings(name: str, how: str, users: int, epsilon: float) -> list[str]:
     """Of one cell."""
-    own = {"two": ['privacy.exposure="two-servers"'], "local": ["privacy.trust_server=false"]}.get(how, [])
+    own = {"two": ['privacy.trust_model="two-servers"'], "local": ['privacy.trust_model="local"']}.get(how, [])
     spent = quieter(epsilon) if how == "quieter" else epsilon
     everybody = ["algorithm.options.rate=1.0"] if name == "recentred-sgd" else []  # as two servers ask
     return [f"population.users={users}", f"privacy.epsilon={spent}", f'algorithm.name="{name}"', *own, *everybody]

@@ -50,7 +50,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     wanted = specification(options.users, 2, options.dimension).model_copy(
-        update={"early_ends": False, "seconds": 60.0, "exposure": "two-servers"}
+        update={"early_ends": False, "seconds": 60.0, "trust_model": "two-servers"}
     )
     plan = planned(wanted.as_text())[1]
     asked = pb.OpenRun(run=wanted.run, specification=wanted.as_text(), plan_digest=bytes.fromhex(digest(plan)))

@@ -4,7 +4,7 @@
 
 Coordinator and helper are programs; the clients are coroutines of a third, each with a connection and a certificate of
 its own, and answer with a fixed vector, with two servers masked and sealed as clients do. Rounds end at their time with
-both exposures, so what is compared is the processors' time of all programs, a round.
+both trust models, so what is compared is the processors' time of all programs, a round.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import certificates, tokens
 
 SECONDS = 12.0  # of a round
-EXPOSURES = "broadcast", "two-servers"
+TRUST_MODELS = "central-broadcast", "two-servers"
 
 
 def secure(folder, *names):
@@ -73,10 +73,14 @@ async def clients(where, folder, number, dimension):
     await asyncio.gather(*(answering(stub, vector(u, dimension), known[u]) for u, stub in enumerate(stubs)))
 
 
-def measured(options, exposure, folder):
+def measured(options, trust_model, folder):
     """Processor seconds a round, by who spends them."""
     wanted = specification(options.clients, options.rounds, options.dimension).model_copy(
-        update={"early_ends": False, "seconds": SECONDS, "exposure": exposure if exposure != EXPOSURES[0] else None}
+        update={
+            "early_ends": False,
+            "seconds": SECONDS,
+            "trust_model": None if trust_model == TRUST_MODELS[0] else trust_model,
+        }
     )
     other = folder / "other"
     other.mkdir()
@@ -135,13 +139,13 @@ def main():
         asyncio.run(clients(options.as_clients, options.folder, options.clients, options.dimension))
         return
     total = {}
-    for exposure in EXPOSURES:
+    for trust_model in TRUST_MODELS:
         with tempfile.TemporaryDirectory() as folder:
-            found = measured(options, exposure, Path(folder))
-        total[exposure] = sum(found.values())
+            found = measured(options, trust_model, Path(folder))
+        total[trust_model] = sum(found.values())
         told = {name: round(seconds, 3) for name, seconds in found.items()}
-        print(f"{exposure:12s} {total[exposure]:.3f} s of processors a round: {json.dumps(told)}", flush=True)
-    print(f"two servers beside one: {total['two-servers'] / total['broadcast']:.2f} times")
+        print(f"{trust_model:12s} {total[trust_model]:.3f} s of processors a round: {json.dumps(told)}", flush=True)
+    print(f"two servers beside one: {total['two-servers'] / total['central-broadcast']:.2f} times")
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def known() -> dict[str, tuple[str, ...]]:
     for table in TABLES:
         for row in table.rows:
             told = re.escape(f"| {row.cited} | {row.claimed} | {row.label} |")
-            pattern = rf"^{told}[^|]*\|[^|]*\|(.*)\|$"  # behind whose it is, and its exposure
+            pattern = rf"^{told}[^|]*\|[^|]*\|(.*)\|$"  # behind whose it is, and its trust model
             if (line := re.search(pattern, text, re.MULTILINE)) is not None:
                 found[key(row)] = tuple(cell.strip() for cell in line.group(1).split("|"))
     return found
@@ -197,13 +197,13 @@ def page(figures: Mapping[str, tuple[str, ...]]) -> str:
     _, _, tail = rest.partition(END)
     every, parts = {**ALGORITHMS, **REFUSED}, []
     for table in TABLES:
-        heads = ["row", table.columns, "here", "whose", "exposure", *(f"n = {users:,}" for users in USERS)]
+        heads = ["row", table.columns, "here", "whose", "trust_model", *(f"n = {users:,}" for users in USERS)]
         lines = [f"\n## {table.title}\n\n{table.source}\n", _line(heads), _line(["---"] * len(heads))]
         for row in table.rows:
-            exposure = every[row.name].exposure if row.name in every else "—"
+            trust_model = every[row.name].trust_model if row.name in every else "—"
             cells = figures.get(key(row), ("—",) * len(USERS))
             whose = ALGORITHMS[row.name].origin.relation if row.name in ALGORITHMS else "—"
-            lines.append(_line([row.cited, row.claimed, row.label, whose, exposure, *cells]))
+            lines.append(_line([row.cited, row.claimed, row.label, whose, trust_model, *cells]))
         parts.append("\n".join(lines) + "\n")
     return "".join((head, BEGIN, "\n", *parts, "\n", END, tail))
 

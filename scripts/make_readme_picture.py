@@ -43,8 +43,8 @@ def predicted(rows: pd.DataFrame, others: pd.DataFrame, epsilon: float, seed: in
             out=Path(folder) / "run",
             settings=("domain.radius=3.0",),
         )
-        assert run.table_model is not None
-        return np.asarray(run.table_model.predict(others), np.float64)
+        assert run.model is not None
+        return np.asarray(run.model.predict(others), np.float64)
 
 
 def without_privacy(rows: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.float64]:

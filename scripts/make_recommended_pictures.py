@@ -17,7 +17,7 @@ import numpy as np
 import quoron
 from quoron.reports.pictures import Axis, Line, alone, chart
 from quoron.run_folder import RunFolder
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import setup
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
@@ -32,7 +32,7 @@ LOOKED_AT = 4_000  # users whose true spread is measured
 class Shown:
     """One run and what no deployment could know about it."""
 
-    result: RunResult
+    result: SimulatedRun
     rounds: Sequence[dict[str, Any]]
     true_spread: float  # root mean squared distance of answers at the best model from their mean
 
@@ -43,7 +43,7 @@ def carry_out(preset: str, folder: Path) -> Shown:
     return Shown(result, RunFolder(result.directory).rounds(), true_spread(result))
 
 
-def true_spread(result: RunResult) -> float:
+def true_spread(result: SimulatedRun) -> float:
     """Of the first users' average gradients at the best model, weighted as their clients weight them, in the metric."""
     scene = setup(result.config, Path.cwd())
     points, users = scene.population.optimum[None, :], np.arange(min(LOOKED_AT, scene.problem.users))

@@ -74,13 +74,13 @@ categorical = {{ ward = ["x", "y"] }}
 weight = {{ column = "w", most = 0.8 }}
 test_fraction = 0.1
 [privacy]
+trust_model = "central-release"
 epsilon = 8.0
 delta = 1e-3
 allow_large_delta = true
 adjacency = "{adjacency}"
 [algorithm]
 name = "{algorithm}"
-trust_clients = true
 """
 
 

@@ -17,7 +17,7 @@ EXAMPLE: Mapping[str, Any] = {
     "epsilon": 1.0,
     "delta": 1e-6,
     "adjacency": "replace-one",
-    "exposure": "model",
+    "trust_model": "central-release",
     "excess_risk": 4.6e-6,
     "excess_risk_initial": 0.089,
     "predicted_excess_risk": 5e-6,

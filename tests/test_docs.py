@@ -67,7 +67,7 @@ def test_every_promise_cites_a_theorem_that_ships(name: str) -> None:
     """What a plan's sentence names, which may be another part of the page than what the registry does."""
     promise = make_plan(name).guarantee
     page, _, anchor = promise.theorem.partition("#")
-    assert promise.exposure == "none" or (ROOT / page).is_file(), promise.theorem
+    assert promise.trust_model == "none" or (ROOT / page).is_file(), promise.theorem
     assert not anchor or anchor in anchors(ROOT / page), promise.theorem
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quoron_privacy.accounts import lifetime
-from quoron_privacy.counts import quorum
+from quoron_privacy.counts import min_cohort
 from quoron_privacy.noise import streams as noise
 from quoron_server.algorithms import ALGORITHMS
 
@@ -94,14 +94,14 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
 
 
 LABEL = r"[A-Z]{1,2}\d+"
-QUORUMS = ("quorum", "quorum-free", "quorum-secret")
+MIN_COHORTS = ("min_cohort", "minimum cohort-free", "minimum cohort-secret")
 PROMISES = (
     "bought-declarations",
     "srgd",
     "outlier-filter",
     "outlier-filter-charging",
     "outlier-filter-zero-out",
-    *QUORUMS,
+    *MIN_COHORTS,
 )
 
 
@@ -187,7 +187,7 @@ def numbers(text: str) -> list[float]:
         ("votes", "LAPLACE_SLACK", noise.LAPLACE_SLACK),
         ("lifetime", "SAMPLERS", lifetime.SAMPLERS),
         ("lifetime", "LOST", lifetime.LOST),
-        ("quorum", "BETA", quorum.BETA),
+        ("min_cohort", "BETA", min_cohort.BETA),
     ],
 )
 def test_a_constant_is_what_its_page_prints(page: str, name: str, value: float) -> None:
@@ -207,7 +207,7 @@ def test_the_table_of_gaussian_runs_names_every_algorithm_once_and_those_with_a_
     without = {
         name for names, mu in rows if mu.strip().startswith("none") for name in re.findall(r"`([a-z-]+)`", names)
     }
-    private = {name: each for name, each in ALGORITHMS.items() if each.exposure != "none"}
+    private = {name: each for name, each in ALGORITHMS.items() if each.trust_model != "none"}
     counted = {name for name, each in private.items() if each.may_be_gaussian}
     assert promised - {"disjoint", "gd"} == counted
     assert without == set(private) - counted

@@ -54,7 +54,7 @@ items_per_user = 20
 [privacy]
 epsilon = 8.0
 delta = 1e-2
-quorum = "none"
+min_cohort = "none"
 
 [algorithm]
 name = "dp-sgd-wor"

@@ -11,7 +11,7 @@
         ├── LedgerError       the ledger cannot be read, written or continued
         │   ├── LedgerUnavailable  for now: connection lost, locked, disk full; worth another try
         │   └── OtherVersion       begun by another version or configuration, which alone may go on with it
-        ├── WithoutQuorum     too few answered: the run has ended without a model; exit code 3
+        ├── BelowMinCohort     too few answered: the run has ended without a model; exit code 3
         ├── NothingReleased   a private test found too few who agree: there is no value; exit code 3
         ├── VerificationError a plan that its theorem does not accept
         └── WireError         a message that is not of this protocol
@@ -185,7 +185,7 @@ class OtherVersion(LedgerError):
     """Another version or configuration began this run: nothing of it was changed, so that it can still go on there."""
 
 
-class WithoutQuorum(RunError):
+class BelowMinCohort(RunError):
     """Too few of those asked answered, as far as a count with noise tells: the run has ended without a model."""
 
     exit_code = 3

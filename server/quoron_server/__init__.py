@@ -1,8 +1,8 @@
 """What the coordinator does: algorithms and their plans, the round loop, budgets, books, a service.
 
 >>> from quoron_server import ALGORITHMS
->>> ALGORITHMS["tracking-srgd"].exposure
-'broadcast'
+>>> ALGORITHMS["tracking-srgd"].trust_model
+'central-broadcast'
 """
 
 import lazy_loader

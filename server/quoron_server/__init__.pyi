@@ -10,8 +10,8 @@ from .parameters import Parameters as Parameters
 from .parameters import PlannedRelease as PlannedRelease
 from .plan import Cost as Cost
 from .plan import Guarantee as Guarantee
-from .plan import Plan as Plan
 from .plan import Privacy as Privacy
+from .plan import RunPlan as RunPlan
 from .problem import Beliefs as Beliefs
 from .problem import Problem as Problem
 from .rounds import Engine as Engine

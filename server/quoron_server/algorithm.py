@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Question
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 Vector = NDArray[np.float64]
 S = TypeVar("S")
@@ -59,7 +59,7 @@ class Algorithm(Protocol[S]):
     An array of a state has the same shape after every round: how much there is to keep is known before the first.
     """
 
-    plan: Plan
+    plan: RunPlan
 
     def init(self) -> S:
         """The state before the first round."""
@@ -77,4 +77,4 @@ class Algorithm(Protocol[S]):
         """The model released so far, shape (d,)."""
 
     def iterate(self, state: S) -> Vector:
-        """The current iterate, shape (d,); not released under exposure `model`, so for simulation only."""
+        """The current iterate, shape (d,); not released under trust model `central-release`, so for simulation only."""

@@ -21,7 +21,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import NoBlackBoxes
 from quoron_server.algorithms.options import options_of
 from quoron_server.budget import EVERYONE
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 UNKNOWN_CLIP = 1.0  # the first clip norm where nothing is known of answers; it shrinks or doubles within few rounds
@@ -46,7 +46,7 @@ class Asked:
         told = asdict(self)
         return json.dumps(told | told.pop("privacy"), sort_keys=True, default=str)
 
-    def planned(self, seed: int, *, curated: bool = False) -> Plan:
+    def planned(self, seed: int, *, curated: bool = False) -> RunPlan:
         """The plan of `algorithm` where users' answers come out of a black box and are clipped at `clip_norm`.
 
         Without one the clip norm is adaptive: it starts from UNKNOWN_CLIP and follows the users, privately. `curated`:
@@ -99,7 +99,7 @@ def _require_adaptive(algorithm: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def _without_outliers(asked: Asked, seed: int) -> Plan:
+def _without_outliers(asked: Asked, seed: int) -> RunPlan:
     """Rows within `options.radius` of most others count, whatever their length: there is no clip norm.
 
     Whoever names the radius says that rows lie so close together: about four times as close around their mean.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quoron_privacy.errors import BudgetExceeded, ConfigError, count, positive
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 EVERYONE = "everyone"  # whose lifetime account is charged, and as whom users are enrolled, unless told
 
@@ -44,11 +44,11 @@ class Budget:
             {"rounds": rounds, "max_rounds": rounds, "gradient_evaluations": gradient_evaluations, "epsilon": epsilon}
         )
 
-    def check_plan(self, plan: Plan) -> None:
+    def check_plan(self, plan: RunPlan) -> None:
         """Raises BudgetExceeded if the whole plan could exceed the budget."""
         self._check(used(plan))
 
-    def exceeded(self, plan: Plan) -> dict[str, float]:
+    def exceeded(self, plan: RunPlan) -> dict[str, float]:
         """What the whole plan uses of each thing whose limit that is over."""
         limits = {name: getattr(self, name) for name in used(plan)}
         return {name: total for name, total in used(plan).items() if limits[name] is not None and total > limits[name]}
@@ -62,7 +62,7 @@ class Budget:
                 )
 
 
-def used(plan: Plan) -> dict[str, float]:
+def used(plan: RunPlan) -> dict[str, float]:
     """The most that a whole plan can use, by the names of a budget."""
     cost, asked = plan.cost, plan.parameters.participations()
     return {

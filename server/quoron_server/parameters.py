@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
     from quoron_privacy.two_servers.sheet import Sheet
 
-two_servers = OnFirstUse("quoron_privacy.two_servers.planned_sheet")  # plans of that exposure alone
+two_servers = OnFirstUse("quoron_privacy.two_servers.planned_sheet")  # plans of that trust model alone
 
 
 class Kind(StrEnum):
@@ -46,10 +46,10 @@ class Kind(StrEnum):
     ABSENT_IS_ZERO_ROW = "absent-is-zero-row"
     ABSENT_IS_ZERO = "absent-is-zero"
     FIRST_ANSWERS_COUNT = "first-answers-count"
-    DECLARED_ATTENDANCE = "declared-attendance"
+    DECLARED_PARTICIPATION = "declared-participation"
     ONE_REPORT = "one-report"
     TWO_REPORTS = "two-reports"
-    CARELESS_ATTENDANCE = "careless-attendance"
+    CARELESS_PARTICIPATION = "careless-participation"
     UNPROVED_CONSTANTS = "unproved-constants"
     # Of a federation.
     ONE_KEY_ONE_USER = "one-key-one-user"
@@ -60,9 +60,9 @@ class Kind(StrEnum):
     # What rules decide by.
     SECRET_COHORTS = "secret-cohorts"
     FORGETFUL_CLIENTS = "forgetful-clients"
-    FULL_ATTENDANCE = "full-attendance"
-    UNMOVED_ATTENDANCE = "unmoved-attendance"
-    PUBLIC_ATTENDANCE = "public-attendance"
+    FULL_PARTICIPATION = "full-participation"
+    UNMOVED_PARTICIPATION = "unmoved-participation"
+    PUBLIC_PARTICIPATION = "public-participation"
     DOMINANT_HESSIANS = "dominant-hessians"
 
 
@@ -71,7 +71,7 @@ OPEN: Mapping[Kind, int] = MappingProxyType(
     {
         Kind.ABSENT_IS_ZERO: 1,
         Kind.FIRST_ANSWERS_COUNT: 2,
-        Kind.DECLARED_ATTENDANCE: 1,
+        Kind.DECLARED_PARTICIPATION: 1,
         Kind.UNPROVED_CONSTANTS: 1,
         Kind.PERSONS_OF_SILOS: 2,
     }
@@ -92,7 +92,7 @@ class Assumption:
 
 
 # What steps of SGD rest on that bring no two iterates farther apart; in ℓ∞ on dominant Hessians, too.
-CONTRACTION = tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.UNMOVED_ATTENDANCE)))
+CONTRACTION = tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.UNMOVED_PARTICIPATION)))
 DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
 
 
@@ -145,7 +145,7 @@ class NearGaussianPromise:
 class Attendance:
     """What the release that a round's answers go into says, or leaves room to say for nothing, of how many answered.
 
-    Statement and proof: docs/privacy/quorum-free.md#q4.
+    Statement and proof: docs/privacy/min-cohort-free.md#q4.
     """
 
     mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing

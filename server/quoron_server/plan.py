@@ -25,12 +25,12 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
     from quoron_privacy.counts.bought import Bought
     from quoron_privacy.counts.held_out import HeldMeans, HeldOut
-    from quoron_privacy.counts.quorum import Quorum
+    from quoron_privacy.counts.min_cohort import MinCohort
     from quoron_privacy.counts.table_health import TableHealth
     from quoron_privacy.two_servers.planned_sheet import Servers
     from quoron_privacy.two_servers.sheet import Sheet
 
-Exposure = Literal["model", "broadcast", "two-servers", "local", "none"]
+TrustModel = Literal["central-release", "central-broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 Attending = Literal["private", "public"]  # whether who answers is kept secret, or told
 P = TypeVar("P", bound=Parameters)
@@ -46,15 +46,15 @@ LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above,
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """What is asked for: (ε, δ) for one whole user, and a quorum that is paid out of it, if one is wanted."""
+    """What is asked for: (ε, δ) for one whole user, and a minimum cohort that is paid out of it, if one is wanted."""
 
     epsilon: float
     delta: float
-    quorum: float | None = None  # q: a run goes on while this share of those asked answers
-    quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
+    min_cohort: float | None = None  # q: a run goes on while this share of those asked answers
+    min_cohort_epsilon: float = 0.0  # ε_q, of ε; spent unless participation is seen anyway
     adjacency: Adjacency | None = None  # of algorithms that offer several; None: their own, replace-one if that is one
-    attendance: Attending = "private"
-    exposure: Literal["two-servers"] | None = None  # None: what the algorithm usually has
+    participation: Attending = "private"
+    trust_model: Literal["two-servers"] | None = None  # None: what the algorithm usually has
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     groups: int = 1  # with two servers, public groups of whose means the median is taken
 
@@ -68,35 +68,40 @@ class Privacy:
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
         if self.server_epsilon is not None and not (
-            self.exposure == "two-servers" and self.epsilon <= self.server_epsilon <= MOST_EPSILON
+            self.trust_model == "two-servers" and self.epsilon <= self.server_epsilon <= MOST_EPSILON
         ):
             raise ConfigError(
                 f"Expected server_epsilon in [epsilon={self.epsilon:g}, {MOST_EPSILON:g}] and "
-                f"exposure='two-servers', got server_epsilon={self.server_epsilon:g} and exposure={self.exposure!r}."
+                f"trust_model='two-servers', got server_epsilon={self.server_epsilon:g} and "
+                f"trust_model={self.trust_model!r}."
             )
-        if self.groups != 1 and not (self.exposure == "two-servers" and self.groups in GROUPS):
+        if self.groups != 1 and not (self.trust_model == "two-servers" and self.groups in GROUPS):
             raise ConfigError(
-                f"Expected groups in {GROUPS} and exposure='two-servers', got groups={self.groups} and "
-                f"exposure={self.exposure!r}."
+                f"Expected groups in {GROUPS} and trust_model='two-servers', got groups={self.groups} and "
+                f"trust_model={self.trust_model!r}."
             )
-        if self.attendance == "public" and (self.quorum is None or self.adjacency == "zero-out"):
-            given = "no quorum" if self.quorum is None else f"adjacency={self.adjacency!r}"
+        if self.participation == "public" and (self.min_cohort is None or self.adjacency == "zero-out"):
+            given = "no minimum cohort" if self.min_cohort is None else f"adjacency={self.adjacency!r}"
             raise ConfigError(
-                f"Expected a quorum and adjacency='replace-one' with attendance='public', got {given}: counts of who "
-                "answers decide by it, and under zero-out whether one user is there is what the promise hides. Declare "
-                "privacy.quorum, or leave attendance='private'."
+                f"Expected a minimum cohort and adjacency='replace-one' with participation='public', got {given}: "
+                "counts of who answers decide by it, and under zero-out whether one user is there is what the promise "
+                "hides. Declare privacy.min_cohort, or leave participation='private'."
             )
-        if self.quorum is None:
-            if self.quorum_epsilon:
-                raise ConfigError(f"Expected a quorum with quorum_epsilon={self.quorum_epsilon:g}, got none.")
+        if self.min_cohort is None:
+            if self.min_cohort_epsilon:
+                raise ConfigError(
+                    f"Expected a minimum cohort with min_cohort_epsilon={self.min_cohort_epsilon:g}, got none."
+                )
             return
-        probability(quorum=self.quorum)
-        positive(quorum_epsilon=self.quorum_epsilon)
-        if not (self.epsilon - self.quorum_epsilon >= LEAST_EPSILON and self.delta > 1e-12):  # `quorum.rest` is exact
+        probability(min_cohort=self.min_cohort)
+        positive(min_cohort_epsilon=self.min_cohort_epsilon)
+        if not (
+            self.epsilon - self.min_cohort_epsilon >= LEAST_EPSILON and self.delta > 1e-12
+        ):  # `minimum cohort.rest` is exact
             raise ConfigError(
-                f"Expected quorum_epsilon to leave an epsilon of at least {LEAST_EPSILON:g} and a delta of a little "
-                f"more than 1e-12, got quorum_epsilon={self.quorum_epsilon:g} of epsilon={self.epsilon:g} and "
-                f"delta={self.delta:g}."
+                f"Expected min_cohort_epsilon to leave an epsilon of at least {LEAST_EPSILON:g} and a delta of a "
+                f"little more than 1e-12, got min_cohort_epsilon={self.min_cohort_epsilon:g} of "
+                f"epsilon={self.epsilon:g} and delta={self.delta:g}."
             )
 
 
@@ -107,17 +112,17 @@ class Guarantee:
     epsilon: float  # inf without privacy
     delta: float
     adjacency: Adjacency
-    exposure: Exposure
+    trust_model: TrustModel
     assumptions: tuple[Assumption, ...]  # in the order of their kinds; the registry adds what follows from the numbers
     theorem: str  # a file under docs/privacy/, with an anchor
     proved: bool = True  # False for the papers' printed constants where the notes find them unproved
     seeded: bool = False  # the noise of a simulation: nobody is protected
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
-    quorum: "Quorum | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
+    min_cohort: "MinCohort | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
     bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
-    servers: "Servers | None" = None  # of exposure two-servers, of each of which this is the promise
+    servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the promise
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
@@ -181,7 +186,7 @@ def _cut(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """One algorithm on one problem with one promise, ready to run."""
 
     algorithm: str
@@ -209,7 +214,7 @@ class Plan:
             guarantee = f"as printed: {found}, by our accountant; the paper claims ε = {self.parameters.epsilon:g}"
         return [
             ("guarantee", guarantee),
-            ("exposure", f"{promised.exposure}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),
+            ("trust_model", f"{promised.trust_model}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),
             ("assumptions", ", ".join(each.kind.value for each in promised.assumptions) or "none"),
             ("proof", promised.theorem),
             ("users", f"{problem.users:,}, {problem.items_per_user:,} items each, {problem.dimension:,} coefficients"),
@@ -230,12 +235,12 @@ class Plan:
         """Whether every user is asked in every round."""
         return self.parameters.participations() >= self.cost.rounds
 
-    def without_quorum(self) -> "Plan":
+    def without_min_cohort(self) -> "RunPlan":
         """The plan of the algorithm by itself, with what it promises by itself."""
-        quorum = self.guarantee.quorum
-        if quorum is None:
+        min_cohort = self.guarantee.min_cohort
+        if min_cohort is None:
             return self
-        own = replace(self.guarantee, epsilon=quorum.rest_epsilon, delta=quorum.rest_delta, quorum=None)
+        own = replace(self.guarantee, epsilon=min_cohort.rest_epsilon, delta=min_cohort.rest_delta, min_cohort=None)
         return replace(self, guarantee=own)
 
     @property
@@ -244,15 +249,15 @@ class Plan:
         servers = self.guarantee.servers
         return self.parameters.sheet(self.problem, 1 if servers is None else servers.groups)
 
-    def without_servers(self) -> "Plan":
+    def without_servers(self) -> "RunPlan":
         """The plan of one server whose noise is as much as that of both."""
         servers = self.guarantee.servers
         if servers is None:
             return self
-        own = replace(self.guarantee, epsilon=servers.together_epsilon, exposure="broadcast", servers=None)
+        own = replace(self.guarantee, epsilon=servers.together_epsilon, trust_model="central-broadcast", servers=None)
         return replace(self, guarantee=own)
 
-    def without_health(self) -> "Plan":
+    def without_health(self) -> "RunPlan":
         """The plan of all that comes after purchases and the look at the table, with what it promises by itself."""
         health = self.guarantee.health
         if self.guarantee.held_out is not None:
@@ -264,7 +269,7 @@ class Plan:
         own = replace(self.guarantee, epsilon=health.rest_epsilon, delta=health.rest_delta, health=None)
         return replace(self, guarantee=own)
 
-    def without_purchases(self) -> "Plan":
+    def without_purchases(self) -> "RunPlan":
         """The plan of all that comes after what was bought, with what it promises by itself."""
         bought = self.guarantee.bought
         if bought is None:
@@ -272,21 +277,22 @@ class Plan:
         own = replace(self.guarantee, epsilon=bought.rest_epsilon, delta=bought.rest_delta, bought=None)
         return replace(self, guarantee=own)
 
-    def without_held_out(self) -> "Plan":
+    def without_held_out(self) -> "RunPlan":
         """The plan of those that are trained on, to whom the whole promise is made as well."""
         return replace(self, guarantee=replace(self.guarantee, held_out=None))
 
     def attendance(self, *, paid: bool | None = None) -> tuple[Attendance, ...]:
-        """Of each round, what this promise leaves of `Parameters.attendance` to a quorum that is `paid` for, or not.
+        """Of each round, what this promise leaves of `Parameters.attendance` to a minimum cohort that is `paid` for, or
+        not.
 
         None: as the plan's own is; () where nothing is left. Only under replace-one does whoever is away leave room.
         One that is paid for counts all who answer, so that beside means of those who come first there is none.
         Where who answers is public, it is seen anyway.
         """
-        quorum, cohorts = self.guarantee.quorum, self.parameters.cohorts()
-        if quorum is not None and quorum.public:
+        min_cohort, cohorts = self.guarantee.min_cohort, self.parameters.cohorts()
+        if min_cohort is not None and min_cohort.public:
             return (Attendance(math.inf),) * len(cohorts)
-        paid = (quorum is not None and quorum.epsilon > 0) if paid is None else paid
+        paid = (min_cohort is not None and min_cohort.epsilon > 0) if paid is None else paid
         replaced = self.guarantee.adjacency == "replace-one"
         given = tuple(
             each
@@ -298,30 +304,31 @@ class Plan:
         )
         return given if any(each.told or each.mu for each in given) else ()
 
-    def simulated(self) -> "Plan":
+    def simulated(self) -> "RunPlan":
         """The same plan carried out with noise from a seed."""
         return replace(self, guarantee=self.guarantee.simulated())
 
-    def assuming(self, more: Iterable[Assumption]) -> "Plan":
+    def assuming(self, more: Iterable[Assumption]) -> "RunPlan":
         """The same plan with a promise under more assumptions."""
         return replace(self, guarantee=self.guarantee.assuming(more))
 
-    def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "Plan":
+    def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "RunPlan":
         """The same plan carried out on one trusted machine that holds the table, of which `assumptions` are made."""
         return replace(self, guarantee=self.guarantee.as_curated(assumptions))
 
     def require_deployable(self, *, trust_clients: bool) -> None:
         """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""
-        if not self.guarantee.proved or self.guarantee.exposure == "none":
+        if not self.guarantee.proved or self.guarantee.trust_model == "none":
             raise ConfigError(
                 f"Expected a proved promise, got {self.algorithm} without one. Choose a private algorithm with "
                 "calibrated constants."
             )
-        if self.guarantee.exposure == "model" and not (trust_clients or self.guarantee.curated):
+        if self.guarantee.trust_model == "central-release" and not (trust_clients or self.guarantee.curated):
             raise ConfigError(
-                f"Expected trust_clients=true for {self.algorithm}: its clients see iterates without noise, and its "
-                "promise needs them to send true gradients and to answer or not whatever they see. Choose one with "
-                "exposure broadcast, or say that the clients are trusted."
+                f"Expected privacy.trust_model='central-release' for {self.algorithm}: its clients see iterates "
+                "without "
+                "noise, and its promise needs them to send true gradients and to answer or not whatever they see. "
+                "Choose an algorithm of trust model central-broadcast, or say that clients are trusted."
             )
         why = self.parameters.simulation_only()
         if why is not None:
@@ -331,22 +338,22 @@ class Plan:
         """All that a run will release, by which mechanisms, how often: what its ledger is compared with.
 
         What was bought, the look at the table, if there is one, then the algorithm's own, then the decisions of a
-        quorum; last what is released of users that were held out.
+        minimum cohort; last what is released of users that were held out.
         """
-        health, quorum, paid = self.guarantee.health, self.guarantee.quorum, self.guarantee.bought
+        health, min_cohort, paid = self.guarantee.health, self.guarantee.min_cohort, self.guarantee.bought
         made = self.parameters.releases(self.problem.dimension)
         if health is not None:
             made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
         if paid is not None:
             first = (PlannedRelease(paid, each, 1, (BOUGHT,), mu, tested=True) for each, mu in paid.releases())
             made = (*first, *made)
-        made = made if quorum is None else (*made, *_decisions(quorum, self, made))
+        made = made if min_cohort is None else (*made, *_decisions(min_cohort, self, made))
         if (held := self.guarantee.held_out) is None:
             return made
         return (*made, *(PlannedRelease(held, each, 1, (EVALUATED,), mu) for each, mu in held.releases()))
 
 
-def _decisions(quorum: "Quorum", plan: Plan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
+def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
     """Counts with noise, by how many are asked. What the releases of a round tell anyhow is none of them.
 
     Laplace noise is paid by ε_q, all of a run together; Gaussian noise by μ, with what else a round releases.
@@ -356,11 +363,11 @@ def _decisions(quorum: "Quorum", plan: Plan, made: tuple[PlannedRelease, ...]) -
     rounds: dict[tuple[int, float], list[int]] = {}
     for round_, (asked, each) in enumerate(zip(cohorts, given, strict=True)):
         free = 0.0 if each.told else each.mu
-        if quorum.count_scale or quorum.deviation(free) < math.inf:
+        if min_cohort.count_scale or min_cohort.deviation(free) < math.inf:
             rounds.setdefault((asked, free), []).append(round_)
     found = []
     for (asked, free), at in rounds.items():
         mu = max((each.mu or 0.0 for each in made if at[0] in each.rounds), default=0.0)
-        paid = math.hypot(mu, quorum.each) if quorum.each else None
-        found.append(PlannedRelease(quorum, quorum.entry(asked, free), len(at), at, paid))
+        paid = math.hypot(mu, min_cohort.each) if min_cohort.each else None
+        found.append(PlannedRelease(min_cohort, min_cohort.entry(asked, free), len(at), at, paid))
     return tuple(found)

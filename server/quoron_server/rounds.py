@@ -25,7 +25,7 @@ from quoron_privacy.release import Release, Sums
 from quoron_server import serial
 from quoron_server.algorithm import MOST_STATE, Algorithm, names_of
 from quoron_server.budget import Budget
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.traffic import Sizes
 
 if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
@@ -92,7 +92,7 @@ class Foreseen(Protocol):
 class Observer(Protocol):
     """Progress bars, event logs, reports."""
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Before the first (or first resumed) round."""
 
     def round_finished(self, event: RoundEvent) -> None:
@@ -141,11 +141,11 @@ def run(
 
     `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
     current iterate to figures such as the excess risk) is called in some rounds, which changes nothing of the run.
-    Outside simulation the noise source must be deployable, the promise proved, and exposure `model`, in which clients
-    see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a simulation those of
-    its seed; where models are large, noise of coming rounds is drawn while users compute. What `last` releases of the
-    final model is committed with it, or drawn anew. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with
-    the ledger as it was, if another version, configuration or noise began this run.
+    Outside simulation the noise source must be deployable, the promise proved, and the trust model `central-release`,
+    in which clients see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a
+    simulation those of its seed; where models are large, noise of coming rounds is drawn while users compute. What
+    `last` releases of the final model is committed with it, or drawn anew. Raises BudgetExceeded, RunError,
+    LedgerError; OtherVersion, with the ledger as it was, if another version, configuration or noise began this run.
     """
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)
@@ -194,7 +194,7 @@ def _carry_out(
         began = time.perf_counter()
         # Where who answers is told, rows are needed; their sums are made here.
         answers = engine.ask(replace(question, reduction=None) if question.attended else question)
-        there = attendance_of(question, answers)
+        there = participation_of(question, answers)
         if question.reduction is not None:
             answers = summed(answers, question.reduction)
         answered = time.perf_counter()
@@ -225,7 +225,7 @@ def _carry_out(
     return model
 
 
-def attendance_of(question: Question, answers: Answers | Sums) -> dict[str, Any]:
+def participation_of(question: Question, answers: Answers | Sums) -> dict[str, Any]:
     """Who answered, as everybody is told where that is public: how many, and the slots of the others.
 
     By whose answers came alone, never by what was in them. Nothing where it is private.
@@ -233,7 +233,7 @@ def attendance_of(question: Question, answers: Answers | Sums) -> dict[str, Any]
     if not question.attended:
         return {}
     if isinstance(answers, Sums):
-        raise RunError("Expected an engine that says who answered, with public attendance, got sums alone.")
+        raise RunError("Expected an engine that says who answered, with public participation, got sums alone.")
     absent = question.cohort[~answers.answered]
     some = absent[:: max(1, -(-len(absent) // MOST_NAMED))]  # all over: people of one silo are beside each other
     return {"answered": len(question.cohort) - len(absent), "absent": some.tolist()}
@@ -260,7 +260,7 @@ def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:
     return model
 
 
-def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | None, trust_clients: bool) -> None:
+def _require_deployable(plan: RunPlan, noise: NoiseSource, evaluate: Evaluate | None, trust_clients: bool) -> None:
     noise.require_deployable()
     if evaluate is not None:
         raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
@@ -290,7 +290,7 @@ def _record(event: RoundEvent) -> dict[str, Any]:
     return {name: getattr(event, name) for name in names_of(RoundEvent) or ()}
 
 
-def _cost(plan: Plan, question: Question) -> dict[str, int]:
+def _cost(plan: RunPlan, question: Question) -> dict[str, int]:
     """Of one round, as planned."""
     down, up = question.payload(plan.problem.dimension)
     evaluations = question.messages * question.task.planned_gradients(plan.problem.items_per_user)
@@ -302,7 +302,7 @@ def _cost(plan: Plan, question: Question) -> dict[str, int]:
     }
 
 
-def _check_budget(budget: Budget, plan: Plan, spent: Mapping[str, int], evaluations: int) -> None:
+def _check_budget(budget: Budget, plan: RunPlan, spent: Mapping[str, int], evaluations: int) -> None:
     budget.check(
         rounds=spent["rounds"] + 1,
         gradient_evaluations=spent["gradient_evaluations"] + evaluations,

@@ -54,7 +54,7 @@ from quoron_server.books.lifetime_ledger import PopulationLedger, known_of
 from quoron_server.books.registry import OPEN, Front, Registry, State
 from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.budget import EVERYONE, Budget
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, Evaluate, Last, Observer
 from quoron_server.serial import dumps
 from quoron_server.wording import digest, plan_json, sentence
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from quoron_server.algorithms.two_servers import method as two_servers
     from quoron_server.books import restoring
 else:
-    two_servers = OnFirstUse("quoron_server.algorithms.two_servers.method")  # of that exposure alone
+    two_servers = OnFirstUse("quoron_server.algorithms.two_servers.method")  # of that trust model alone
     restoring = OnFirstUse("quoron_server.books.restoring")  # of books that were put back
 
 Vector = NDArray[np.float64]
@@ -78,7 +78,7 @@ class Run:
     """What a run is, before it begins and whenever it goes on."""
 
     name: str  # in the lifetime ledger
-    plan: Plan
+    plan: RunPlan
     digest: str  # of all that makes it this run and no other, beside its plan
     group: str = EVERYONE  # whose lifetime account it is charged to
     account: Account | None = None  # that holds it; None: nothing is charged
@@ -178,7 +178,7 @@ class Run:
 
     @property
     def _charged(self) -> Account | None:
-        return None if self.plan.guarantee.exposure == "none" else self.account
+        return None if self.plan.guarantee.trust_model == "none" else self.account
 
     @property
     def text(self) -> str:
@@ -196,7 +196,7 @@ def end(population: PopulationLedger, run: str, how: State = "complete", *, mode
     population.end(run, how)
 
 
-def charge_of(plan: Plan) -> dict[str, Any]:
+def charge_of(plan: RunPlan) -> dict[str, Any]:
     """What a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
     promise, info = plan.guarantee, ALGORITHMS[plan.algorithm]
     gaussian = info.gaussian(plan)
@@ -230,7 +230,7 @@ class Described(Protocol):
 
     @property
     def trust_clients(self) -> bool:
-        """Whether exposure `model` is accepted."""
+        """Whether trust model `central-release` is accepted."""
 
     def as_text(self) -> str:
         """All that makes it this run and no other: the same run has the same text."""
@@ -247,14 +247,14 @@ class Books:
         self.database = database
         self.registry, self.population = Registry(database, away_after=away_after), PopulationLedger(database)
 
-    def check(self, specification: Described, plan: Plan) -> None:
+    def check(self, specification: Described, plan: RunPlan) -> None:
         """Raises BudgetExceeded or OtherVersion if the population's ledger would not take the charge of a run now.
 
         VerificationError for a plan that does not keep its promise in μ.
         """
         self._run(specification, plan).check()
 
-    def enter(self, specification: Described, plan: Plan, front: Front) -> bool:
+    def enter(self, specification: Described, plan: RunPlan, front: Front) -> bool:
         """Take a run on, by the front that brings its questions to users; whether it is complete already.
 
         Raises what `check` and `Registry.add_run` do; RunError for a run that has ended without a model.
@@ -266,7 +266,7 @@ class Books:
             raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
         return row is not None and row.state == "complete"
 
-    def submit(self, specification: Described, plan: Plan, front: Front, *, by: str = "") -> bool:
+    def submit(self, specification: Described, plan: RunPlan, front: Front, *, by: str = "") -> bool:
         """Take a run on that somebody asks for, who is on the chain first; False if it is there already.
 
         Raises what `check` and `Registry.add_run` do.
@@ -277,12 +277,12 @@ class Books:
             self.population.submit(run, specification.group, plan=digest(plan), by=by)
         return self.registry.add_run(run, specification.as_text(), front)
 
-    def members(self, specification: Described, plan: Plan) -> tuple[NDArray[np.int64], bool]:
+    def members(self, specification: Described, plan: RunPlan) -> tuple[NDArray[np.int64], bool]:
         """Members of a submitted run, as `begin` gives them, and whether it has begun; nothing is charged."""
         begun = self._run(specification, plan).begun(self.database)
         return self.registry.fix_members(specification.run, plan.problem.users, specification.group), begun is not None
 
-    def begin(self, specification: Described, plan: Plan) -> NDArray[np.int64]:
+    def begin(self, specification: Described, plan: RunPlan) -> NDArray[np.int64]:
         """Members of a submitted run, user by slot, shape (n,); afterwards its first question may leave.
 
         OtherVersion, with every secret kept, if it began with another plan, charge or number of members;
@@ -300,7 +300,7 @@ class Books:
     def carry_out(
         self,
         specification: Described,
-        plan: Plan,
+        plan: RunPlan,
         engine: Engine,
         observers: Sequence[Observer] = (),
         evaluate: Evaluate | None = None,
@@ -332,7 +332,9 @@ class Books:
             end(self.population, run, how, model=model)
         return how
 
-    def continue_held(self, run: str, planned: Callable[[str], tuple[Described, Plan]], *, by: str = "") -> int | None:
+    def continue_held(
+        self, run: str, planned: Callable[[str], tuple[Described, RunPlan]], *, by: str = ""
+    ) -> int | None:
         """Let a run that is held in restored books go on; how many more copies of it were charged, None if unknown.
 
         `planned` makes a specification and its verified plan of the text of a run that has no charge yet. Raises what
@@ -344,7 +346,7 @@ class Books:
         promise = None
         if row.held and self.population.charged(run) is None:
             specification, plan = planned(row.specification)
-            private = plan.guarantee.exposure != "none"
+            private = plan.guarantee.trust_model != "none"
             promise = {"group": specification.group, **charge_of(plan)} if private else None
         return restoring.continue_held(self.database, run, promise, by=by)
 
@@ -379,7 +381,7 @@ class Books:
             except LedgerError as error:
                 _log.error("it is not on the chain that %s cancels run %s: %s", by or "somebody", run, error)
 
-    def _run(self, specification: Described, plan: Plan) -> Run:
+    def _run(self, specification: Described, plan: RunPlan) -> Run:
         return Run(
             name=specification.run,
             plan=plan,

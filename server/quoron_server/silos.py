@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts.lifetime import Charge
-from quoron_privacy.counts import quorum as quorums
+from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import ConfigError
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 UNSURE = 1e-6  # chance of an end that is told
 FEWEST_AWAY = 5.0  # deviations above its mean that a silo's part of a drawn cohort is taken to be, at most
@@ -73,7 +73,7 @@ class Silos:
         found: NDArray[np.int64] = np.searchsorted(np.cumsum(self.sizes), users, side="right").astype(np.int64)
         return found
 
-    def refused(self, plan: Plan) -> str | None:
+    def refused(self, plan: RunPlan) -> str | None:
         """Why a run of this plan cannot be carried out with them; None if it can."""
         promise = plan.guarantee
         if self.largest > 1 and promise.rests_on(Kind.SECRET_COHORTS) and not plan.parameters.poisson_sampling:
@@ -82,29 +82,29 @@ class Silos:
                 "where the plan accounts for one who does (docs/privacy/subsampling.md). Take one that draws by coins, "
                 "as dp-sgd-poisson, or that asks everybody"
             )
-        if promise.exposure == "two-servers" and self.largest > 1:
+        if promise.trust_model == "two-servers" and self.largest > 1:
             return (
-                "with exposure two-servers a client masks the row of one user, whose rounds the helper counts by its "
+                "in trust model two-servers a client masks the row of one user, whose rounds the helper counts by its "
                 "certificate, and a silo has one for all. Give each person a client and a certificate of its own "
                 "(docs/two-servers.md#silos), without population.silos, or take one server"
             )
         if not self.sums:
             return None
-        if promise.exposure == "local":
+        if promise.trust_model == "local":
             return "each person's report is randomised by itself, and read by itself. Leave out silo_sums"
         if not plan.parameters.reads_sums():
             return "it looks at single rows. Leave out silo_sums, so that silos send a row a person, or take another"
-        if promise.quorum is not None and promise.quorum.public:
-            return "with public attendance who answers is told, person by person. Leave out silo_sums"
+        if promise.min_cohort is not None and promise.min_cohort.public:
+            return "with public participation who answers is told, person by person. Leave out silo_sums"
         return None
 
 
-def in_silos(plan: Plan, silos: Silos) -> Plan:
+def in_silos(plan: RunPlan, silos: Silos) -> RunPlan:
     """The plan with what its promise then assumes (silos#si1, silos#si2). ConfigError where it cannot be."""
     if (why := silos.refused(plan)) is not None:
         raise ConfigError(f"Expected a plan for {len(silos.sizes):,} silos, got one of {plan.algorithm}: {why}.")
     promise = plan.guarantee
-    if promise.exposure == "none":
+    if promise.trust_model == "none":
         return plan
     assumed = [Assumption(Kind.PERSONS_OF_SILOS, known_twice(promise.epsilon, promise.delta))]
     return plan.assuming([*assumed, *([Assumption(Kind.SILOS_CLIP)] if silos.sums else [])])
@@ -123,22 +123,22 @@ class Away:
     silo: int  # from 1
     persons: int
     users: int  # n
-    share: float | None  # the quorum's; None without
+    share: float | None  # the minimum cohort's; None without
     spare: int | None  # persons of all users who may be away before it ends the run
-    ends: float | None  # chance that the quorum ends the run in spite of all others, rounded up
+    ends: float | None  # chance that the minimum cohort ends the run in spite of all others, rounded up
     holding: float | None  # a share, of whole hundredths, that would hold without the silo; None where none does
 
     @property
     def too_large(self) -> bool:
-        """Whether a quorum cannot do without it."""
+        """Whether a minimum cohort cannot do without it."""
         return self.spare is not None and self.persons > self.spare
 
 
-def largest_away(plan: Plan, silos: Silos) -> Away:
-    """What the quorum makes of the largest silo's absence: all others answer, in every round."""
-    persons, users, quorum = silos.largest, silos.users, plan.guarantee.quorum
+def largest_away(plan: RunPlan, silos: Silos) -> Away:
+    """What the minimum cohort makes of the largest silo's absence: all others answer, in every round."""
+    persons, users, min_cohort = silos.largest, silos.users, plan.guarantee.min_cohort
     found = partial(Away, silos.sizes.index(persons) + 1, persons, users)
-    if quorum is None:
+    if min_cohort is None:
         return found(None, None, None, None)
     cohorts = plan.parameters.cohorts()
     free = [each.mu for each in plan.attendance()] or [0.0] * len(cohorts)
@@ -149,8 +149,8 @@ def largest_away(plan: Plan, silos: Silos) -> Away:
         return max(0, size - min(persons, size, math.ceil(size * rate + FEWEST_AWAY * spread)))
 
     def ends(share: float) -> float:
-        return quorums.chances(replace(quorum, share=share), cohorts, present, free)[0]
+        return min_cohorts.chances(replace(min_cohort, share=share), cohorts, present, free)[0]
 
     lower = (hundredths / 100 for hundredths in range(math.floor(100 * (1 - rate)), 0, -1))
     holding = next((share for share in lower if ends(share) <= UNSURE), None)
-    return found(quorum.share, users - quorum.needed(users), ends(quorum.share), holding)
+    return found(min_cohort.share, users - min_cohort.needed(users), ends(min_cohort.share), holding)

@@ -28,7 +28,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Attending, Plan, Privacy
+from quoron_server.plan import Attending, Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.spill import HELD, SCRATCH
@@ -55,18 +55,18 @@ class RunSpecification(_Section):
     columns: Encoding  # how a client makes numbers of its table, by public rules only
     seconds: Annotated[float, Field(gt=0, le=7 * 86400)]  # that a round takes answers
     early_ends: bool = False  # a round ends once everybody was heard of; the promise says what that assumes
-    quorum: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
-    quorum_epsilon: float = 0.0  # of epsilon, for the quorum
+    min_cohort: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
+    min_cohort_epsilon: float = 0.0  # of epsilon, for the minimum cohort
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
-    attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
-    exposure: Literal["two-servers"] | None = None  # None: the algorithm's own
+    participation: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
+    trust_model: Literal["two-servers"] | None = None  # None: the algorithm's own
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     groups: int = 1  # of users, under two servers, of whose means the median is taken
     waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
-    trust_clients: bool = False  # accept exposure `model`
+    trust_clients: bool = False  # accept trust model `central-release`
     silos: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # persons of each; None: every user has a client
     silo_sums: bool = False  # each silo sends one sum for its persons, whose clip it is trusted with
     seed: Seed = 0  # public randomness: slots and partition
@@ -130,13 +130,13 @@ class OtherPlan(ConfigError):
     """The plan is not the one that whoever submits it saw."""
 
 
-def planned(text: str) -> tuple[RunSpecification, Plan]:
+def planned(text: str) -> tuple[RunSpecification, RunPlan]:
     """A specification's text, and its plan. Raises what `RunSpecification.parse` and `make_plan` raise."""
     specification = RunSpecification.parse(text)
     return specification, make_plan(specification)
 
 
-def make_plan(specification: RunSpecification) -> Plan:
+def make_plan(specification: RunSpecification) -> RunPlan:
     """The plan, verified against its theorem.
 
     Raises ConfigError for an unknown algorithm, option or constants, for a problem that the loss does not satisfy and
@@ -150,11 +150,11 @@ def make_plan(specification: RunSpecification) -> Plan:
     privacy = Privacy(
         specification.epsilon,
         specification.delta,
-        specification.quorum,
-        specification.quorum_epsilon,
+        specification.min_cohort,
+        specification.min_cohort_epsilon,
         specification.adjacency,
-        specification.attendance,
-        specification.exposure,
+        specification.participation,
+        specification.trust_model,
         specification.server_epsilon,
         specification.groups,
     )
@@ -174,7 +174,7 @@ def make_plan(specification: RunSpecification) -> Plan:
     return plan.simulated() if specification.simulation else plan
 
 
-def ending_early(plan: Plan) -> Plan:
+def ending_early(plan: RunPlan) -> RunPlan:
     """The same plan for rounds that end once everybody was heard of, with what its promise then assumes."""
     return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
@@ -219,15 +219,16 @@ def check_constants(specification: RunSpecification) -> None:
         raise ConfigError(f"Expected problem.convex=false for the {name} loss, got true.")
 
 
-def require_deployable(specification: RunSpecification, plan: Plan, *, allow_simulation: bool) -> None:
+def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_simulation: bool) -> None:
     """ConfigError unless this run may be carried out here: the same conditions as `rounds.run`, before anyone is asked.
 
-    A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n; exposure
-    `model` needs trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was asked.
+    A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n;
+    `central-release` needs trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was
+    asked.
     """
-    if specification.early_ends and plan.guarantee.exposure == "two-servers":
+    if specification.early_ends and plan.guarantee.trust_model == "two-servers":
         raise ConfigError(
-            "Expected early_ends=false with exposure two-servers, got true: the end of a round would tell who was "
+            "Expected early_ends=false with trust model two-servers, got true: the end of a round would tell who was "
             "absent, and clients answer at a time that the question fixes."
         )
     if specification.simulation:
@@ -241,7 +242,7 @@ def require_deployable(specification: RunSpecification, plan: Plan, *, allow_sim
         require_open_cohorts(plan)
 
 
-def require_open_cohorts(plan: Plan) -> None:
+def require_open_cohorts(plan: RunPlan) -> None:
     """ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         raise ConfigError(
@@ -251,31 +252,35 @@ def require_open_cohorts(plan: Plan) -> None:
         )
 
 
-def require_private_attendance(specification: RunSpecification) -> None:
+def require_private_participation(specification: RunSpecification) -> None:
     """ConfigError for what Flower cannot keep: its clients answer whenever they are done, and in the clear."""
-    if specification.exposure == "two-servers":
+    if specification.trust_model == "two-servers":
         raise ConfigError(
-            "Expected no exposure two-servers through Flower, got it: its nodes answer the coordinator in the clear. "
+            "Expected another trust model than two-servers through Flower: its nodes answer the coordinator in the "
+            "clear. "
             "Submit to `quoron serve`, with a `quoron helper` of another operator."
         )
-    if specification.attendance == "public":
+    if specification.participation == "public":
         raise ConfigError(
-            "Expected attendance='private' through Flower, got 'public': its clients answer when they have computed, "
-            "which their data move. Leave out privacy.attendance, or submit to `quoron serve`."
+            "Expected participation='private' through Flower, got 'public': its clients answer when they have "
+            "computed, which their data move. Leave out privacy.participation, or submit to `quoron serve`."
         )
 
 
 def willing_needed(specification: RunSpecification) -> int:
-    """Members who have to agree before anybody is asked: the quorum's share of all, ⌈q n⌉; 0 without a quorum."""
-    share = specification.quorum
+    """Members who have to agree before anybody is asked: the minimum cohort's share of all, ⌈q n⌉.
+
+    0 below its minimum cohort.
+    """
+    share = specification.min_cohort
     return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
-def require_helper(specification: RunSpecification, plan: Plan, *, helped: bool) -> None:
+def require_helper(specification: RunSpecification, plan: RunPlan, *, helped: bool) -> None:
     """ConfigError for a run of two servers at a coordinator without the other one."""
-    if plan.guarantee.exposure == "two-servers" and not helped:
+    if plan.guarantee.trust_model == "two-servers" and not helped:
         raise ConfigError(
-            f"Expected a coordinator with a helper for run {specification.run} of exposure two-servers, got one "
+            f"Expected a coordinator with a helper for run {specification.run} of trust model two-servers, got one "
             "without: start it with --helper, and with TLS (docs/two-servers.md)."
         )
 
@@ -290,7 +295,7 @@ def require_connections(specification: RunSpecification, most_clients: int, *, a
         )
 
 
-def require_silos(specification: RunSpecification, plan: Plan, clients: NDArray[np.int64]) -> None:
+def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArray[np.int64]) -> None:
     """ConfigError where some members are people of one client and the run was not planned for silos, or their rows are
     too long for one answer; `clients` has the client of each member."""
     sizes = np.unique(clients, return_counts=True)[1]
@@ -312,7 +317,7 @@ def require_silos(specification: RunSpecification, plan: Plan, clients: NDArray[
         )
 
 
-def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
+def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
     """ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
     answer = 8 * plan.parameters.answer_length(plan.problem) + parts.BESIDE
     question = 8 * wire.MOST_VECTORS * plan.problem.dimension + parts.BESIDE
@@ -330,7 +335,7 @@ def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_ME
         )
 
 
-def require_room(plan: Plan, memory: int, disk: int, users: int | None = None) -> None:
+def require_room(plan: RunPlan, memory: int, disk: int, users: int | None = None) -> None:
     """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes: those of
     `users` where silos send sums for all others.
 
@@ -355,7 +360,7 @@ def require_room(plan: Plan, memory: int, disk: int, users: int | None = None) -
         )
 
 
-def require_telling(specification: RunSpecification, plan: Plan) -> None:
+def require_telling(specification: RunSpecification, plan: RunPlan) -> None:
     """ConfigError unless clients take so long a description of the run: they would all refuse."""
     length = len(json.dumps(describe(specification, plan)))
     if length > wire.MAX_DESCRIPTION:
@@ -365,13 +370,13 @@ def require_telling(specification: RunSpecification, plan: Plan) -> None:
         )
 
 
-def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
+def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
     """What clients are told before they decide, as JSON.
 
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
-    timely = specification.attendance == "public" or plan.guarantee.exposure == "two-servers"
+    timely = specification.participation == "public" or plan.guarantee.trust_model == "two-servers"
     timing = {"seconds": specification.seconds} if timely else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
@@ -379,13 +384,13 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "loss": specification.loss,
         "domain": {"l2-ball": domain.radius} if isinstance(domain, L2Ball) else {"box": domain.half_width},
         "columns": specification.columns.as_json(),
-        "quorum": specification.quorum,
-        "attendance": specification.attendance,
+        "min_cohort": specification.min_cohort,
+        "participation": specification.participation,
         **({} if specification.silos is None else {"silo_sums": specification.silo_sums}),
     }
 
 
-def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any]:
+def describe_promise(run: str, plan: RunPlan, *, simulation: bool) -> dict[str, Any]:
     """The part of it that is the same whatever clients compute."""
     promise = plan.guarantee
     return {
@@ -396,7 +401,7 @@ def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,
-        "exposure": promise.exposure,
+        "trust_model": promise.trust_model,
         "rounds": plan.cost.rounds,
         "participations": plan.parameters.participations(),
         "dimension": plan.problem.dimension,

@@ -3,7 +3,7 @@
 >>> assumption_text(Assumption(Kind.SECRET_COHORTS))
 'cohort membership stays secret, but for what one curious client knows of its own'
 >>> assumption_text(Assumption(Kind.DECLARED_ATTENDANCE, (0.9,)))
-'divisors count on an attendance of 0.9, declared in advance; noise is scaled for it'
+'divisors count on an participation of 0.9, declared in advance; noise is scaled for it'
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.ends import is_free
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Guarantee, Plan
+from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.problem import Problem
 
 # Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
@@ -26,17 +26,20 @@ CURATOR = (
     "the model is trusted)"
 )
 AGAINST = {
-    "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
-    "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
+    "central-release": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
+    "central-broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
     "two-servers": "each of two servers by itself, every other client and whoever sees the released models, all of "
     "them by efficient means; not against both servers together, nor against their seeing that a user takes part; a "
     "hostile client can move a sum at will, which harms the model and nobody's privacy",
     "local": "the coordinator too",
 }
-NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
-QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
-PUBLIC_ATTENDANCE_THEOREM = "docs/privacy/public-attendance.md#pa1"
-GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
+NO_MIN_COHORT = "No minimum cohort is declared: nobody checks whether anyone answers."
+MIN_COHORT_THEOREM = "docs/privacy/min-cohort.md#q1"
+PUBLIC_PARTICIPATION_THEOREM = "docs/privacy/public-participation.md#pa1"
+GAUSSIAN_MIN_COHORT = (
+    "docs/privacy/min-cohort-free.md#q4",
+    "docs/privacy/min-cohort-free.md#q5",
+)  # for nothing, and paid for
 TWO_SERVERS_THEOREM = "docs/privacy/two-servers.md#ts3"
 OUTSIDERS_THEOREM = "docs/privacy/two-servers.md#ts5"
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
@@ -66,11 +69,11 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.ABSENT_IS_ZERO_ROW: "a user who does not answer counts as the zero row, and divisors stay as planned",
         Kind.ABSENT_IS_ZERO: "a user who does not answer counts as the zero vector, and the divisor stays {}",
         Kind.FIRST_ANSWERS_COUNT: "the first {} answers in slot order count, of {} users asked in each round",
-        Kind.DECLARED_ATTENDANCE: "divisors count on an attendance of {:g}, declared in advance; noise is "
+        Kind.DECLARED_PARTICIPATION: "divisors count on an participation of {:g}, declared in advance; noise is "
         "scaled for it",
         Kind.ONE_REPORT: "a client answers one question of the run, once, with words of its own",
         Kind.TWO_REPORTS: "a client answers one range and one vector question of the run, once, with words of its own",
-        Kind.CARELESS_ATTENDANCE: "whether a client answers does not depend on its data",
+        Kind.CARELESS_PARTICIPATION: "whether a client answers does not depend on its data",
         Kind.UNPROVED_CONSTANTS: "{}",
         Kind.ONE_KEY_ONE_USER: "a user holds one SuperNode key that the SuperLink has verified, and that node's "
         "answers depend on no other user's items",
@@ -86,10 +89,12 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         # A theorem takes a round as a function of its cohort's data and of past releases. Where cohorts have a fixed
         # size, a member who remembers its rounds tells something of who else was asked.
         Kind.FORGETFUL_CLIENTS: "clients keep nothing between rounds that changes their answers",
-        Kind.FULL_ATTENDANCE: "every user of a phase answers every one of its questions with the gradient of one and "
+        Kind.FULL_PARTICIPATION: "every user of a phase answers every one of its questions with the gradient of one "
+        "and "
         "the same loss (the accelerated solver's certificate is void without it)",
-        Kind.UNMOVED_ATTENDANCE: "whether a client answers does not depend on the iterates that it is asked at",
-        Kind.PUBLIC_ATTENDANCE: "who answers is public, by name: whether and when a client's message comes depends on "
+        Kind.UNMOVED_PARTICIPATION: "whether a client answers does not depend on the iterates that it is asked at",
+        Kind.PUBLIC_PARTICIPATION: "who answers is public, by name: whether and when a client's message comes depends "
+        "on "
         "nobody's items, for a client that is there sends one at its time, whatever it holds",
         Kind.DOMINANT_HESSIANS: "the Hessian of every conceivable user's loss is diagonally dominant (clients bring "
         "features within bounds)",
@@ -124,12 +129,12 @@ def assumption_text(assumption: Assumption) -> str:
 
 def sentence(promise: Guarantee) -> str:
     """The promise in one sentence."""
-    if promise.exposure == "none":
+    if promise.trust_model == "none":
         return "No privacy: this is the non-private reference."
-    against = CURATOR if promise.curated else AGAINST[promise.exposure]
+    against = CURATOR if promise.curated else AGAINST[promise.trust_model]
     whom = "person of one silo" if promise.rests_on(Kind.PERSONS_OF_SILOS) else "user"
     words = f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one {whom} at once, "
-    seen_by = "" if promise.curated else f", exposure {promise.exposure}"
+    seen_by = "" if promise.curated else f", trust model {promise.trust_model}"
     words += f"adjacency {promise.adjacency}{seen_by}: protects against {against}"
     if promise.assumptions:
         words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
@@ -139,14 +144,14 @@ def sentence(promise: Guarantee) -> str:
         words += f"whoever sees nothing but what is released, where both servers keep to it, by {OUTSIDERS_THEOREM}"
         if promise.servers.groups > 1:
             words += f", released as the median of {promise.servers.groups} public groups of users"
-    if promise.quorum is not None:
-        paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
-        theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]
-        if promise.quorum.count_scale or promise.exposure == "local":
-            theorem = QUORUM_THEOREM
-        if promise.quorum.public:
-            theorem = PUBLIC_ATTENDANCE_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM
-        words += f", and {theorem} for a quorum of {promise.quorum.share:g}, which costs {paid}"
+    if promise.min_cohort is not None:
+        paid = f"{promise.min_cohort.epsilon:g} of this ε" if promise.min_cohort.epsilon else "nothing"
+        theorem = GAUSSIAN_MIN_COHORT[promise.min_cohort.each > 0]
+        if promise.min_cohort.count_scale or promise.trust_model == "local":
+            theorem = MIN_COHORT_THEOREM
+        if promise.min_cohort.public:
+            theorem = PUBLIC_PARTICIPATION_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM
+        words += f", and {theorem} for a minimum cohort of {promise.min_cohort.share:g}, which costs {paid}"
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
         left = 1.0 if promise.bought is None else 1 - promise.bought.share  # the look has its share of that
@@ -163,13 +168,13 @@ def sentence(promise: Guarantee) -> str:
     return f"{SEEDED} With secret noise: {words}" if promise.seeded else words
 
 
-def plan_json(plan: Plan) -> dict[str, object]:
+def plan_json(plan: RunPlan) -> dict[str, object]:
     """Plain nested numbers, strings and lists; what is believed stands among the problem's constants."""
     problem = asdict(plan.problem)
     beliefs = problem.pop("beliefs")
     return asdict(plan) | {"statement": sentence(plan.guarantee), "problem": problem | beliefs}
 
 
-def digest(plan: Plan) -> str:
+def digest(plan: RunPlan) -> str:
     """Fingerprint of a plan: every number in it."""
     return hashlib.sha256(json.dumps(plan_json(plan), sort_keys=True, default=str).encode()).hexdigest()

@@ -1,4 +1,4 @@
-# In the order in which people come for them, as in the reference: functions, what they are told, what they return.
+# In the order in which people come for them, as in the reference: functions, what they take, what they return.
 # ruff: noqa: I001
 from .api.training import train as train
 from .measure import evaluate as evaluate
@@ -16,12 +16,10 @@ from .api.resuming import resume as resume
 from .api.listing import algorithms as algorithms
 from .tables import read_table as read_table
 from .config import Config as Config
-from .training.trained import Trained as Trained
-from .private_mean import PrivateMean as PrivateMean
-from .simulation.run import RunResult as RunResult
+from .results import Run as Run
+from .results import Release as Release
+from .planning.plans import Plan as Plan
 from .comparing.comparison import Comparison as Comparison
-from .counting.told import Statistics as Statistics
-from .planning.plans import Planned as Planned
 from .errors import QuoronError as QuoronError
 
 __version__: str

@@ -242,7 +242,7 @@ def _is_text(value: object) -> bool:
 _NUMBERS = (
     "epsilon",
     "delta",
-    "quorum_epsilon",
+    "min_cohort_epsilon",
     "holdout",
     "data_quality",
     "radius",
@@ -264,7 +264,8 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that m
     **dict.fromkeys(("rows", "watch"), ("a function", callable)),
     **dict.fromkeys(("directory", "path", "out", "ledger"), ("a path", lambda value: isinstance(value, str | Path))),
     **dict.fromkeys(
-        ("quorum", "smoothness", "risk"), ("a number, or as a text", lambda value: _is_text(value) or _is_number(value))
+        ("min_cohort", "smoothness", "risk"),
+        ("a number, or as a text", lambda value: _is_text(value) or _is_number(value)),
     ),
     "seed": ("a whole number from 0 to 2^63 - 1", lambda value: _is_whole(value) and 0 <= value < 2**63),
     "seeds": (

@@ -164,7 +164,7 @@ class ProblemSection(Section):
         "what they are read beside, never noise",
     )
 
-    attendance: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(
+    participation: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(
         default=None,
         description="share of those asked who are expected to answer, for methods with an option of that name; "
         "default: 1",
@@ -190,42 +190,45 @@ class PrivacySection(Section):
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )
-    quorum: Annotated[float, Field(gt=0, lt=1)] | Literal["none"] | None = Field(
+    min_cohort: Annotated[float, Field(gt=0, lt=1)] | Literal["none"] | None = Field(
         default=None,
         description="share of those asked who must answer in every round, by a noisy count, or the run ends without a "
         "model; 'none' declares that nobody checks. Default: none, but 0.5 with `quoron submit`",
     )
-    quorum_epsilon: Positive | None = Field(
+    min_cohort_epsilon: Positive | None = Field(
         default=None,
-        description="of epsilon, for a quorum that costs something, at most; default: a twentieth of epsilon",
+        description="of epsilon, for a minimum cohort that costs something, at most; default: a twentieth of epsilon",
     )
-    attendance: Literal["private", "public"] = Field(
+    participation: Literal["private", "public"] = Field(
         default="private",
         description="whether who answers may be told: public counts answers exactly, at any number of users, and names "
         "who is missing; under replace-one, and where cohorts are public (docs/federation.md)",
     )
-    trust_server: bool = Field(
-        default=True,
-        description="whether the coordinator may see answers; false leaves exposures `two-servers` and `local`",
-    )
-    exposure: Literal["two-servers", "local"] | None = Field(
+    trust_model: Literal["central-release", "central-broadcast", "two-servers", "local"] | None = Field(
         default=None,
-        description="against whom: each of two servers by itself, or a coordinator that nobody trusts; default: what "
-        "the algorithm usually has (docs/trust.md)",
+        description="what is trusted at most (docs/trust.md): `central-release`, the coordinator and the clients, who "
+        "see iterates without noise; `central-broadcast`, the coordinator; `two-servers`, that two servers do not "
+        "collude; `local`, nobody. A stricter one may be chosen. Default: what the algorithm usually has; a federation "
+        "needs `central-release` said where an algorithm has only that",
     )
     server_epsilon: Positive | None = Field(
         default=None,
-        description="with exposure two-servers, ε against each of the servers, epsilon being that against everybody "
+        description="with two-servers, ε against each of the servers, epsilon being that against everybody "
         "else; default: epsilon against each, and less against everybody else",
     )
     groups: int = Field(
         default=1,
         ge=1,
         le=9,
-        description="with exposure two-servers, public groups of users, an odd number, whose means' median is taken: "
+        description="with two-servers, public groups of users, an odd number, whose means' median is taken: "
         "fewer than half as many hostile users move it no further than honest ones do, for 2.0 (three groups) to 3.7 "
         "times the noise",
     )
+
+    @property
+    def trusts_clients(self) -> bool:
+        """Whether clients may see iterates without noise."""
+        return self.trust_model == "central-release"
 
 
 class AlgorithmSection(Section):
@@ -237,11 +240,6 @@ class AlgorithmSection(Section):
     constants: Literal["calibrated", "paper"] = Field(
         default="calibrated",
         description="calibrated with proof, or exactly as the paper prints them, in simulations: docs/papers/README.md",
-    )
-    trust_clients: bool = Field(
-        default=False,
-        description="accept exposure `model` in a real federation: clients see un-noised iterates, and are trusted to "
-        "tell nobody, to send true gradients, and to answer or not whatever the iterate is",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="options of that algorithm")
 
@@ -373,7 +371,7 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
     for section, key, value in (
         ("budget", "rounds", config.budget.rounds),
         ("privacy", "adjacency", None if adjacency == "replace-one" else adjacency),
-        ("problem", "attendance", config.problem.attendance),
+        ("problem", "participation", config.problem.participation),
     ):
         option = config.algorithm.options.get(key)
         if None not in (value, option) and value != option:

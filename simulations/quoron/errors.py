@@ -1,5 +1,6 @@
 """The exceptions that quoron raises on purpose, to catch by name: see `quoron_privacy.errors` for the tree."""
 
+from quoron_privacy.errors import BelowMinCohort as BelowMinCohort
 from quoron_privacy.errors import BudgetExceeded as BudgetExceeded
 from quoron_privacy.errors import ConfigError as ConfigError
 from quoron_privacy.errors import DataError as DataError
@@ -15,4 +16,3 @@ from quoron_privacy.errors import Unreachable as Unreachable
 from quoron_privacy.errors import UsageError as UsageError
 from quoron_privacy.errors import VerificationError as VerificationError
 from quoron_privacy.errors import WireError as WireError
-from quoron_privacy.errors import WithoutQuorum as WithoutQuorum

@@ -48,7 +48,7 @@ SMALL = (
     "population.dimension=3",
     "privacy.epsilon=8.0",
     "privacy.delta=1e-3",
-    "algorithm.trust_clients=true",
+    "privacy.trust_model=central-release",
 )
 NEEDS = {"median-sgd": ("domain.kind=box", "loss.ridge=0.2")}  # what an algorithm asks of a problem
 VARIANTS = (  # what reaches loops that the default options do not

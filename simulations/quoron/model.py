@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from quoron import model_text
 from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
-from quoron.printed import Printed
+from quoron.results import Printed
 from quoron.run_folder import MODEL, write
 from quoron_client.data import fused, spans, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import DataError, QuoronError, UsageError
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.serial import dumps
 from quoron_server.wording import digest, sentence
 
@@ -101,14 +101,14 @@ class Model(Printed):
         weights: Vector,
         encoding: Encoding,
         loss: Loss,
-        plan: Plan,
+        plan: RunPlan,
         *,
         made: str | None,
         shares: LabelShares | None = None,
     ) -> "Model":
         """The model that a run of `plan` released, with `shares` of the labels where it released them, too."""
         said = plan.guarantee
-        protected = not said.seeded and said.exposure != "none"
+        protected = not said.seeded and said.trust_model != "none"
         promise = Promise(sentence(said), said.epsilon, said.delta, said.adjacency, plan.algorithm, digest(plan), made)
         return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None, shares)
 
@@ -128,7 +128,7 @@ class Model(Printed):
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"Expected a plan with its columns and its loss, got one without ({error}).") from None
-        protected = not said["seeded"] and said["exposure"] != "none"
+        protected = not said["seeded"] and said["trust_model"] != "none"
         return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None)
 
     @property

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quoron.config import Config
-from quoron.planning.plans import Planned, budget_of
+from quoron.planning.plans import Plan, budget_of
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
 
@@ -23,7 +23,7 @@ class Prepared(Generic[S]):
 
     config: Config
     scene: S
-    planned: Planned
+    planned: Plan
     digest: str  # of everything that decides the run's bits
     name: str = "simulation"  # in the lifetime account
     account: "Account | None" = None  # that it is charged to; None: a simulation, which promises nothing
@@ -43,7 +43,7 @@ class Prepared(Generic[S]):
             group=config.train.population,
             account=self.account,
             simulation_seed=config.run.seed if simulated else None,
-            trust_clients=config.algorithm.trust_clients if simulated else True,  # a curator answers for all
+            trust_clients=config.privacy.trusts_clients if simulated else True,  # a curator answers for all
             budget=budget_of(config),
         )
 

@@ -32,9 +32,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron import toml_text, wildcards
+from quoron import results, toml_text, wildcards
 from quoron.arguments import DELTA, entry_point, shortened
-from quoron.printed import Tabular
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, tables
@@ -84,7 +83,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Declaration(Tabular):
+class PrivateBounds(results.Release):
     """Everything released, and what it cost together for replacing one user."""
 
     path: str | None
@@ -99,9 +98,16 @@ class Declaration(Tabular):
     dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the kind and TOML of each line, and what all of them cost."""
-        cost = f"ε = {self.epsilon:g}, δ = {self.delta:g}{', SIMULATED: nobody is protected' if self.simulated else ''}"
-        return [*((line.kind, line.line()) for line in self.declared), ("guarantee", cost)]
+        """Return the kind and TOML of each line."""
+        return [(line.kind, line.line()) for line in self.declared]
+
+    @property
+    def statement(self) -> str:
+        """Return the guarantee in one sentence."""
+        return (
+            f"{'SIMULATED, noise from a seed: nobody is protected. R' if self.simulated else 'R'}eleased with "
+            f"({self.epsilon:g}, {self.delta:g})-differential privacy for replacing one of {self.users:,} users."
+        )
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a line."""
@@ -118,8 +124,7 @@ class Declaration(Tabular):
         """Sections for a configuration file, each line with its cost."""
         remark = f" Categories with fewer than {self.votes:,} users' votes may be missing." if self.votes else ""
         head = [
-            f"# {'SIMULATED, noise from a seed: r' if self.simulated else 'R'}eleased with ({self.epsilon:g}, "
-            f"{self.delta:g})-differential privacy for replacing one of {self.users:,} users.",
+            f"# {self.statement}",
             f"# Proofs: {self.proofs}.{remark}",
         ]
         table = {"kind": "table", "path": self.path, "user": self.user, **self.dialect.declared()}
@@ -148,7 +153,7 @@ def find_bounds(
     population: str | None = None,
     ledger: str | Path | None = None,
     seed: int | None = None,
-) -> Declaration:
+) -> PrivateBounds:
     """Estimate bounds of a table privately: a file, a DataFrame, or what `quoron.read_table` returns.
 
     Args:
@@ -225,7 +230,7 @@ def find_bounds(
     told = tables.opened(source)
     votes = bins.kept_from(0.99) if bins else None
     simulated = seed is not None
-    return Declaration(
+    return PrivateBounds(
         told.path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulated, told.dialect or Dialect()
     )
 

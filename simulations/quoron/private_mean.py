@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron.arguments import DELTA, entry_point
-from quoron.printed import Printed
+from quoron.results import Release
 from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
@@ -57,7 +57,7 @@ from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
-from quoron_server.plan import Exposure, Guarantee, Privacy
+from quoron_server.plan import Guarantee, Privacy, TrustModel
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ _MOST_BINS = 1 << 8  # of a user's range report, one bit each
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PrivateMean(Printed):
+class PrivateMean(Release):
     """What was released, and what is promised about it."""
 
     value: Vector  # (d,)
@@ -94,9 +94,23 @@ class PrivateMean(Printed):
         noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
         return [("value", f"{first} ({len(self.value):,} numbers)"), ("method", self.method), ("noise", noise)]
 
+    def records(self) -> list[dict[str, float]]:
+        """Return one mapping a coordinate."""
+        return [{"value": float(value)} for value in self.value]
+
+    @property
+    def epsilon(self) -> float:
+        """Return ε of the guarantee."""
+        return self.guarantee.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Return δ of the guarantee."""
+        return self.guarantee.delta
+
     @property
     def statement(self) -> str:
-        """The promise in a sentence."""
+        """Return the guarantee in one sentence."""
         return sentence(self.guarantee)
 
 
@@ -198,8 +212,8 @@ class _Planned:
     gaussians: int = 0
 
 
-def _guarantee(privacy: Privacy, theorem: str, exposure: Exposure = "broadcast") -> Guarantee:
-    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", exposure, (), f"docs/privacy/{theorem}")
+def _guarantee(privacy: Privacy, theorem: str, trust_model: TrustModel = "central-broadcast") -> Guarantee:
+    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", trust_model, (), f"docs/privacy/{theorem}")
 
 
 def _user_means(users: Any) -> Matrix:

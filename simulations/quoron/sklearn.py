@@ -172,11 +172,11 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         finally:
             if not keep:
                 shutil.rmtree(folder)
-        self.model_, self.data_quality_ = trained.model, trained.health
-        for amiss in () if trained.health is None else trained.health.warnings:
+        self.model_, self.data_quality_ = trained.model, trained.data_quality
+        for amiss in () if trained.data_quality is None else trained.data_quality.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
         for doubt in trained.summary.doubts:
-            if trained.health is None or doubt not in trained.health.warnings:
+            if trained.data_quality is None or doubt not in trained.data_quality.warnings:
                 warnings.warn(doubt[:1].upper() + doubt[1:], DoubtfulModel, stacklevel=3)
         for amiss in (each for each in remarks if each.startswith("class_weight")):
             warnings.warn(amiss, UnfitRows, stacklevel=3)

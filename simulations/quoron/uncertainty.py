@@ -16,18 +16,18 @@ from quoron.model import Model
 from quoron.model_text import Intervals
 from quoron_server.algorithms.one_round.intervals import Solved
 from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 INSTEAD = "one-round-least-squares releases what tells it, of a label that is a number"
 
 
-def of(model: Model, plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[Intervals | None, str | None]:
+def of(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> tuple[Intervals | None, str | None]:
     """(intervals, None), in the order of the model's table and in its units, or (None, "no interval: ...")."""
     found = _of(model, plan, events)
     return (None, f"no interval: {found}") if isinstance(found, str) else (found, None)
 
 
-def _of(model: Model, plan: Plan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
+def _of(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
     p, name = plan.parameters, plan.algorithm
     if model.encoding.unit_rows:
         return "rows were divided by their own length, so there are no coefficients in the columns' units"

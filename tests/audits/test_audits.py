@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from audits import (
-    attendance,
     counts,
     means,
     noise,
     one_epoch,
     outlier_filter,
     outliers,
+    participation,
     private_mean,
     reports,
     runs,
@@ -23,7 +23,7 @@ from audits import (
 )
 from audits.harness import FAILURE, Audit, Case
 
-MODULES = (attendance, counts, means, noise, one_epoch, outlier_filter, outliers, private_mean, reports, runs)
+MODULES = (participation, counts, means, noise, one_epoch, outlier_filter, outliers, private_mean, reports, runs)
 AUDITS: list[Audit] = [audit for module in (*MODULES, tracking, two_servers) for audit in module.AUDITS]
 
 

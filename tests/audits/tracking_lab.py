@@ -13,7 +13,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.algorithms.tracking.method import PILOT
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 HUGE = 1e6
 INNER = 2 / 3 * (1 - 1e-9)  # of the radius: how far to the other side the own user counts as within
@@ -24,7 +24,7 @@ WEIGHTS = np.array([1.4142135, 1.0, 1.0])  # of the shares
 class Scene:
     """A plan in one dimension, what everybody else answers, and where the own user has its slot."""
 
-    plan: Plan
+    plan: RunPlan
     others: str  # far | centre | leaving | wild
     own: tuple[int, ...]  # rounds after the pilot, from 1; more than one only in a broken run
     curvature: float = 1.0  # H

@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.worlds import Complaint, Spent
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.quorum import Quorum
+from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
@@ -17,19 +17,19 @@ from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
 from quoron_server.parameters import PlannedRelease, PrintedParameters
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 ROUNDING = 1 + 1e-11  # of plans, which are re-checked to 1e-12; grids and sums are in what a plan charges
 
 
-def require_charged(plan: Plan, spent: Sequence[Spent]) -> None:
+def require_charged(plan: RunPlan, spent: Sequence[Spent]) -> None:
     """Raises Complaint where a pair costs more than the plan's theorem has been given."""
     for name, cost, limit in charges(plan, spent):
         if not cost <= limit * ROUNDING:
             raise Complaint(f"{name}: the worlds are mu={cost:.9g} apart, the plan charges {limit:.9g}")
 
 
-def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, float]]:
+def charges(plan: RunPlan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, float]]:
     """(what, what it cost, what the plan charges), both as μ: of each round that released something, and of the run.
 
     Of the run where a user is asked once: all rounds together cost what the round of that question is charged.
@@ -66,7 +66,7 @@ def _limit(release: PlannedRelease, spent: Sequence[Spent]) -> float:
     return of(release.mechanism, spent)
 
 
-def mean_of(plan: Plan, round_: int) -> Any:
+def mean_of(plan: RunPlan, round_: int) -> Any:
     """The outlier mean that a round's answers go into."""
     return next(
         each.mechanism.mean
@@ -126,7 +126,7 @@ def _decision(test: Any, spent: Sequence[Spent]) -> float:
 OUTLIER_MEANS = (OneShot, LaplaceOneShot, SubsampledLottery, Series)
 LIMITS: dict[type, Callable[[Any, Sequence[Spent]], float]] = {
     **dict.fromkeys(OUTLIER_MEANS, _outlier_mean),
-    **dict.fromkeys((Lottery, AboveThreshold, RangeReports, Quorum), _decision),
+    **dict.fromkeys((Lottery, AboveThreshold, RangeReports, MinCohort), _decision),
     SoftFilterParameters: _soft_filter,
     FilterParameters: _outlier_filter,
     MedianParameters: _median,

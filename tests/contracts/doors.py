@@ -179,7 +179,8 @@ def fitting(number: int) -> Callable[[str], tuple[Any, ...]]:
 def terms_of(encoding: Encoding) -> Terms:
     """A run that anybody could announce."""
     return Terms(
-        run="r", algorithm="a", statement="s", epsilon=1.0, delta=1e-6, adjacency="replace-one", exposure="broadcast",
+        run="r", algorithm="a", statement="s", epsilon=1.0, delta=1e-6, adjacency="replace-one",
+        trust_model="central-broadcast",
         rounds=1, participations=1, dimension=encoding.dimension, loss={"name": "logistic", "feature_norm": 1.0},
         domain={"l2-ball": 1.0}, columns=encoding,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from contracts.charges import mean_of
 from contracts.worlds import Charged, Complaint, Given, Spent, Stream, World
 from quoron_client.randomisers import RangeBits, VectorNoise, vector
-from quoron_privacy.counts.quorum import Quorum
+from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
@@ -24,7 +24,7 @@ from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_privacy.robust.laplace_test import LaplaceTest
 from quoron_privacy.robust.lottery import TICKETS, Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
-from quoron_server.algorithms import quorum as quorums
+from quoron_server.algorithms import min_cohort as min_cohorts
 
 
 def _gaussian(world: World, release: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,28 +218,32 @@ def _cutoff(world: World, draw: Callable[..., Any]) -> Callable[..., Any]:
     return forced
 
 
-def _quorum(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
-    """The same decision in both worlds; quorum#q1 is about counts that one user moves by one."""
+def _min_cohort(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
+    """The same decision in both worlds; minimum cohort#q1 is about counts that one user moves by one."""
 
-    def forced(quorum: Quorum, answered: int, asked: int, limit: int, stream: Stream) -> bool:
-        public = stream.labels, quorum, asked
-        first = world.meet("quorum", public, answered, lambda: decide(quorum, answered, asked, limit, stream))
+    def forced(min_cohort: MinCohort, answered: int, asked: int, limit: int, stream: Stream) -> bool:
+        public = stream.labels, min_cohort, asked
+        first = world.meet("min_cohort", public, answered, lambda: decide(min_cohort, answered, asked, limit, stream))
         moved = abs(first.private - answered)
         if moved > 1:
-            raise Complaint(f"round {world.round}: the quorum's count moves by {moved}")
+            raise Complaint(f"round {world.round}: the minimum cohort's count moves by {moved}")
         world.counted += moved
-        if not quorum.threshold_scale and world.counted > quorum.participations:
+        if not min_cohort.threshold_scale and world.counted > min_cohort.participations:
             raise Complaint(
-                f"round {world.round}: the quorum's count moves in more than {quorum.participations} rounds"
+                f"round {world.round}: the minimum cohort's count moves in more than {min_cohort.participations} rounds"
             )
         return bool(first.outcome)
 
     return forced
 
 
-def _quorum_limit(world: World, draw: Callable[..., Any]) -> Callable[..., Any]:
-    def forced(quorum: Quorum, stream: Stream) -> int:
-        return int(world.meet("quorum limit", (stream.labels, quorum), None, lambda: draw(quorum, stream)).outcome)
+def _min_cohort_limit(world: World, draw: Callable[..., Any]) -> Callable[..., Any]:
+    def forced(min_cohort: MinCohort, stream: Stream) -> int:
+        return int(
+            world.meet(
+                "minimum cohort limit", (stream.labels, min_cohort), None, lambda: draw(min_cohort, stream)
+            ).outcome
+        )
 
     return forced
 
@@ -291,8 +295,8 @@ FORCED: tuple[tuple[Any, str, Callable[[World, Callable[..., Any]], Callable[...
     (outlier_filter, "decide", _filter),
     (HiddenCutoff, "draw", _cutoff),
     (MedianTest, "decide", _median_test),
-    (quorums, "decide", _quorum),
-    (quorums, "draw_limit", _quorum_limit),
+    (min_cohorts, "decide", _min_cohort),
+    (min_cohorts, "draw_limit", _min_cohort_limit),
     (VectorNoise, "randomise", _vector_report),
     (RangeBits, "randomise", _range_report),
 )

@@ -19,6 +19,7 @@ from quoron_server.algorithms.localised.median import CoordinateMedianParameters
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plain import GroupedParameters, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
+from quoron_server.algorithms.min_cohort import WithMinCohort
 from quoron_server.algorithms.noisy.group_method import GroupSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.base import OneEpoch
@@ -26,11 +27,10 @@ from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.phased_erm.method import PhasedERM
-from quoron_server.algorithms.quorum import WithQuorum
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.winsorised.method import WinsorisedERM
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 Row = np.ndarray | None  # None: no answer
 
@@ -45,7 +45,7 @@ class Edges:
 
 def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
     """The thresholds of this round; of an algorithm that is not named here, where its honest answers lie."""
-    if isinstance(algorithm, WithQuorum):
+    if isinstance(algorithm, WithMinCohort):
         return edges(algorithm.inner, state.inner, honest)
     p, zero = algorithm.plan.parameters, np.zeros(honest.shape[1:])
     middle = honest.mean(axis=0) if len(honest) else zero
@@ -159,7 +159,7 @@ class Pair:
     turn: int = 7  # from round to round corners move on by so many
 
 
-def phase_of(plan: Plan, round_: int) -> Any:
+def phase_of(plan: RunPlan, round_: int) -> Any:
     """The phase of a round in the parameters of an outlier mean."""
     if isinstance(plan.parameters, OutlierGDParameters):
         return plan.parameters
@@ -171,7 +171,7 @@ def phase_of(plan: Plan, round_: int) -> Any:
 CROWD = 0.3  # coordinates of the middle of a crowd
 
 
-def crowd(plan: Plan, round_: int, honest: np.ndarray) -> None:
+def crowd(plan: RunPlan, round_: int, honest: np.ndarray) -> None:
     """Moves the answers of an outlier mean's users: a core of two halves, and outliers that one of them holds.
 
     Outliers have just as many neighbours as the ramp starts from, so that one user more gives all of them weight

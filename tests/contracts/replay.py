@@ -26,10 +26,10 @@ from contracts.neighbours import ABSENT, Neighbours, Pair
 from contracts.worlds import Charged, Complaint, Spent, World, same
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.questions import Question
-from quoron_privacy.errors import WithoutQuorum
+from quoron_privacy.errors import BelowMinCohort
 from quoron_server.algorithm import Algorithm
 
-UNNOISED = frozenset({"points", "starts"})  # what clients see of a phase under exposure `model`
+UNNOISED = frozenset({"points", "starts"})  # what clients see of a phase under trust model `central-release`
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Shown:
     fresh: bool  # the question follows a release, or every question does
     public: dict[str, Any]
     releases: list[tuple[str, dict[str, float]]]
-    model: np.ndarray | None  # None without a quorum
+    model: np.ndarray | None  # None below its minimum cohort
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +78,14 @@ def course(algorithm: Algorithm[Any], users: Neighbours, world: World, state: An
             state = update.state
             releases = [(each.mechanism, dict(each.parameters)) for each in update.releases]
             shown.append(Shown(before, question, fresh, dict(update.public), releases, _model(algorithm, state)))
-            own = [name for name, _ in releases if name != "quorum"]  # a decision releases no iterate
-            fresh = bool(own) or algorithm.plan.guarantee.exposure != "model"
+            own = [name for name, _ in releases if name != "min_cohort"]  # a decision releases no iterate
+            fresh = bool(own) or algorithm.plan.guarantee.trust_model != "central-release"
 
 
 def _model(algorithm: Algorithm[Any], state: Any) -> np.ndarray | None:
     try:
         return algorithm.model(state)
-    except WithoutQuorum:
+    except BelowMinCohort:
         return None
 
 

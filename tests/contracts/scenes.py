@@ -26,7 +26,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
 
@@ -132,7 +132,7 @@ ADJACENCIES: dict[str, Adjacency] = {
 }
 
 
-# Of exposure two-servers, each with what its base's options are changed by.
+# Of trust model two-servers, each with what its base's options are changed by.
 TWO_SERVERS: dict[str, dict[str, object]] = {
     "one-round-least-squares/two-servers": {},
     "tracking-srgd/two-servers": {"rounds": 13},
@@ -147,11 +147,11 @@ TWO_SERVERS: dict[str, dict[str, object]] = {
 
 
 @cache
-def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIVACY) -> Plan:
+def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIVACY) -> RunPlan:
     info = ALGORITHMS[name.partition("/")[0]]  # what follows a slash names a variant of the options
     privacy = replace(privacy, adjacency=ADJACENCIES.get(name, privacy.adjacency))
     if name in TWO_SERVERS:
-        privacy = replace(privacy, exposure="two-servers", groups=3 if name.endswith("/three-groups") else 1)
+        privacy = replace(privacy, trust_model="two-servers", groups=3 if name.endswith("/three-groups") else 1)
     problem = problem or PROBLEMS.get(name.removesuffix("/two-servers").removesuffix("/three-groups"), PROBLEM)
     return info.plan(problem, privacy, info.options(**(SMALL | TWO_SERVERS).get(name, {})), "calibrated", 7)
 
@@ -269,7 +269,7 @@ def execute(name: str, folder: Path, engine: object = None, ledger_type: type[Le
 
 
 def asking(name: str, engine: object):
-    """The engine, with a helper behind it where the exposure is two-servers."""
+    """The engine, with a helper behind it where the trust model is two-servers."""
     plan = make_plan(name)
     return engine if plan.guarantee.servers is None else BothServers(engine, plan, b"11")
 

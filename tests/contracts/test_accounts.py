@@ -15,7 +15,7 @@ from contracts.test_gaussian_promises import GAUSSIAN
 from quoron_privacy.accounts import composition, gdp, item_sampling, subsampling
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 PRIVACY = Privacy(1.01, 1.01e-6)  # nobody else's: what planners remember of mistakes is asked for here alone
 GENEROUS = Privacy(7.9, 1.01e-3)
@@ -40,7 +40,7 @@ FIRST: tuple[tuple[ModuleType, str], ...] = (
 )
 
 
-def plan_of(name: str) -> Plan:
+def plan_of(name: str) -> RunPlan:
     algorithm, _, replaced = name.partition("/")
     info, privacy = ALGORITHMS[algorithm], replace(PRIVACY, adjacency="replace-one") if replaced else PRIVACY
     return info.plan(PROBLEM, privacy, info.options(**PLANS[name]), "calibrated", 7)

@@ -25,7 +25,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.fingerprint import digest
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.wording import plan_json, sentence
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_passes]
@@ -72,7 +72,7 @@ def crashing(at: int, *, after: bool) -> type[Ledger]:
     return type("DyingLedger", (Ledger,), members)
 
 
-def require_planned(plan: Plan, releases: list[tuple[int, Release]], events: list[dict[str, Any]]) -> None:
+def require_planned(plan: RunPlan, releases: list[tuple[int, Release]], events: list[dict[str, Any]]) -> None:
     """Every entry is one that the plan announced for that round, and of each there are as many as announced."""
     planned, written = plan.releases(), Counter()
     for number, entry in releases:

@@ -13,13 +13,13 @@ import pytest
 import quoron
 import quoron_server
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL, make_plan
-from contracts.test_quorum import QUORUM
+from contracts.test_min_cohort import MIN_COHORT
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.parameters import OPEN, Assumption, Kind, together
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.specification import require_open_cohorts
 from quoron_server.wording import TEXTS, assumption_text, sentence
 
@@ -34,13 +34,13 @@ SECRET = {  # algorithms that may sample, whatever their options; each has a pla
     "group-dp-sgd-zero-out",
 }
 every_plan = pytest.mark.parametrize("name", EVERY)
-quorums = pytest.mark.parametrize("privacy", [PRIVACY, QUORUM], ids=["alone", "quorum"])
+min_cohorts = pytest.mark.parametrize("privacy", [PRIVACY, MIN_COHORT], ids=["alone", "min_cohort"])
 
 
-def asked(plan: Plan, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def asked(plan: RunPlan, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Whom a run asks first, and for which of their items, with this noise."""
     info = ALGORITHMS[plan.algorithm]
-    algorithm = info.maker(plan.without_quorum())
+    algorithm = info.maker(plan.without_min_cohort())
     question = algorithm.request(algorithm.init(), SeededNoise(seed))
     assert question is not None
     return question.cohort, np.asarray(getattr(question.task, "places", ()))
@@ -54,7 +54,7 @@ def draws_secretly(name: str, privacy: Privacy) -> bool:
     return not (np.array_equal(users, others) and np.array_equal(places, elsewhere))
 
 
-@quorums
+@min_cohorts
 @every_plan
 def test_whoever_is_asked_by_noise_rests_on_secret_cohorts_and_nobody_else(name: str, privacy: Privacy) -> None:
     plan = make_plan(name, None, privacy)
@@ -62,7 +62,7 @@ def test_whoever_is_asked_by_noise_rests_on_secret_cohorts_and_nobody_else(name:
     assert plan.algorithm in SECRET or not plan.guarantee.rests_on(Kind.SECRET_COHORTS)
 
 
-@quorums
+@min_cohorts
 @every_plan
 def test_early_ends_are_refused_to_whoever_rests_on_secret_cohorts(name: str, privacy: Privacy) -> None:
     plan = make_plan(name, None, privacy)
@@ -104,7 +104,7 @@ RULES = {  # what each rule answers, as it follows from the parameters and the p
     Kind.DOMINANT_HESSIANS: lambda name, plan: (
         plan.algorithm == "median-sgd" or getattr(plan.parameters, "norm", "l2") == "linf"
     ),
-    Kind.FULL_ATTENDANCE: lambda name, plan: getattr(plan.parameters, "solver", "gd") == "agd",
+    Kind.FULL_PARTICIPATION: lambda name, plan: getattr(plan.parameters, "solver", "gd") == "agd",
 }
 MOVED = {"filtered-sgd", "soft-filtered-sgd", "median-sgd", "phased-sgd", "group-phased-sgd", "phased-erm"}
 
@@ -117,19 +117,19 @@ def test_every_rule_answers_what_follows_from_the_parameters(name: str, kind: Ki
     assert plan.guarantee.rests_on(kind) == (kind in {each.kind for each in plan.parameters.assumptions(plan.problem)})
 
 
-@quorums
+@min_cohorts
 @every_plan
 def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_row(
     name: str, privacy: Privacy
 ) -> None:
-    """Where steps contract, or a quorum counts those who answer while they see iterates without noise."""
+    """Where steps contract, or a minimum cohort counts those who answer while they see iterates without noise."""
     plan = make_plan(name, None, privacy)
-    counted = plan.guarantee.quorum is not None and plan.guarantee.exposure == "model"
-    contracts = plan.algorithm in MOVED and not plan.guarantee.rests_on(Kind.FULL_ATTENDANCE)
-    assert plan.guarantee.rests_on(Kind.UNMOVED_ATTENDANCE) == (contracts or counted)
+    counted = plan.guarantee.min_cohort is not None and plan.guarantee.trust_model == "central-release"
+    contracts = plan.algorithm in MOVED and not plan.guarantee.rests_on(Kind.FULL_PARTICIPATION)
+    assert plan.guarantee.rests_on(Kind.UNMOVED_PARTICIPATION) == (contracts or counted)
 
 
-@quorums
+@min_cohorts
 @every_plan
 def test_a_promise_that_forgets_what_it_rests_on_is_refused(name: str, privacy: Privacy) -> None:
     plan = make_plan(name, None, privacy)
@@ -160,8 +160,8 @@ def test_assumptions_are_put_together_in_the_order_of_their_kinds_each_once() ->
 
 @pytest.mark.parametrize("of", [(), (1, 2), ("ada", "bob", "eve")])
 def test_an_assumption_says_all_that_its_text_asks_for(of: tuple[str | float, ...]) -> None:
-    with pytest.raises(ConfigError, match="declared-attendance"):
-        Assumption(Kind.DECLARED_ATTENDANCE, of)
+    with pytest.raises(ConfigError, match="declared-participation"):
+        Assumption(Kind.DECLARED_PARTICIPATION, of)
     with pytest.raises(ConfigError, match="early-ends"):
         Assumption(Kind.EARLY_ENDS, (*of, 1))
 

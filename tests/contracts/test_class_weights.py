@@ -36,7 +36,7 @@ from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 USERS, ROWS = 200, 3
 METHODS = {"one-pass-dp-sgd": {"rounds": 4}, "whitened-tracking": {"rounds": 4}}
@@ -126,7 +126,7 @@ def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:
 
 def replayed(name: str, first: Rows, second: Rows, weighing: Weighing) -> list[float]:
     """What of the charges forcing the second world took; Complaint where the worlds are told apart, or it is more."""
-    plan: Plan = prepared(name).planned.plan.without_health().simulated()
+    plan: RunPlan = prepared(name).planned.plan.without_health().simulated()
     one, two = (items(name, own, weighing) for own in (first, second))
     own = slice(0, (USERS - 1) * ROWS)
     assert one.weights is not None

@@ -17,12 +17,12 @@ from cover import by_default
 from quoron_privacy.errors import UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
-QUORUM = Privacy(PRIVACY.epsilon, PRIVACY.delta, quorum=0.5, quorum_epsilon=1.7)
+MIN_COHORT = Privacy(PRIVACY.epsilon, PRIVACY.delta, min_cohort=0.5, min_cohort_epsilon=1.7)
 WITHOUT_REPLACEMENT = ("dp-sgd-wor", "mean-sgd", "recentred-sgd")
 FIXED_SIZE = ("dp-sgd-wor", "recentred-sgd", "mean-sgd/clip", "mean-sgd")
-QUORATE = ("dp-ftrl", "tracking-srgd", "dp-sgd-poisson")  # a quorum adds the same decisions to any other event
+QUORATE = ("dp-ftrl", "tracking-srgd", "dp-sgd-poisson")  # a minimum cohort adds the same decisions to any other event
 INEXPRESSIBLE = (
     "filtered-sgd",
     "soft-filtered-sgd",
@@ -38,13 +38,13 @@ NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_
 
 
 def expressible() -> list[Any]:
-    """All plans that dp-accounting's exact accountant understands, with and without a quorum."""
+    """All plans that dp-accounting's exact accountant understands, with and below its minimum cohort."""
     names = [*GAUSSIAN, "tracking-srgd/independent", "dp-sgd-poisson"]  # of mixtures: test_group_dp_sgd
     plans = [pytest.param(lambda name=name: make_plan(name), id=name) for name in names]
     plans += [
         pytest.param(
-            lambda name=name: make_plan(name, None, QUORUM),
-            id=f"{name}/quorum",
+            lambda name=name: make_plan(name, None, MIN_COHORT),
+            id=f"{name}/minimum cohort",
             marks=() if name in QUORATE else pytest.mark.slow,
         )
         for name in names
@@ -52,13 +52,13 @@ def expressible() -> list[Any]:
     return plans + [pytest.param(lambda name=name: everybody(name), id=f"{name}/everybody") for name in EVERYBODY]
 
 
-def event_of(plan: Plan) -> Any:
+def event_of(plan: RunPlan) -> Any:
     """What a run of the plan releases, in dp-accounting's words."""
     return ALGORITHMS[plan.algorithm].dp_event(plan)
 
 
-def left_of_delta(plan: Plan) -> float:
-    """δ less what the samplers of a whole run may lack, its quorum's included."""
+def left_of_delta(plan: RunPlan) -> float:
+    """δ less what the samplers of a whole run may lack, its minimum cohort's included."""
     vectors = 10 * plan.cost.rounds * plan.problem.dimension**2
     slack = total_variation(gaussians=vectors, laplaces=2 * plan.cost.rounds)
     return plan.guarantee.delta - (1 + math.exp(plan.guarantee.epsilon)) * slack
@@ -182,8 +182,8 @@ def test_counts_beside_coins_are_a_part_of_their_rounds() -> None:
         ("zero-out", NeighboringRelation.ADD_OR_REMOVE_ONE),
         ("replace-one", NeighboringRelation.REPLACE_ONE),
     ):
-        plan = make_plan("dp-sgd-poisson", None, replace(QUORUM, adjacency=adjacency))
-        event, each = event_of(plan), plan.guarantee.quorum.each
+        plan = make_plan("dp-sgd-poisson", None, replace(MIN_COHORT, adjacency=adjacency))
+        event, each = event_of(plan), plan.guarantee.min_cohort.each
         together = math.hypot(plan.parameters.round_mu, each)
         assert event.event.event.noise_multiplier == pytest.approx(1 / together, rel=1e-6)
         found = PLDAccountant(relation, GRID).compose(event).get_epsilon(left_of_delta(plan))
@@ -200,7 +200,7 @@ SPECIAL = ("PLD", NeighboringRelation.REPLACE_SPECIAL)
 RENYI = ("RDP", NeighboringRelation.REPLACE_ONE)
 
 
-@pytest.mark.parametrize("privacy", [PRIVACY, QUORUM], ids=["alone", "quorum"])
+@pytest.mark.parametrize("privacy", [PRIVACY, MIN_COHORT], ids=["alone", "min_cohort"])
 @pytest.mark.parametrize("name", list({**dict.fromkeys(ALGORITHMS), **SMALL}))
 def test_every_event_is_read_by_accountants_of_others(name: str, privacy: Privacy) -> None:
     """Fixed-size cohorts by Rényi divergences under replace-one, all others by loss distributions by default."""
@@ -231,8 +231,10 @@ def test_every_event_is_read_by_accountants_of_others(name: str, privacy: Privac
         ("recentred-sgd", RENYI, 0.85, 2.0),
     ],
 )
-def test_with_a_quorum_what_others_find_is_about_the_promise(name: str, kind: Any, least: float, most: float) -> None:
-    plan = make_plan(name, None, QUORUM)
+def test_with_a_min_cohort_what_others_find_is_about_the_promise(
+    name: str, kind: Any, least: float, most: float
+) -> None:
+    plan = make_plan(name, None, MIN_COHORT)
     accountant = (PLDAccountant if kind[0] == "PLD" else RdpAccountant)(neighboring_relation=kind[1])
     found = accountant.compose(event_of(plan)).get_epsilon(left_of_delta(plan))
     assert least < found / plan.guarantee.epsilon <= most
@@ -248,9 +250,9 @@ def test_with_a_quorum_what_others_find_is_about_the_promise(name: str, kind: An
     ],
 )
 def test_decisions_that_are_added_to_a_run_lose_what_randomised_response_does(name: str, relation: Any) -> None:
-    plan = make_plan(name, None, QUORUM)
+    plan = make_plan(name, None, MIN_COHORT)
     _, decisions = event_of(plan).events
-    spent = plan.guarantee.quorum.epsilon
+    spent = plan.guarantee.min_cohort.epsilon
     for epsilon in (0.2 * spent, 0.6 * spent, 0.95 * spent):
         found = PLDAccountant(relation).compose(decisions).get_delta(epsilon)
         assert found == pytest.approx((math.exp(spent) - math.exp(epsilon)) / (1 + math.exp(spent)), abs=5e-5)

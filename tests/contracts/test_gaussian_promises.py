@@ -11,7 +11,7 @@ from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import GaussianPromise
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 GAUSSIAN = (
     "tracking-srgd",
@@ -32,7 +32,7 @@ EVERYBODY = ("dp-sgd-poisson", "dp-sgd-wor", "recentred-sgd")
 OTHERS = tuple(name for name in ALGORITHMS if name not in GAUSSIAN)
 
 
-def everybody(name: str, **options: Any) -> Plan:
+def everybody(name: str, **options: Any) -> RunPlan:
     """A plan that asks all users in each of five rounds."""
     info = ALGORITHMS[name]
     return info.plan(PROBLEM, PRIVACY, info.options(rounds=5, rate=1.0, **options), "calibrated", 7)
@@ -51,7 +51,7 @@ def plans() -> list[Any]:
     return [*whole, ranged, apart]
 
 
-def promise_of(plan: Plan) -> GaussianPromise | None:
+def promise_of(plan: RunPlan) -> GaussianPromise | None:
     return ALGORITHMS[plan.algorithm].gaussian(plan)
 
 

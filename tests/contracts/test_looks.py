@@ -21,7 +21,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import PREFACE, Plan, Privacy
+from quoron_server.plan import PREFACE, Privacy, RunPlan
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
 from quoron_server.wording import sentence
@@ -35,12 +35,12 @@ def rest() -> Privacy:
     return Privacy(*table_health.rest(PRIVACY.epsilon, PRIVACY.delta, SHARE))
 
 
-def looking(name: str, own: Plan) -> Plan | None:
+def looking(name: str, own: RunPlan) -> RunPlan | None:
     return with_look(own, PRIVACY, share=SHARE, **SIZES)
 
 
 @cache
-def planned(name: str) -> Plan:
+def planned(name: str) -> RunPlan:
     if name in EVERYBODY:
         info = ALGORITHMS[name]
         own = info.plan(PROBLEM, rest(), info.options(rounds=5, rate=1.0), "calibrated", 7)
@@ -113,10 +113,12 @@ def test_where_only_epsilon_and_delta_are_proved_nobody_looks(name: str) -> None
     assert looking(name, make_plan(name)) is None
 
 
-def test_a_look_beside_a_quorum_or_beside_no_mu_is_refused() -> None:
-    quorum = make_plan("dp-ftrl", None, Privacy(PRIVACY.epsilon, PRIVACY.delta, quorum=0.5, quorum_epsilon=1.7))
+def test_a_look_beside_a_min_cohort_or_beside_no_mu_is_refused() -> None:
+    min_cohort = make_plan(
+        "dp-ftrl", None, Privacy(PRIVACY.epsilon, PRIVACY.delta, min_cohort=0.5, min_cohort_epsilon=1.7)
+    )
     health = planned("dp-ftrl").guarantee.health
-    for plan in (quorum, make_plan("filtered-sgd"), make_plan("sgd")):
+    for plan in (min_cohort, make_plan("filtered-sgd"), make_plan("sgd")):
         wrong = replace(plan, guarantee=replace(plan.guarantee, health=health))
         with pytest.raises(VerificationError):
             ALGORITHMS[plan.algorithm].verify(wrong)

@@ -17,8 +17,8 @@ import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL
 from quoron_privacy.accounts import gdp, item_sampling, moved, subsampling
-from quoron_privacy.counts import quorum
-from quoron_privacy.counts.quorum import Quorum
+from quoron_privacy.counts import min_cohort
+from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.means import free_presence, free_presence_columns, norm_counts, rotation
@@ -38,7 +38,7 @@ from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms import quorum as quorum_server
+from quoron_server.algorithms import min_cohort as min_cohort_server
 from quoron_server.algorithms.accelerated_erm import parameters as accelerated
 from quoron_server.algorithms.accelerated_erm import plan as accelerated_plan
 from quoron_server.algorithms.localised import geometry, median
@@ -48,12 +48,12 @@ from quoron_server.algorithms.one_epoch.base import OneEpochParameters
 from quoron_server.algorithms.outlier_iterates import plan as iterates_plan
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.parameters import Attendance
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
-WITH_QUORUM = replace(PRIVACY, quorum=0.5, quorum_epsilon=1.7)
+WITH_MIN_COHORT = replace(PRIVACY, min_cohort=0.5, min_cohort_epsilon=1.7)
 
 
-def plan_of(name: str, privacy: Privacy) -> Plan | None:
+def plan_of(name: str, privacy: Privacy) -> RunPlan | None:
     """A plan of a scene; None where the bent function leaves none."""
     info = ALGORITHMS[name.partition("/")[0]]
     try:
@@ -64,7 +64,7 @@ def plan_of(name: str, privacy: Privacy) -> Plan | None:
         return None
 
 
-def passes(plan: Plan) -> bool:
+def passes(plan: RunPlan) -> bool:
     try:
         ALGORITHMS[plan.algorithm].verify(plan)
     except VerificationError:
@@ -232,7 +232,7 @@ ASKED: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
 }
 
 
-def made_with(mutant: str, name: str) -> tuple[Plan | None, bool]:
+def made_with(mutant: str, name: str) -> tuple[RunPlan | None, bool]:
     """A plan that the bent function made, if that is any, and whether it passes while that is bent."""
     of, wrong, _ = MUTANTS[mutant]
     with bent(of, wrong):
@@ -280,9 +280,9 @@ def test_rows_with_other_weights_or_read_in_another_order_cannot_be_imported(
         exec(compile(source.replace(was, wrong), "changed", "exec"), changed.__dict__)
 
 
-def test_a_quorum_that_the_rest_does_not_pay_for_is_refused() -> None:
-    with bent(quorum.rest, lambda was: lambda epsilon, delta, spent: (epsilon, delta)):
-        plan = plan_of("dp-ftrl", WITH_QUORUM)
+def test_a_min_cohort_that_the_rest_does_not_pay_for_is_refused() -> None:
+    with bent(min_cohort.rest, lambda was: lambda epsilon, delta, spent: (epsilon, delta)):
+        plan = plan_of("dp-ftrl", WITH_MIN_COHORT)
         assert plan is not None
         assert not passes(plan)
 
@@ -297,9 +297,9 @@ def test_a_quorum_that_the_rest_does_not_pay_for_is_refused() -> None:
     ],
 )
 def test_a_second_account_that_finds_half_buys_no_finer_counts(of: Any, name: str) -> None:
-    """What is left for a quorum is found by the first account, too."""
+    """What is left for a minimum cohort is found by the first account, too."""
     with bent(of, times(0.5)):
-        plan = plan_of(name, WITH_QUORUM)
+        plan = plan_of(name, WITH_MIN_COHORT)
     assert plan is not None
     assert passes(plan)
 
@@ -424,24 +424,24 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
             "whitened-tracking",
         ),
     ),
-    "Quorum.deviation": (
-        lambda: bent((Quorum, "deviation"), times(0.5)),
+    "MinCohort.deviation": (
+        lambda: bent((MinCohort, "deviation"), times(0.5)),
         ("one-pass-dp-sgd", "dp-sgd-poisson", "winsorised-erm", "one-round-least-squares", "dp-ftrl/adaptive"),
     ),
-    "quorum._room": (
-        lambda: bent(quorum_server._room, times(1.05)),
+    "minimum cohort._room": (
+        lambda: bent(min_cohort_server._room, times(1.05)),
         ("winsorised-erm", "one-round-least-squares", "dp-sgd-poisson"),
     ),
     "attendance, told": (lambda: bent((TrackingParameters, "attendance"), louder), ("tracking-srgd",)),
-    "attendance, told by nothing": (
+    "participation, told by nothing": (
         lambda: bent((NoisySGDParameters, "attendance"), all_told),
         ("one-pass-dp-sgd", "dp-sgd-wor"),
     ),
-    "attendance, epochs": (
+    "participation, epochs": (
         lambda: bent((OneEpochParameters, "attendance"), by_columns),
         ("dp-ftrl/epochs", "dp-ftrl/banded"),
     ),
-    "attendance, reserves": (
+    "participation, reserves": (
         lambda: bent((OneEpochParameters, "attendance"), everybody_counts),
         ("dp-ftrl", "dp-ftrl/epochs"),
     ),
@@ -450,11 +450,11 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("mutant", "name"), [(mutant, name) for mutant, each in FINE.items() for name in each[1]])
 def test_no_count_that_is_finer_than_what_pays_for_it_passes(mutant: str, name: str) -> None:
-    honest = plan_of(name, WITH_QUORUM)
+    honest = plan_of(name, WITH_MIN_COHORT)
     assert honest is not None
     assert passes(honest)
     with FINE[mutant][0]():
-        plan = plan_of(name, WITH_QUORUM)
+        plan = plan_of(name, WITH_MIN_COHORT)
         assert plan is not None
         assert not passes(plan)
 
@@ -476,7 +476,7 @@ DECLARED = (  # numbers that a plan says of itself, together, by which a count w
 def test_what_a_plan_declares_of_its_rounds_buys_no_finer_count(
     name: str, numbers: tuple[str, ...], factor: float
 ) -> None:
-    plan = plan_of(name, WITH_QUORUM)
+    plan = plan_of(name, WITH_MIN_COHORT)
     assert plan is not None
     declared = {each: factor * getattr(plan.parameters, each) for each in numbers}
     assert not passes(replace(plan, parameters=replace(plan.parameters, **declared)))
@@ -484,7 +484,7 @@ def test_what_a_plan_declares_of_its_rounds_buys_no_finer_count(
 
 @pytest.mark.parametrize("numbers", [("mu",), ()])
 def test_what_a_phase_declares_buys_no_finer_count(numbers: tuple[str, ...]) -> None:
-    plan = plan_of("phased-sgd", WITH_QUORUM)
+    plan = plan_of("phased-sgd", WITH_MIN_COHORT)
     assert plan is not None
     p: Any = plan.parameters
     phases = tuple(replace(each, sensitivity=3 * each.sensitivity) for each in p.phases)

@@ -20,7 +20,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMPa
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
 from quoron_server.algorithms.noisy.group_method import GroupSGDParameters
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
 
 PRIVACY = Privacy(1.0, 1e-6)
@@ -37,12 +37,12 @@ SCALES = ("noise_scale", "multiplier")
 
 
 @cache
-def planned(name: str, privacy: Privacy = PRIVACY) -> Plan:
+def planned(name: str, privacy: Privacy = PRIVACY) -> RunPlan:
     info = ALGORITHMS[name]
     return info.plan(PROBLEM, privacy, info.options(**OPTIONS[name]), "calibrated", 7)
 
 
-def known(plan: Plan) -> list[tuple[float, float]]:
+def known(plan: RunPlan) -> list[tuple[float, float]]:
     """(ε, δ) of replacing one user, by the account that finds noise, which the lifetime does not ask."""
     p, n = plan.parameters, plan.problem.users
     if isinstance(p, GroupSGDParameters):
@@ -95,18 +95,18 @@ def test_less_noise_than_the_plan_says_is_no_promise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", by_default(("dp-sgd-poisson", "dp-sgd-wor"), ("dp-sgd-poisson",)))
-def test_a_quorum_is_counted_beside_it(name: str) -> None:
+def test_a_min_cohort_is_counted_beside_it(name: str) -> None:
     info = ALGORITHMS[name]
-    privacy = replace(PRIVACY, epsilon=2.0, quorum=0.5, quorum_epsilon=1.0)
+    privacy = replace(PRIVACY, epsilon=2.0, min_cohort=0.5, min_cohort_epsilon=1.0)
     plan = info.plan(PROBLEM, privacy, info.options(rounds=4, rate=0.25), "calibrated", 7)
-    quorum = plan.guarantee.quorum
-    own, whole = (info.near_gaussian(each) for each in (plan.without_quorum(), plan))
-    assert quorum is not None
+    min_cohort = plan.guarantee.min_cohort
+    own, whole = (info.near_gaussian(each) for each in (plan.without_min_cohort(), plan))
+    assert min_cohort is not None
     assert own is not None
     assert whole is not None
     (alone, lost), (both, same) = own.near[-1], whole.near[-1]
     assert same == lost
-    assert alone < both < math.hypot(alone, quorum.mu) * 1.02
+    assert alone < both < math.hypot(alone, min_cohort.mu) * 1.02
     assert whole.variation > own.variation
 
 

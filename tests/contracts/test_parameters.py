@@ -6,23 +6,23 @@ from typing import Any, get_type_hints
 import pytest
 
 from contracts.scenes import PRIVACY, SMALL, make_plan
-from contracts.test_quorum import QUORUM
+from contracts.test_min_cohort import MIN_COHORT
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.held_out import HeldMeans, HeldOut
-from quoron_privacy.counts.quorum import Quorum
+from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.two_servers.planned_sheet import Servers
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import PlannedRelease
-from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.plan import Guarantee, Privacy, RunPlan
 
 EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
 every_plan = pytest.mark.parametrize("name", EVERY)
-quorums = pytest.mark.parametrize("privacy", [PRIVACY, QUORUM], ids=["alone", "quorum"])
+min_cohorts = pytest.mark.parametrize("privacy", [PRIVACY, MIN_COHORT], ids=["alone", "min_cohort"])
 
 
-@quorums
+@min_cohorts
 @every_plan
 def test_rounds_and_messages_are_those_of_the_cohorts(name: str, privacy: Privacy) -> None:
     plan = make_plan(name, None, privacy)
@@ -56,12 +56,12 @@ def test_who_names_what_a_run_costs_may_promise_a_mu_and_nobody_else(name: str) 
     info, plan = ALGORITHMS[name], make_plan(name)
     found = info.promises.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
     assert info.may_be_gaussian or found == ()
-    assert info.exposure != "none" or not info.may_be_gaussian
+    assert info.trust_model != "none" or not info.may_be_gaussian
     assert info.may_be_gaussian or info.gaussian(plan) is None
 
 
-@pytest.mark.parametrize("kind", [Plan, PlannedRelease, Guarantee])
+@pytest.mark.parametrize("kind", [RunPlan, PlannedRelease, Guarantee])
 def test_what_a_plan_holds_has_a_type(kind: type) -> None:
-    named = {each.__name__: each for each in (Bought, HeldMeans, HeldOut, Quorum, Servers, TableHealth)}
+    named = {each.__name__: each for each in (Bought, HeldMeans, HeldOut, MinCohort, Servers, TableHealth)}
     hints = get_type_hints(kind, localns=named)
     assert not [each.name for each in fields(kind) if hints[each.name] is Any]

@@ -21,7 +21,7 @@ from quoron_privacy.errors import LedgerError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.preface import with_purchases
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import BOUGHT, PREFACE, Plan, Privacy
+from quoron_server.plan import BOUGHT, PREFACE, Privacy, RunPlan
 from quoron_server.runs import charge_of
 from quoron_server.wording import plan_json, sentence
 
@@ -37,7 +37,7 @@ def paid() -> Bought:
 
 
 @cache
-def planned(name: str, *, look: bool = True) -> Plan:
+def planned(name: str, *, look: bool = True) -> RunPlan:
     """Purchases, a look, and the algorithm."""
     first = Privacy(paid().rest_epsilon, paid().rest_delta)
     left = Privacy(*table_health.rest(first.epsilon, first.delta, LOOK)) if look else first
@@ -86,7 +86,7 @@ def test_a_run_whose_purchases_or_whose_rest_have_too_little_noise_is_refused(na
     assert bought is not None
     whole = make_plan(name, PROBLEMS.get(name, PROBLEM)) if name not in EVERYBODY else plan
 
-    def other(**changed: object) -> Plan:
+    def other(**changed: object) -> RunPlan:
         return replace(plan, guarantee=replace(promise, bought=replace(bought, **changed)))
 
     wrong = {

@@ -21,19 +21,19 @@ from quoron_privacy.release import Sums
 from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms import quorum as quorums
+from quoron_server.algorithms import min_cohort as min_cohorts
 from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.min_cohort import MET, NOT_MET, WithMinCohort
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.one_epoch.accelerated_srgd import AcceleratedSRGD
 from quoron_server.algorithms.one_epoch.variants import SRGD
-from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum
 from quoron_server.algorithms.tracking import method as tracking
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options
 CERTIFIED = ("phased-erm/agd",)  # rests on what the neighbour sends in all rounds being one loss's gradients
-NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].exposure != "none" and name not in CERTIFIED]
+NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].trust_model != "none" and name not in CERTIFIED]
 OTHERS = (
     "filtered",
     "soft",
@@ -80,7 +80,7 @@ def pairs(name: str) -> list[Pair]:
     return [each for each in found if each.first != each.second]
 
 
-def shares(plan: Plan, spent: list[Spent]) -> list[float]:
+def shares(plan: RunPlan, spent: list[Spent]) -> list[float]:
     """What was used of each charge."""
     return [cost / charged for _, cost, charged in charges(plan, spent) if charged]
 
@@ -131,37 +131,43 @@ def test_a_crowd_as_loose_as_a_test_lets_pass_costs_at_most_what_the_plan_charge
     assert 0.5 <= max(used) <= 1 + 1e-9
 
 
-FEW = ("one-pass-dp-sgd", "phased-sgd", "outlier-iterates")  # ask enough users a round for a quorum that costs little
+FEW = (
+    "one-pass-dp-sgd",
+    "phased-sgd",
+    "outlier-iterates",
+)  # ask enough users a round for a minimum cohort that costs little
 OFTEN = ("dp-sgd-poisson", "dp-sgd-wor", "dp-ftrl/epochs", "recentred-sgd")  # ask one user in several rounds
 TOLD = ("tracking-srgd", "whitened-tracking")  # by what they release
 CHEAP, DEAR = Privacy(8.0, 1e-3, 0.5, 0.4), Privacy(8.0, 1e-3, 0.5, 1.7)
-QUORUMS = dict.fromkeys((*FEW, *TOLD), CHEAP) | dict.fromkeys(OFTEN, DEAR)
+MIN_COHORTS = dict.fromkeys((*FEW, *TOLD), CHEAP) | dict.fromkeys(OFTEN, DEAR)
 
 
-def with_quorum(name: str, kind: type[WithQuorum] = WithQuorum) -> WithQuorum:
-    made = ALGORITHMS[name.partition("/")[0]].make(make_plan(name, None, QUORUMS.get(name, DEAR)))
-    assert isinstance(made, WithQuorum)
-    quorum = made.plan.guarantee.quorum
-    assert quorum is not None
-    return kind(made.plan, quorum, made.inner)
+def with_min_cohort(name: str, kind: type[WithMinCohort] = WithMinCohort) -> WithMinCohort:
+    made = ALGORITHMS[name.partition("/")[0]].make(make_plan(name, None, MIN_COHORTS.get(name, DEAR)))
+    assert isinstance(made, WithMinCohort)
+    min_cohort = made.plan.guarantee.min_cohort
+    assert min_cohort is not None
+    return kind(made.plan, min_cohort, made.inner)
 
 
-OTHER_QUORUMS = [name for name in NOISY if name not in QUORUMS]
+OTHER_MIN_COHORTS = [name for name in NOISY if name not in MIN_COHORTS]
 
 
-@pytest.mark.parametrize("name", [*QUORUMS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_QUORUMS)])
-def test_a_neighbour_can_meet_the_same_quorums_by_a_count_that_moves_by_one(name: str) -> None:
-    whole = scene(with_quorum(name))
-    assert whole.honest[-1].public["quorum"] == MET
+@pytest.mark.parametrize(
+    "name", [*MIN_COHORTS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_MIN_COHORTS)]
+)
+def test_a_neighbour_can_meet_the_same_min_cohorts_by_a_count_that_moves_by_one(name: str) -> None:
+    whole = scene(with_min_cohort(name))
+    assert whole.honest[-1].public["min_cohort"] == MET
     replayed = [replay(whole, pair) for pair in pairs(name) if pair.round < len(whole.honest)]
     assert sum(spent is not None for spent in replayed) >= 0.9 * len(replayed) >= 9
 
 
-def test_a_run_that_ends_below_its_quorum_shows_the_same_to_a_neighbour(monkeypatch) -> None:
-    monkeypatch.setattr(quorums, "enough", lambda *_: next(decisions))
+def test_a_run_that_ends_below_its_min_cohort_shows_the_same_to_a_neighbour(monkeypatch) -> None:
+    monkeypatch.setattr(min_cohorts, "enough", lambda *_: next(decisions))
     decisions = cycle([True, True, False])
-    whole = scene(with_quorum("dp-sgd-wor"))
-    assert [shown.public["quorum"] for shown in whole.honest] == [MET, MET, NOT_MET]
+    whole = scene(with_min_cohort("dp-sgd-wor"))
+    assert [shown.public["min_cohort"] for shown in whole.honest] == [MET, MET, NOT_MET]
     assert whole.honest[-1].model is None
     for at in range(3):
         decisions = cycle([*[True] * (2 - at), False])
@@ -171,7 +177,7 @@ def test_a_run_that_ends_below_its_quorum_shows_the_same_to_a_neighbour(monkeypa
 # Broken twins.
 
 
-class CountingDouble(WithQuorum):
+class CountingDouble(WithMinCohort):
     """Counts whoever answers first twice."""
 
     def counted(self, answers):
@@ -315,18 +321,20 @@ def complaint_of_the_sound_one(name: str) -> str:
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "phased-sgd", "accelerated-srgd"])
 def test_replay_catches_a_count_that_has_too_little_noise_to_cost_nothing(name: str) -> None:
     """As if whoever is away did not move the mean as well."""
-    whole = with_quorum(name)
-    louder = with_quorum(name)
-    louder._attendance = tuple(each if each.told else replace(each, mu=1.3 * each.mu) for each in whole._attendance)
+    whole = with_min_cohort(name)
+    louder = with_min_cohort(name)
+    louder._participation = tuple(
+        each if each.told else replace(each, mu=1.3 * each.mu) for each in whole._participation
+    )
     assert first_complaint(whole, name) == ""
     assert "the plan charges" in first_complaint(louder, name)
 
 
-def test_replay_catches_a_quorum_that_counts_a_user_double() -> None:
-    assert first_complaint(with_quorum("one-pass-dp-sgd"), "one-pass-dp-sgd") == ""
-    assert "the plan charges" in first_complaint(with_quorum("one-pass-dp-sgd", CountingDouble), "one-pass-dp-sgd")
+def test_replay_catches_a_min_cohort_that_counts_a_user_double() -> None:
+    assert first_complaint(with_min_cohort("one-pass-dp-sgd"), "one-pass-dp-sgd") == ""
+    assert "the plan charges" in first_complaint(with_min_cohort("one-pass-dp-sgd", CountingDouble), "one-pass-dp-sgd")
     name = "outlier-iterates"
-    assert "the quorum's count moves by 2" in first_complaint(with_quorum(name, CountingDouble), name)
+    assert "the minimum cohort's count moves by 2" in first_complaint(with_min_cohort(name, CountingDouble), name)
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-poisson", "accelerated-srgd"])

@@ -16,13 +16,13 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 PRINTED = ("mean-sgd", "local-model")  # tests/papers replays Lowy et al. and audits the others
 
 
 @cache
-def plan(name: str) -> Plan:
+def plan(name: str) -> RunPlan:
     problem = problem_of(users=300, items_per_user=4, dimension=3, domain=L2Ball(2.0), lipschitz=1.0, smoothness=0.25)
     return ALGORITHMS[name].plan(problem, Privacy(4.0, 1e-6), None, "paper", 7)
 

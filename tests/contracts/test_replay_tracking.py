@@ -17,7 +17,7 @@ from quoron_privacy.means import norm_counts
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 NAMES = ("tracking-srgd", "tracking-srgd/independent")
 CORNERS = (  # radii of `neighbours.edges`: C, ¾ C, ⅔ C, 2 C; directions 0 and 1 are opposite
@@ -29,12 +29,12 @@ CORNERS = (  # radii of `neighbours.edges`: C, ¾ C, ⅔ C, 2 C; directions 0 an
 )
 
 
-def zero_out(name: str) -> Plan:
+def zero_out(name: str) -> RunPlan:
     info = ALGORITHMS[NAMES[0]]
     return info.plan(PROBLEM, replace(PRIVACY, adjacency="zero-out"), info.options(**SMALL[name]), "calibrated", 7)
 
 
-def tight(plan: Plan) -> list[Pair]:
+def tight(plan: RunPlan) -> list[Pair]:
     """Every corner in every round after the pilot."""
     found = [Pair(at, 5, *corner, turn=0) for at in range(PILOT, plan.cost.rounds) for corner in CORNERS]
     if plan.guarantee.adjacency == "zero-out":
@@ -56,7 +56,7 @@ def test_corners_use_all_of_what_every_round_is_charged_and_no_more(plan_of: Any
         assert used >= (0.999 if plan.parameters.variant == "independent" or at <= PILOT + 1 else 0.5)
 
 
-def complaint(algorithm: TrackingSRGD, name: str, plan: Plan) -> str:
+def complaint(algorithm: TrackingSRGD, name: str, plan: RunPlan) -> str:
     """What replay says of a twin, or nothing."""
     return first_complaint(scene(algorithm), (*tight(plan), *pairs(name)))
 

@@ -18,7 +18,7 @@ from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import looks
 from quoron_server.algorithms.whitened.method import WhitenedTracking
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 NAME = "whitened-tracking"
 CORNERS = (  # radii of `neighbours.edges`: C, ¾ C, ⅔ C, 2 C; directions 0 and 1 are opposite
@@ -31,12 +31,12 @@ CORNERS = (  # radii of `neighbours.edges`: C, ¾ C, ⅔ C, 2 C; directions 0 an
 
 
 @cache
-def zero_out() -> Plan:
+def zero_out() -> RunPlan:
     info = ALGORITHMS[NAME]
     return info.plan(PROBLEM, replace(PRIVACY, adjacency="zero-out"), info.options(**SMALL[NAME]), "calibrated", 7)
 
 
-def tight(plan: Plan) -> list[Pair]:
+def tight(plan: RunPlan) -> list[Pair]:
     """The same corners in every round."""
     found = [Pair(0, 5, first, second, turn=0) for first, second in CORNERS]
     if plan.guarantee.adjacency == "zero-out":
@@ -44,12 +44,12 @@ def tight(plan: Plan) -> list[Pair]:
     return found
 
 
-def used(whole: Scene, plan: Plan) -> list[float]:
+def used(whole: Scene, plan: RunPlan) -> list[float]:
     return [share for pair in tight(plan) for share in shares(plan, replay(whole, pair) or [])]
 
 
 @cache
-def classes() -> Plan:
+def classes() -> RunPlan:
     return make_plan(f"{NAME}/classes")
 
 
@@ -71,7 +71,7 @@ def test_the_noise_of_zero_out_is_about_half_and_would_not_do_for_replace_one() 
     assert "the plan charges" in complaint(WhitenedTracking(mistaken), mistaken)
 
 
-def complaint(algorithm: WhitenedTracking, plan: Plan) -> str:
+def complaint(algorithm: WhitenedTracking, plan: RunPlan) -> str:
     """What replay says of a twin, or nothing."""
     return first_complaint(scene(algorithm), (*tight(plan), *pairs(NAME)))
 
@@ -164,7 +164,7 @@ def test_replay_catches_noise_that_is_three_per_cent_too_small(constant: str) ->
 class Claiming(WhitenedTracking):
     """Runs one plan and claims another's charges."""
 
-    def __init__(self, plan: Plan, claimed: Plan) -> None:
+    def __init__(self, plan: RunPlan, claimed: RunPlan) -> None:
         super().__init__(plan)
         self.plan = claimed
 

@@ -13,7 +13,7 @@ from measures import FOLDERS, ROOT
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 
-PRIVATE = [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
+PRIVATE = [name for name, info in ALGORITHMS.items() if info.trust_model != "none"]
 
 
 def tampered(value: Any, wrong: float) -> Iterator[tuple[str, Any]]:

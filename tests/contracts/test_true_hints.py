@@ -35,11 +35,11 @@ PLAIN = Privacy(1.0, 1e-6)
 PROBLEMS = {
     "few users": (FEW, PLAIN),
     "few users in a box": (replace(FEW, domain=Box(1.0), coordinate_smoothness=0.25), PLAIN),
-    "few users, two servers": (FEW, Privacy(1.0, 1e-6, exposure="two-servers")),
+    "few users, two servers": (FEW, Privacy(1.0, 1e-6, trust_model="two-servers")),
     "a small epsilon": (replace(FEW, users=1_000), Privacy(0.3, 1e-6)),
     "the least epsilon, two servers": (
         replace(FEW, users=3_000),
-        Privacy(0.01, 1e-6, exposure="two-servers", groups=3),
+        Privacy(0.01, 1e-6, trust_model="two-servers", groups=3),
     ),
     "many columns": (replace(FEW, users=2_000, dimension=900), PLAIN),
 }
@@ -140,7 +140,7 @@ def test_a_limit_on_rounds_belongs_to_what_is_as_it_is() -> None:
 
 def test_an_algorithm_without_printed_constants_is_not_listed_as_infeasible_with_them() -> None:
     planned = quoron.plan("quickstart", settings=(*PAPER, "population.users=600_000"))
-    printed = {name for name, info in ALGORITHMS.items() if "paper" in info.constants and info.exposure != "none"}
+    printed = {name for name, info in ALGORITHMS.items() if "paper" in info.constants and info.trust_model != "none"}
     assert {each.algorithm for each in planned.candidates} == printed
     with pytest.raises(ConfigError, match=r"Expected algorithm.name with algorithm.constants='paper', got 'auto'"):
         quoron.plan("quickstart", settings=("algorithm.constants=paper",))
@@ -149,7 +149,7 @@ def test_an_algorithm_without_printed_constants_is_not_listed_as_infeasible_with
 
 def test_so_it_is_where_algorithms_are_compared() -> None:
     paper, both = {"algorithm": {"constants": "paper"}}, {"algorithm.constants": ["calibrated", "paper"]}
-    printed = {name for name, info in ALGORITHMS.items() if "paper" in info.constants and info.exposure != "none"}
+    printed = {name for name, info in ALGORITHMS.items() if "paper" in info.constants and info.trust_model != "none"}
     assert set(Request.of(from_tree(paper)).algorithms) == printed
     cells = Request.of(from_tree({}), algorithms=["phased-sgd", "filtered-sgd"], vary=both).cells()
     assert [cell.algorithm for cell in cells] == ["phased-sgd", "filtered-sgd", "filtered-sgd"]
@@ -170,8 +170,8 @@ def test_where_no_number_of_users_will_do_none_is_named() -> None:
 
 @pytest.mark.slow
 def test_few_users_without_privacy_and_a_minimum_cohort_are_told_what_would_do() -> None:
-    settings = ("algorithm.name=sgd", "privacy.quorum=0.8", "population.users=50")
-    with pytest.raises(Infeasible, match=r"needs about [0-9,]+ users in every round or no quorum"):
+    settings = ("algorithm.name=sgd", "privacy.min_cohort=0.8", "population.users=50")
+    with pytest.raises(Infeasible, match=r"needs about [0-9,]+ users in every round or no minimum cohort"):
         quoron.plan("quickstart", settings=settings)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import GRID_BITS, RandomStream
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 
 class Complaint(AssertionError):
@@ -47,7 +47,7 @@ class Spent:
 class World:
     """A run's noise: recorded in the first world, forced upon the second."""
 
-    plan: Plan
+    plan: RunPlan
     first: "World | None" = None
     lenient: bool = False  # whether tests pass wherever they can, so that crowds as loose as a test lets through do
     draws: list[Draw] = field(default_factory=list)
@@ -59,7 +59,7 @@ class World:
     own: tuple[bool, bool, float] | None = None
     rung: int = 0
     tests: Any = ()  # the noise of this round's tests, by row
-    counted: int = 0  # rounds in which the quorum's count has moved
+    counted: int = 0  # rounds in which the minimum cohort's count has moved
     cutoff: int = 0  # by how much the phase's cutoff has to move with the own user
 
     def stream(self, *labels: str | int) -> "Stream":

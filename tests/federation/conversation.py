@@ -23,7 +23,7 @@ TERMS = {
     "epsilon": 1.0,
     "delta": 1e-6,
     "adjacency": "replace-one",
-    "exposure": "broadcast",
+    "trust_model": "central-broadcast",
     "rounds": 9,
     "participations": 2,
     "dimension": D,

@@ -37,7 +37,7 @@ def silo_config(path: Path, listen: str, **changes: object) -> ClientConfig:
         "record": path.with_suffix(".sqlite"),
         "lifetime_epsilon": float("inf"),
         "lifetime_delta": 1.0,
-        "accept_exposures": ("model", "broadcast", "local", "none"),
+        "accept_trust_models": ("central-release", "central-broadcast", "local", "none"),
         "insecure": True,
         "client_name": path.stem,
         "retry_seconds": 0.01,

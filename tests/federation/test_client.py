@@ -46,7 +46,7 @@ from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 class TestAnswers:
     def test_are_the_same_bytes_after_the_connection_was_lost(self, data):
         async def script(fake):
-            await fake.announce("r", terms(exposure="local"))
+            await fake.announce("r", terms(trust_model="local"))
             first = await fake.ask(asked(VECTOR))
             await fake.to_say.put(None)
             await fake.hears("hello")
@@ -60,7 +60,7 @@ class TestAnswers:
 
     def test_are_the_same_bytes_after_the_client_was_started_again(self, data):
         async def script(fake):
-            await fake.announce("r", terms(exposure="local"))
+            await fake.announce("r", terms(trust_model="local"))
             return await fake.ask(asked(VECTOR))
 
         assert converse(data, script) == converse(data, script)
@@ -71,14 +71,14 @@ class TestRefusals:
 
     def test_of_answers_that_are_not_private_in_a_local_run(self, data):
         async def script(fake):
-            await fake.announce("r", terms(exposure="local"))
+            await fake.announce("r", terms(trust_model="local"))
             return [(await fake.ask(asked(task, number))).status for number, task in enumerate((GRADIENT, RANGE))]
 
         assert converse(data, script) == [Status.MISSING, Status.ANSWERED]
 
-    @pytest.mark.parametrize(("exposure", "answered"), [("local", 1), ("broadcast", 3)])
-    def test_of_local_reports_beyond_what_a_zero_out_run_is_charged(self, data, exposure, answered):
-        agreed = terms(exposure=exposure, adjacency="zero-out", epsilon=0.9, participations=9)
+    @pytest.mark.parametrize(("trust_model", "answered"), [("local", 1), ("central-broadcast", 3)])
+    def test_of_local_reports_beyond_what_a_zero_out_run_is_charged(self, data, trust_model, answered):
+        agreed = terms(trust_model=trust_model, adjacency="zero-out", epsilon=0.9, participations=9)
 
         async def script(fake):
             await fake.announce("r", agreed)
@@ -87,7 +87,7 @@ class TestRefusals:
         wanted = [Status.ANSWERED] * answered + [Status.MISSING] * (5 - answered)
         assert converse(data, script) == wanted  # 0.9 for local reports, otherwise twice that
         with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
-            assert record.spent[0] == (0.9 if exposure == "local" else 1.8)
+            assert record.spent[0] == (0.9 if trust_model == "local" else 1.8)
 
     def test_tell_the_owner_why_and_the_coordinator_nothing(self, data, caplog, monkeypatch):
         def broken(*_, **__):
@@ -122,9 +122,17 @@ class TestConsent:
     @pytest.mark.parametrize(
         ("changes", "options", "said"),
         [
-            ({"exposure": "model"}, {}, "Expected a run of exposure broadcast, local, got model"),
+            (
+                {"trust_model": "central-release"},
+                {},
+                "Expected a run of trust model central-broadcast, local, got central-release",
+            ),
             ({"epsilon": 2.5}, {}, "exceed the lifetime limit 2"),
-            ({"epsilon": float("inf"), "exposure": "none"}, {"accept_exposures": ("none",)}, "exceed the lifetime"),
+            (
+                {"epsilon": float("inf"), "trust_model": "none"},
+                {"accept_trust_models": ("none",)},
+                "exceed the lifetime",
+            ),
             ({"dimension": D + 1}, {}, "columns that become 4 features, as announced, got 3"),
             (
                 {"adjacency": "zero-out", "epsilon": 1.5},
@@ -167,7 +175,7 @@ class TestRandomness:
         monkeypatch.setattr(work, "local_report", choking)
 
         async def script(fake):
-            await fake.announce("r", terms(exposure="local"))
+            await fake.announce("r", terms(trust_model="local"))
             return await fake.ask(asked(VECTOR))
 
         found, status = values(converse(data, script), VECTOR)
@@ -388,7 +396,7 @@ TERMS = {
     "epsilon": 1.0,
     "delta": 1e-6,
     "adjacency": "replace-one",
-    "exposure": "broadcast",
+    "trust_model": "central-broadcast",
     "rounds": 5,
     "participations": 5,
     "dimension": 4,

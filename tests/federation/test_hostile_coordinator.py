@@ -97,7 +97,7 @@ def changed(**changes: Any) -> Script:
 
 async def averaging(fake: FakeCoordinator, run: str) -> None:
     """The noise of one answer is averaged out of many: of a round asked again, of another point, of another user."""
-    assert await announce(fake, run, exposure="local", participations=1)
+    assert await announce(fake, run, trust_model="local", participations=1)
     sent = {(await fake.ask(asked(VECTOR, run=run))).SerializeToString() for _ in range(9)}
     assert len(sent) == 1
     for shift in range(1, 9):
@@ -112,7 +112,7 @@ async def averaging(fake: FakeCoordinator, run: str) -> None:
 async def looser(fake: FakeCoordinator, run: str) -> None:
     """A clip a billion times wider has noise a billion times as large; that all of it is below 10⁻³ of its standard
     deviation has probability below 10⁻⁹."""
-    assert await announce(fake, run, exposure="local", participations=1)
+    assert await announce(fake, run, trust_model="local", participations=1)
     wide = replace(VECTOR, radius=1e9)
     found, status = answer_from_wire(await fake.ask(asked(wide, run=run)), (D,))
     assert status == ANSWERED
@@ -232,15 +232,15 @@ ATTACKS: dict[str, Attack] = {
         "all 2 answers of the run were given",
     ),
     "more ε than agreed": Attack(
-        asks((VECTOR, 0, ANSWERED), (replace(VECTOR, epsilon=0.6), 1, MISSING), exposure="local"),
+        asks((VECTOR, 0, ANSWERED), (replace(VECTOR, epsilon=0.6), 1, MISSING), trust_model="local"),
         1.0,
         "local reports would spend more than was agreed to",
     ),
     "more δ than agreed": Attack(
-        asks((replace(VECTOR, delta=2e-7), 0, MISSING), exposure="local"), 0.0, "local reports would spend more"
+        asks((replace(VECTOR, delta=2e-7), 0, MISSING), trust_model="local"), 0.0, "local reports would spend more"
     ),
     "no noise in a local run": Attack(
-        asks((GRADIENT, 0, MISSING), (SecondMoment(D), 1, MISSING), exposure="local"), 0.0, "not private by itself"
+        asks((GRADIENT, 0, MISSING), (SecondMoment(D), 1, MISSING), trust_model="local"), 0.0, "not private by itself"
     ),
     "another model": Attack(
         asks((AverageGradient(np.zeros((1, D + 1)), (1.0,)), 0, MISSING), (SecondMoment(4000), 1, MISSING)),
@@ -270,7 +270,7 @@ ATTACKS: dict[str, Attack] = {
             "delta": 1e-9,
             "rounds": 10**6,
             "participations": 10**6,
-            "exposure": "local",
+            "trust_model": "local",
             "loss": {"name": "logistic", "feature_norm": 1e9},
             "domain": {"l2-ball": 1e9},
             "columns": OTHERWISE,
@@ -289,7 +289,7 @@ ATTACKS: dict[str, Attack] = {
             *(("participations", each) for each in (0, 2**63)),
             *(("dimension", each) for each in (0, -3, 10**9)),
             *(("adjacency", each) for each in ("none", "add-one")),
-            *(("exposure", each) for each in ("model", "none", "all")),
+            *(("trust_model", each) for each in ("model", "none", "all")),
             *(
                 ("loss", each)
                 for each in ({"name": "cubic"}, {"name": 3}, {}, {"name": "logistic", "feature_norm": nan})

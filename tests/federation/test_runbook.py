@@ -117,8 +117,8 @@ def test_rules_that_leave_out_nothing_are_caught_at_it(tmp_path: Path) -> None:
 
 
 OTHER_WAYS = {  # into an alarm: a metric before and after
-    "a run without a quorum": ("QuoronClientsAway", 'quoron_runs_ended{how="without-quorum"}', 0, 1),
-    "a quorum of nine tenths": ("QuoronClientsAway", 'quoron_run_members_connected{run="x"}', 950, 850),
+    "a run below its minimum cohort": ("QuoronClientsAway", 'quoron_runs_ended{how="below-min-cohort"}', 0, 1),
+    "a minimum cohort of nine tenths": ("QuoronClientsAway", 'quoron_run_members_connected{run="x"}', 950, 850),
     "a limit that leaves nothing": ("QuoronLimitReached", 'quoron_epsilon_left{group="x"}', 1, 0),
     "a certificate that has ended": ("QuoronCertificateEnds", 'quoron_certificate_days_left{of="coordinator"}', 40, -1),
     "a client whose has": ("QuoronCertificateEnds", 'quoron_calls_refused_total{why="expired"}', 0, 3),
@@ -131,7 +131,7 @@ OTHER_WAYS = {  # into an alarm: a metric before and after
 STANDING = {  # what is well beside it
     'quoron_run_members{run="x"}': 1000,
     'quoron_run_members_connected{run="x"}': 1000,
-    'quoron_run_quorum{run="x"}': 0.9,
+    'quoron_run_min_cohort{run="x"}': 0.9,
     'quoron_run_round_seconds{run="x"}': 66,
     'quoron_run_members{run="y"}': 100,
     'quoron_mu_left{group="x"}': 0,

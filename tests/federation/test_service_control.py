@@ -251,7 +251,7 @@ async def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
     [
         ({"simulation": True, "simulation_seed": 1}, "allow-simulation"),
         ({"algorithm": "sgd", "options": {"rounds": 6}}, "proved promise"),
-        ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}}, "trust_clients"),
+        ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}}, "central-release"),
     ],
 )
 async def test_a_deployment_refuses_what_protects_nobody(
@@ -439,7 +439,7 @@ ENDS: dict[str, tuple[list[Event | Exception], int]] = {
     "failed": ([ENDED | {"how": "failed", "error": "x"}], 1),
     "cancelled": ([ENDED | {"how": "cancelled"}], 1),
     "no such run": ([ConfigError("none of that name")], 2),
-    "no quorum": ([ENDED | {"how": "without-quorum", "error": "x"}], 3),
+    "no minimum cohort": ([ENDED | {"how": "below-min-cohort", "error": "x"}], 3),
     "paused": ([{"kind": "paused", "error": "another version"}], 4),
     "unreachable": ([Unreachable("nobody")], 5),
 }

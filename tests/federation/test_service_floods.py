@@ -35,7 +35,7 @@ from quoron_client.federation.log_limit import LogLimit
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.service import (
     Coordinator,
     Transport,
@@ -166,7 +166,7 @@ async def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
         await running.manager.submit(wanted.as_text())
         made = records.make_plan
 
-        def slow(wanted: RunSpecification) -> Plan:
+        def slow(wanted: RunSpecification) -> RunPlan:
             planning[0] += 1
             free.wait(HANGS)
             return made(wanted)

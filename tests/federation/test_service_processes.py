@@ -60,13 +60,13 @@ items_per_user = 4
 radius = 2.0
 
 [privacy]
-quorum = "none"
+trust_model = "central-release"
+min_cohort = "none"
 epsilon = 15.0
 delta = 0.1
 
 [algorithm]
 name = "one-pass-dp-sgd"
-trust_clients = true
 options = {{ rounds = 6 }}
 
 [run]
@@ -254,7 +254,16 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
     def client(user: int, where: str) -> Program:
         place = tmp_path / names[user]
         tls = ["--certificate", place / "own.pem", "--key", place / "own.key", "--authority", place / "authority.pem"]
-        limits = ["--lifetime-epsilon", "inf", "--lifetime-delta", 1.0, "--accept", "broadcast", "--accept", "model"]
+        limits = [
+            "--lifetime-epsilon",
+            "inf",
+            "--lifetime-delta",
+            1.0,
+            "--accept",
+            "central-broadcast",
+            "--accept",
+            "central-release",
+        ]
         record = ["--data", paths[user], "--record", place / "record.sqlite", "--simulation-seed", SEED]
         return Program("client", "--coordinator", where, *record, *tls, *limits)
 
@@ -327,7 +336,7 @@ def test_a_coordinator_whose_database_never_answers_leaves_when_it_is_told_to(tm
 
 TWO_SERVERS = f"""{CONFIG.partition("[privacy]")[0]}
 [privacy]
-exposure = "two-servers"
+trust_model = "two-servers"
 epsilon = 8.0
 delta = 1e-3
 

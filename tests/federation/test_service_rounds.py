@@ -494,8 +494,8 @@ NAME, EIGHTY, ROUNDS = "one-pass-dp-sgd", 80, 2
 
 def wanted(**changes: object) -> RunSpecification:
     problem = replace(specification(NAME).problem, users=EIGHTY)
-    quorum = {"quorum": 0.5, "quorum_epsilon": 2.0}
-    return specification(NAME, problem=problem, options={"rounds": ROUNDS}, **(quorum | changes))
+    min_cohort = {"min_cohort": 0.5, "min_cohort_epsilon": 2.0}
+    return specification(NAME, problem=problem, options={"rounds": ROUNDS}, **(min_cohort | changes))
 
 
 async def ending(running: Any) -> list[dict[str, Any]]:
@@ -503,8 +503,8 @@ async def ending(running: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("share", [0.1, pytest.param(0.0, marks=pytest.mark.slow)])
-def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: float, tmp_path: Path) -> None:
-    """Not as complete, with a model that is noise: the fault that a quorum mends."""
+def test_a_run_that_nobody_answers_ends_without_a_min_cohort_on_the_schedule(share: float, tmp_path: Path) -> None:
+    """Not as complete, with a model that is noise: the fault that a minimum cohort mends."""
     seconds = HANGS / PAUSE  # so long that no machine takes a rest for a round's own work
     silent = range(round(share * EIGHTY), EIGHTY)
 
@@ -523,17 +523,17 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: 
                 put_clock_forward(PAUSE * seconds)
                 await asyncio.sleep(0.01)
             assert {number for _, _, number, _ in honest.asked} == {0}, "nobody is asked again"
-            assert (await running.manager.records.status("trial"))["state"] == "without-quorum"
+            assert (await running.manager.records.status("trial"))["state"] == "below-min-cohort"
             return await ending(running)
 
     events = carried_out(scene())
     assert [event["kind"] for event in events] == ["round", "ended"]
-    assert events[0]["public"] == {"quorum": "not met"}
-    assert events[1]["how"] == "without-quorum"
+    assert events[0]["public"] == {"min_cohort": "not met"}
+    assert events[1]["how"] == "below-min-cohort"
     assert "fewer than a share of 0.5" in events[1]["error"]
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         assert Ledger.unreleased(database) == set(), "its secrets are erased"
-        assert Registry(database).run("trial").state == "without-quorum"
+        assert Registry(database).run("trial").state == "below-min-cohort"
 
     async def again() -> list[dict[str, Any]]:
         async with coordinator(tmp_path) as running:
@@ -557,13 +557,13 @@ def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> Non
 
     one = carried_out(seen(range(0), tmp_path / "one"))
     assert one == carried_out(seen(range(EIGHTY), tmp_path / "other"))
-    told = {"kind": "awaits", "what": "answers", "round": 0, "rounds": 2, "asked": 40, "quorum": 0.5}
+    told = {"kind": "awaits", "what": "answers", "round": 0, "rounds": 2, "asked": 40, "min_cohort": 0.5}
     assert one == told | {"connected": EIGHTY}
 
 
 def test_a_round_is_told_without_internals() -> None:
     event = {"kind": "round", "round": 2, "rounds": 9, "messages": 20}
-    public = {"phase": 3, "radius": 0.25, "absent": [4], "answered": 19, "missing": ["ada"], "quorum": "met"}
-    said = "round 3 of at most 9: 20 users asked, 19 messages came, quorum met; missing: ada"
+    public = {"phase": 3, "radius": 0.25, "absent": [4], "answered": 19, "missing": ["ada"], "min_cohort": "met"}
+    said = "round 3 of at most 9: 20 users asked, 19 messages came, minimum cohort met; missing: ada"
     assert words(event | {"public": public}) == said
     assert words(event | {"public": {"halted": True}}) == "round 3 of at most 9: 20 users asked, halted"

@@ -360,7 +360,10 @@ def test_a_connection_that_died_without_a_word_counts_as_none_within_fifty_secon
 async def test_a_clock_that_is_put_back_shuts_nobody_out_and_ends_no_run(
     issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two hours, in the middle of a round of a run with a quorum: the round is asked again once the clock is right."""
+    """Two hours, in the middle of a round of a run with a minimum cohort.
+
+    The round is asked again once the clock is right.
+    """
     monkeypatch.setattr(client_plane, "LOOK", 0.01)
     wanted, back = specification("one-pass-dp-sgd", early_ends=True), [0.0]
     monkeypatch.setattr(clock, "_wall", lambda: time.time() - back[0])

@@ -41,7 +41,7 @@ FIRST, PEOPLE = 40, 6  # five persons in the file, one place more
 NAMES = ["ada", "ben", "cleo", "dan", "eve"]
 TWO = np.array([1, 4])
 SEED = 3
-PUBLIC = ("broadcast", "public-attendance")
+PUBLIC = ("central-broadcast", "public-participation")
 
 
 def table(names=NAMES, seed=2) -> pd.DataFrame:
@@ -109,8 +109,8 @@ TASKS = {
     "with own directions": (CONVOLVED, {}),
     "of own places": (PLACED, {}),
     "from own starts": (STARTS, {}),
-    "of own coordinates": (COORDINATES, {"exposure": "local"}),
-    "report": (VECTOR, {"exposure": "local"}),
+    "of own coordinates": (COORDINATES, {"trust_model": "local"}),
+    "report": (VECTOR, {"trust_model": "local"}),
 }
 
 
@@ -255,8 +255,8 @@ def test_a_silo_of_one_person_sends_the_bytes_of_a_client(file: Path, tmp_path: 
 
 
 def test_where_who_answers_is_told_everybody_has_answered(file: Path) -> None:
-    terms = {"attendance": "public", "seconds": 60.0}
-    with opened(config := owner(file, accept_exposures=PUBLIC)) as record:
+    terms = {"participation": "public", "seconds": 60.0}
+    with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
         worker = SiloWorker.of(config, record)
         worker.consider(announced(**terms), FIRST)
         late = rows(worker.reply(question(GRADIENT, np.arange(6)), ready=False), GRADIENT, 6)
@@ -271,8 +271,8 @@ def test_where_who_answers_is_told_everybody_has_answered(file: Path) -> None:
 
 def test_what_is_not_ready_in_time_is_zeros_that_nothing_is_computed_for(file: Path, monkeypatch) -> None:
     """How long computing takes is a function of the items: it may not show in when zeros leave."""
-    terms = {"attendance": "public", "seconds": 60.0}
-    with opened(config := owner(file, accept_exposures=PUBLIC)) as record:
+    terms = {"participation": "public", "seconds": 60.0}
+    with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
         worker = SiloWorker.of(config, record)
         worker.consider(announced(**terms), FIRST)
         assert rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6).values.any(), "items are there"
@@ -304,9 +304,9 @@ def test_a_question_that_nobody_can_answer_ends_no_conversation(kind: str, file:
 
 def test_what_was_ready_meanwhile_is_what_is_said(file: Path, monkeypatch) -> None:
     """Zeros that are late are not said beside an answer that was kept: one answer a round."""
-    with opened(config := owner(file, accept_exposures=PUBLIC)) as record:
+    with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
         worker = SiloWorker.of(config, record)
-        worker.consider(announced(attendance="public", seconds=60.0), FIRST)
+        worker.consider(announced(participation="public", seconds=60.0), FIRST)
         worker.prepare("r")
         asked, keep, first = question(GRADIENT, np.arange(6)), Record.keep, []
 
@@ -328,8 +328,8 @@ def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(fi
 
 
 def test_a_file_that_may_not_be_looked_at_needs_the_number_of_people(file: Path) -> None:
-    with pytest.raises(ConfigError, match="Expected --people N with --accept public-attendance"):
-        asyncio.run(run_client(owner(file, people=None, accept_exposures=PUBLIC)))
+    with pytest.raises(ConfigError, match="Expected --people N with --accept public-participation"):
+        asyncio.run(run_client(owner(file, people=None, accept_trust_models=PUBLIC)))
 
 
 ODD_NAMES = ["Ødegård, Anna", "17", "8.5", "=cmd|x"]
@@ -337,7 +337,11 @@ TABLE = 'who,x\n"Ødegård, Anna",1\n17.0,2\n8.50,3\n=cmd|x,4\nzoe,5\n'
 PROMISE = {"algorithm": "tracking-srgd", "statement": "(1, 1e-06)-DP <b>, by docs/privacy/tracking-srgd.md#t1."}
 
 
-PROMISE |= {"theorem": "docs/privacy/tracking-srgd.md#t1", "adjacency": "replace-one", "exposure": "broadcast"}
+PROMISE |= {
+    "theorem": "docs/privacy/tracking-srgd.md#t1",
+    "adjacency": "replace-one",
+    "trust_model": "central-broadcast",
+}
 
 
 SECRET = b"rows of persons" * 99

@@ -40,7 +40,7 @@ from quoron_server.books.database import Database
 from quoron_server.helper import service
 from quoron_server.helper.keys import public_pem
 from quoron_server.helper.runs import Helped
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, helping
 from quoron_server.service.helping import Helping
 from quoron_server.service.masked_sums import HelperAway
@@ -267,7 +267,7 @@ class Scene:
 
     def __init__(self, place: Path, algorithm: str = "one-pass-dp-sgd", data: Path | None = None) -> None:
         self.place, self.run = place, real(algorithm)
-        self.plan: Plan = plan_of(self.run)
+        self.plan: RunPlan = plan_of(self.run)
         with opened(place) as helped:
             self.leader = Leader(self.run, helped)
             self.secrets = helped.keys.read("trial")
@@ -278,7 +278,7 @@ class Scene:
     def client(self, pinned: Pinned | None = None, **changes: Any) -> Worker:
         given = {"coordinator": "localhost:1", "data": self.data, "record": self.place / "record.sqlite"}
         files = {name: self.place / name for name in ("certificate", "key", "authority", "helper_key")}
-        limits = {"lifetime_epsilon": 1000.0, "lifetime_delta": 0.9, "accept_exposures": ("two-servers",)}
+        limits = {"lifetime_epsilon": 1000.0, "lifetime_delta": 0.9, "accept_trust_models": ("two-servers",)}
         owner = ClientConfig(**(given | files | limits | {"one_user": True} | changes))
         return Worker(owner, self.record, pinned=pinned or Pinned(SIGNING.public_key(), ME))
 
@@ -340,7 +340,7 @@ class TestConsent:
             {"description": {"delta": 1e-9}},
             {"description": {"adjacency": "zero-out"}},
             {"description": {"rounds": 5}},
-            {"description": {"exposure": "broadcast"}},
+            {"description": {"trust_model": "central-broadcast"}},
             {"description": {"simulation": True, "simulation_seed": 7}},
             {"sheet": ""},
             {"consent": None},

@@ -25,7 +25,7 @@ USERS, SECONDS = 20, 60.0  # by a clock that tests put forward
 
 def wanted(algorithm: str = "one-round-least-squares", **changes: object) -> RunSpecification:
     """A run of two servers, a simulation unless told otherwise."""
-    given: dict[str, Any] = {"exposure": "two-servers", "seconds": SECONDS, "early_ends": False}
+    given: dict[str, Any] = {"trust_model": "two-servers", "seconds": SECONDS, "early_ends": False}
     return specification(algorithm, **(given | changes))
 
 
@@ -99,7 +99,7 @@ def client_config(where: str, issued: Path, place: Path, folder: Path, user: int
         lifetime_epsilon=100.0,
         lifetime_delta=0.5,
         simulation_seed=SEED,
-        accept_exposures=("two-servers",),
+        accept_trust_models=("two-servers",),
         helper_key=place / "helper-key.pem",
         one_user=True,
     )

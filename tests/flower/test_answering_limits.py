@@ -158,7 +158,7 @@ def test_a_run_of_exposure_local_gets_no_gradient_whatever_the_owner_accepts(
     accept: str, config: dict[str, Any]
 ) -> None:
     """Its answers are to be private by themselves, which a gradient is not; nothing is charged."""
-    found = reply(values(exposure="local"), config | {"accept": accept}, lambda model: np.ones(3))
+    found = reply(values(trust_model="local"), config | {"accept": accept}, lambda model: np.ones(3))
     assert "answer" not in found
     assert found["declined"]
     assert spent(config) == (0.0, 0.0)
@@ -214,7 +214,7 @@ def test_a_killed_server_gets_the_answers_that_were_given_and_no_function_is_ask
     with pytest.raises(Killed):
         trained(plugged(mine, dies_at=4, owners=owners(tmp_path / "own")), tmp_path / "killed", name)
     later = plugged(mine, first=100, owners=owners(tmp_path / "own"))
-    np.testing.assert_array_equal(trained(later, tmp_path / "killed", name).model, whole)
+    np.testing.assert_array_equal(trained(later, tmp_path / "killed", name).weights, whole)
     assert len(asked) == len(set(asked)), "an answer is kept before it is sent"
     for config in owners(tmp_path / "own").values():
         assert spent(config) == (EPSILON, DELTA), "whoever was never drawn is charged like anybody"

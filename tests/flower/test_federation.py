@@ -47,7 +47,7 @@ def test_simulated_users_on_the_same_nodes_give_the_bits_of_the_inline_engine(
     if name in BOXED:
         changes |= {"domain.kind": "box", "loss.ridge": 0.1}
     changes |= {
-        "algorithm.trust_clients": "true",
+        "privacy.trust_model": "central-release",
         **{f"algorithm.options.{key}": each for key, each in options.items()},
     }
     config, _ = sources.resolve("quickstart", [f"{key}={value}" for key, value in changes.items()])
@@ -56,4 +56,4 @@ def test_simulated_users_on_the_same_nodes_give_the_bits_of_the_inline_engine(
     there.mkdir()
     prepared = runs.prepare(config, tmp_path)
     result = simulate(prepared, RunFolder(there), tmp_path, connection=running.connection())
-    np.testing.assert_array_equal(result.model, runs.carry_out(prepared, RunFolder(here)).model)
+    np.testing.assert_array_equal(result.weights, runs.carry_out(prepared, RunFolder(here)).weights)

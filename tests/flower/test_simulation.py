@@ -158,7 +158,7 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     prepared, folder = prepared_in(tmp_path / "run")
     watching = Watching()
     result = simulate(prepared, folder, tmp_path, [watching], connection=flower_here)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(result.model, model)
+    np.testing.assert_array_equal(result.weights, model)
     told = [f"{number} of 5 nodes {said}" for said in ("are there", "have answered") for number in range(1, 6)]
     assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:10] == told
     assert "started" in watching.heard[:-1]
@@ -178,7 +178,7 @@ def test_a_complete_run_asks_nobody(
     prepared = runs.prepare(RunFolder(tmp_path / "run").config(), tmp_path)
     watching = Watching()
     result = simulate(prepared, RunFolder(tmp_path / "run"), tmp_path, [watching], connection=None)
-    np.testing.assert_array_equal(result.model, model)
+    np.testing.assert_array_equal(result.weights, model)
     assert len(watching.heard) == 1
 
 
@@ -199,7 +199,7 @@ def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
     assert SECRET not in str(raised.value)
     assert {each.name for each in folder.path.iterdir()} == LEDGER | {"config.toml", "plan.json"}
     flower_here.thread.join()  # type: ignore[union-attr]
-    np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
+    np.testing.assert_array_equal(quoron.resume(folder.path).weights, model)
     assert left == []
 
 
@@ -237,7 +237,7 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
     assert flower_here.stopped == [7]
     assert not (folder.path / CLAIM).exists()
     flower_here.thread.join()  # type: ignore[union-attr]
-    np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
+    np.testing.assert_array_equal(quoron.resume(folder.path).weights, model)
 
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,4 +349,4 @@ def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     there = quoron.simulate(frame, out=tmp_path / "flower", engine="flower", **options)
     assert here.thread is not None
-    np.testing.assert_array_equal(there.model, quoron.simulate(frame, out=tmp_path / "inline", **options).model)
+    np.testing.assert_array_equal(there.weights, quoron.simulate(frame, out=tmp_path / "inline", **options).weights)

@@ -59,7 +59,7 @@ def prepared_in(folder: Path, settings: tuple[str, ...] | list[str] = SMALL) -> 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """That of the small run in one process."""
-    return runs.carry_out(*prepared_in(tmp_path_factory.mktemp("inline") / "run")).model
+    return runs.carry_out(*prepared_in(tmp_path_factory.mktemp("inline") / "run")).weights
 
 
 def until(what: Callable[[], object], every: float = 0.2, within: float = 900.0) -> None:
@@ -128,8 +128,8 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
         simulate(prepared, folder, tmp_path, [At(9, kill_the_run)], nodes=FEWER, cpus=2)
     assert not (folder.path / "model.npz").exists(), "it was in the middle"
     shutil.copytree(folder.path, tmp_path / "copy")
-    np.testing.assert_array_equal(quoron.resume(tmp_path / "copy").model, model)
-    np.testing.assert_array_equal(quoron.resume(folder.path, engine=Flower(nodes=7, cpus=2)).model, model)
+    np.testing.assert_array_equal(quoron.resume(tmp_path / "copy").weights, model)
+    np.testing.assert_array_equal(quoron.resume(folder.path, engine=Flower(nodes=7, cpus=2)).weights, model)
     assert not (folder.path / CLAIM).exists()
 
 
@@ -184,7 +184,7 @@ def test_a_stopped_command_leaves_nothing_and_a_folder_that_goes_on(
         assert select.select([process], [], [], HANGS)[0], number
         os.close(process)
     until(lambda: not left_of(command.pid))
-    np.testing.assert_array_equal(quoron.resume(folder.path).model, model)
+    np.testing.assert_array_equal(quoron.resume(folder.path).weights, model)
 
 
 def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_path: Path) -> None:

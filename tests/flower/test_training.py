@@ -25,7 +25,7 @@ from quoron.flower.training import BOOKS
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import record
 from quoron_client.protocol.wire import MAX_WHOLE
-from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError, WithoutQuorum
+from quoron_privacy.errors import BelowMinCohort, BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
@@ -36,7 +36,7 @@ from quoron_server.flower.apps import ASSUMED, Training
 from quoron_server.flower.black_boxes import Attendance
 from quoron_server.flower.hellos import NobodyUnderstands
 from quoron_server.parameters import Kind
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import SEEDED, TEXTS, assumption_text, sentence
 
@@ -90,7 +90,7 @@ def test_books_are_not_kept_in_a_folder_of_another_account(tmp_path: Path, monke
         trained(plugged(people()), tmp_path)
 
 
-def planned(name: str, *, dimension: int = DIMENSION, options: dict[str, Any] | None = None) -> Plan:
+def planned(name: str, *, dimension: int = DIMENSION, options: dict[str, Any] | None = None) -> RunPlan:
     problem = Problem(
         users=USERS, items_per_user=1, dimension=dimension, domain=L2Ball(2.0), lipschitz=CLIP, smoothness=1.0
     )
@@ -193,10 +193,10 @@ def test_a_killed_server_goes_on_to_the_same_bits_with_the_same_question(name: s
         with pytest.raises(Killed):
             trained(killed, folder, name)
         later = plugged(people(), first=100)  # the same keys under other numbers
-        np.testing.assert_array_equal(trained(later, folder, name).model, whole.model)
+        np.testing.assert_array_equal(trained(later, folder, name).weights, whole.weights)
         assert questions(killed)[-1] in questions(later)
         silent = plugged({})
-        np.testing.assert_array_equal(trained(silent, folder, name).model, whole.model)
+        np.testing.assert_array_equal(trained(silent, folder, name).weights, whole.weights)
         assert not questions(silent)
 
 
@@ -225,24 +225,24 @@ def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:
 
 
 MANY = 60
-QUORUM: dict[str, Any] = {"users": MANY, "options": {"rounds": 2}, "quorum": 0.5, "quorum_epsilon": 2.0}
+MIN_COHORT: dict[str, Any] = {"users": MANY, "options": {"rounds": 2}, "min_cohort": 0.5, "min_cohort_epsilon": 2.0}
 
 
 def silent(model: np.ndarray) -> np.ndarray:
     raise RuntimeError("away")
 
 
-def test_a_run_that_nobody_answers_ends_without_a_quorum_for_good(tmp_path: Path) -> None:
+def test_a_run_that_nobody_answers_ends_without_a_min_cohort_for_good(tmp_path: Path) -> None:
     nobody = dict.fromkeys(range(MANY), silent)
-    with pytest.raises(WithoutQuorum, match="Round 1 of at most 2"):
-        trained(plugged(nobody), tmp_path, **QUORUM)
+    with pytest.raises(BelowMinCohort, match="Round 1 of at most 2"):
+        trained(plugged(nobody), tmp_path, **MIN_COHORT)
     with Database(f"sqlite:///{tmp_path / BOOKS}") as database:
-        assert Registry(database).run("private").state == "without-quorum"
+        assert Registry(database).run("private").state == "below-min-cohort"
         assert Ledger.unreleased(database) == set()
         assert Ledger.within(database, "private").spent()["rounds"] == 1
     grid = plugged(people(MANY))
-    with pytest.raises(RunError, match="it is without-quorum"):
-        trained(grid, tmp_path, **QUORUM)
+    with pytest.raises(RunError, match="it is below-min-cohort"):
+        trained(grid, tmp_path, **MIN_COHORT)
 
 
 EPOCHS = {"rounds": 5, "epochs": 2, "inverse_step": 5.0, "optimiser": "adam"}
@@ -272,7 +272,7 @@ def test_rows_and_the_plug_in_train_the_same_bits_by_one_plan(
     order = SeededNoise(5).stream("order of users").permutation(USERS)
     people = {slot: (lambda model, user=user: model - own[user]) for slot, user in enumerate(order)}
     there = trained(plugged(people), tmp_path / "plug-in", name, options=options, seed=5, identities="partitions")
-    np.testing.assert_array_equal(here.model, there.model)
+    np.testing.assert_array_equal(here.weights, there.weights)
     assert here.plan.parameters == there.plan.parameters
 
 
@@ -371,7 +371,7 @@ def test_a_mod_that_breaks_our_messages_is_named_at_once_and_ends_the_wait(
     assert SECRET not in caplog.text + str(no.value), "what an app writes into a reason is never told"
     assert not questions(grid)
     mended = trained(plugged(people()), tmp_path, waiting=LONG)
-    np.testing.assert_array_equal(mended.model, trained(plugged(people()), tmp_path / "whole").model)
+    np.testing.assert_array_equal(mended.weights, trained(plugged(people()), tmp_path / "whole").weights)
 
 
 def test_an_app_without_the_action_is_named(tmp_path: Path, time: FakeTime) -> None:
@@ -405,7 +405,7 @@ def test_what_becomes_of_questions_is_told_to_nobody_and_ends_nothing(
     grid.fault = after_hellos
     model = trained(grid, tmp_path / "errors", seed=5).model
     assert "LocalDpMod" not in caplog.text
-    np.testing.assert_array_equal(model, trained(zeros, tmp_path / "zeros", seed=5).model)
+    np.testing.assert_array_equal(model, trained(zeros, tmp_path / "zeros", seed=5).weights)
 
 
 @pytest.mark.parametrize("name", FIT)
@@ -431,4 +431,4 @@ def test_a_killed_server_goes_on_from_its_own_start_and_another_is_refused_by_na
     with pytest.raises(LedgerError, match=r"the start that run private in .* began with, got another.*Leave start out"):
         trained(plugged(people()), tmp_path / "killed", start=begun + 1e-9)
     again = trained(plugged(people()), tmp_path / "killed")
-    np.testing.assert_array_equal(again.model, whole.model)
+    np.testing.assert_array_equal(again.weights, whole.weights)

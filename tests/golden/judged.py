@@ -10,7 +10,7 @@ import numpy as np
 
 from golden.plain import plain
 from golden.verdicts import changes, passes
-from quoron_privacy.counts import bought, held_out, quorum, table_health, votes
+from quoron_privacy.counts import bought, held_out, min_cohort, table_health, votes
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
@@ -33,10 +33,10 @@ def _filter(adjacency: Any) -> Any:
     return made, partial(outlier_filter.verify, epsilon=4.0, delta=1e-6, adjacency=adjacency)
 
 
-def _quorum() -> Any:
-    rest = quorum.rest(2.0, 1e-6, 0.4)
-    made = quorum.calibrate(0.5, 0.4, (900, 800), participations=2, rest=rest)
-    return made, partial(quorum.verify, epsilon=2.0, delta=1e-6, cohorts=(900, 800), participations=2)
+def _min_cohort() -> Any:
+    rest = min_cohort.rest(2.0, 1e-6, 0.4)
+    made = min_cohort.calibrate(0.5, 0.4, (900, 800), participations=2, rest=rest)
+    return made, partial(min_cohort.verify, epsilon=2.0, delta=1e-6, cohorts=(900, 800), participations=2)
 
 
 MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
@@ -50,7 +50,7 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
         coordinate_median.calibrate(4.0, 1e-6, 2_000, 0.01, 1.0),
         partial(coordinate_median.verify, epsilon=4.0, delta=1e-6),
     ),
-    "quorum": _quorum,
+    "min_cohort": _min_cohort,
     "held out": lambda: (
         held_out.HeldOut.calibrate(users=400, classes=2, epsilon=1.0, delta=1e-6, cap=9),
         lambda held: held.verify(1.0, 1e-6, adjacency="replace-one"),

@@ -14,7 +14,7 @@ from golden.plain import plain
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import bought, estimates, facts, held_out, quorum, table_health, votes, windows
+from quoron_privacy.counts import bought, estimates, facts, held_out, min_cohort, table_health, votes, windows
 from quoron_privacy.counts.spread import Spread, thirds
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means import learnt_interval, learnt_radii, private_range, rotation, truncated_mean
@@ -305,12 +305,12 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [held_out.cells_for(signal) for signal in (1.0, 30.0, 900.0)],
         [held_out.waves(8, 0.5).sum(axis=0), held_out.parts_told(4), held_out.items_told(), held_out.of_items(9)],
     ],
-    "quorums": lambda: [
-        made := quorum.calibrate(0.5, 0.4, (900, 900, 800), participations=2, rest=quorum.rest(2.0, 1e-6, 0.4)),
-        quorum.chances(made, (900, 900, 800)),
-        quorum.exact(0.5, (900, 800), participations=1, rest=(2.0, 1e-6)),
-        [quorum.rest(e, 1e-6, 0.05 * e) for e in EPSILONS],
-        [quorum.spent_on(0.5, e, None) for e in EPSILONS],
+    "min_cohorts": lambda: [
+        made := min_cohort.calibrate(0.5, 0.4, (900, 900, 800), participations=2, rest=min_cohort.rest(2.0, 1e-6, 0.4)),
+        min_cohort.chances(made, (900, 900, 800)),
+        min_cohort.exact(0.5, (900, 800), participations=1, rest=(2.0, 1e-6)),
+        [min_cohort.rest(e, 1e-6, 0.05 * e) for e in EPSILONS],
+        [min_cohort.spent_on(0.5, e, None) for e in EPSILONS],
     ],
     "table health": lambda: [
         [table_health.share_for(users=n, columns=6, labels=2, mu=0.5) for n in (500, 90_000)],

@@ -49,7 +49,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books import database, lifetime_ledger, roster_tables
 from quoron_server.helper import books as helper_books
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.service import helping, masked_sums
 from quoron_server.wording import plan_json
 
@@ -71,7 +71,7 @@ AS_PRINTED["median-sgd, printed"] = 1_200
 # What the parameters of a plan say of its rounds.
 SAYINGS = (
     *("cohorts", "poisson_sampling", "participations", "answer_length", "long_once", "reads_sums", "points_asked"),
-    *("smooths_loss", "attendance", "assumptions", "masked", "simulation_only"),
+    *("smooths_loss", "participation", "assumptions", "masked", "simulation_only"),
 )
 SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, database)
 
@@ -102,17 +102,17 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
     ),
     "a box": ('domain.kind="box"', "population.users=100_000", "budget.rounds=12"),
     "zero-out": ('privacy.adjacency="zero-out"', "population.users=20_000", "population.items_per_user=10"),
-    "two servers": ('privacy.exposure="two-servers"', "population.users=20_000", "population.items_per_user=10"),
-    "a minimum cohort": ("privacy.quorum=0.8", "population.users=30_000", "population.items_per_user=10"),
+    "two servers": ('privacy.trust_model="two-servers"', "population.users=20_000", "population.items_per_user=10"),
+    "a minimum cohort": ("privacy.min_cohort=0.8", "population.users=30_000", "population.items_per_user=10"),
     "one item from each user": ("budget.answers_per_user=1", "population.users=60_000", "population.items_per_user=8"),
     "ten silos": ("population.silos=10", "population.users=40_000", "population.items_per_user=10"),
     "two servers, groups of three": (
-        'privacy.exposure="two-servers"',
+        'privacy.trust_model="two-servers"',
         "privacy.groups=3",
         "population.users=40_000",
         "population.items_per_user=10",
     ),
-    "nine in ten answer": ("problem.attendance=0.9", "population.users=40_000", "population.items_per_user=10"),
+    "nine in ten answer": ("problem.participation=0.9", "population.users=40_000", "population.items_per_user=10"),
 }
 PRINTED = 'algorithm.constants="paper"'
 # users; fewer where rounds as printed grow with them, beyond what plans have
@@ -162,7 +162,7 @@ def guarantees(_: Path, name: str) -> Iterator[tuple[str, Any]]:
     yield name, {"guarantee": plan_json(plan)["statement"], "releases": releases, "gaussian": gaussian, "rounds": said}
 
 
-def _planned(name: str) -> Plan:
+def _planned(name: str) -> RunPlan:
     bare = name.partition(", ")[0]
     if name in AS_PRINTED:
         small = replace(scenes.PROBLEMS.get(bare, scenes.PROBLEM), users=AS_PRINTED[name])
@@ -200,7 +200,7 @@ def models(folder: Path, name: str) -> Iterator[tuple[str, Any]]:
         except QuoronError as error:
             yield name, str(error).split(" Feasible here")[0]
         else:
-            found = {"rounds": made.summary.rounds, "model": made.model}
+            found = {"rounds": made.summary.rounds, "model": made.weights}
             yield name, plain(found | {"table": _columns(made.directory), "ledger": _entries(made.directory)})
 
 

@@ -10,7 +10,7 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, make_plan
 from quoron_privacy.errors import QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 # What is verified at length, every time anew; `test_accelerated_erm_plans.py` has its changes.
 SLOW = ("accelerated-erm", "accelerated-erm/random", "outlier-gd/random")
@@ -80,7 +80,7 @@ def _resolvable(kind: type) -> bool:
     return True
 
 
-def _made(plan: Plan, what: str, changed: Any) -> Plan | None:
+def _made(plan: RunPlan, what: str, changed: Any) -> RunPlan | None:
     try:
         return replace(plan, **{what: changed})
     except QuoronError:

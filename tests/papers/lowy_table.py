@@ -11,7 +11,7 @@ from pathlib import Path
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Constants, Plan, Privacy
+from quoron_server.plan import Constants, Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem
 
 Size = tuple[int, int, int, float]  # n, m, d, ε
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "papers" / "lowy.md"
 DELTA = 1e-9
 SMOOTH: Sequence[Size] = ((10**5, 1000, 10, 8.0), (10**6, 100, 10, 1.0), (10**6, 100, 1000, 1.0), (10**7, 10, 10, 1.0))
 ROUGH: Sequence[Size] = ((10**4, 10, 10, 4.0), (10**5, 10, 10, 1.0), (10**5, 100, 10, 1.0), (10**6, 100, 10, 1.0))
-Cells = Callable[[Plan], tuple[str, ...]]
+Cells = Callable[[RunPlan], tuple[str, ...]]
 
 
 def problem(size: Size, smoothness: float | None) -> Problem:
@@ -34,12 +34,12 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def found(plan: Plan) -> str:
+def found(plan: RunPlan) -> str:
     """ε of our accountant."""
     return "none" if math.isinf(plan.guarantee.epsilon) else figure(plan.guarantee.epsilon)
 
 
-def iterates(plan: Plan) -> tuple[str, ...]:
+def iterates(plan: RunPlan) -> tuple[str, ...]:
     """Of Algorithm 1."""
     p = plan.parameters
     first, last = p.phases[0], p.phases[-1]
@@ -57,7 +57,7 @@ def iterates(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def erm(plan: Plan) -> tuple[str, ...]:
+def erm(plan: RunPlan) -> tuple[str, ...]:
     """Of Algorithm 3."""
     p, items = plan.parameters, plan.problem.items_per_user
     draws = [getattr(phase, "draws", None) or phase.cohort_size for phase in p.phases]
@@ -76,7 +76,7 @@ def erm(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def rough(plan: Plan) -> tuple[str, ...]:
+def rough(plan: RunPlan) -> tuple[str, ...]:
     """Of Algorithm 3 on smoothed losses."""
     return figure(plan.parameters.smoothing), *erm(plan)
 

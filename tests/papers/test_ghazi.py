@@ -35,7 +35,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
 from test_proof_pages import WORD, cited, members, names
@@ -83,9 +83,9 @@ def box(size: Size, beta: float = BETA) -> Problem:
     return replace(ball(size), smoothness=beta, **bounds)
 
 
-def planned(info: Any, problem: Problem, size: Size, **options: Any) -> Plan:
+def planned(info: Any, problem: Problem, size: Size, **options: Any) -> RunPlan:
     kind = info.options_for("paper")
-    plan: Plan = info.plan(problem, Privacy(size.epsilon, size.delta), kind(**options), "paper", 5)
+    plan: RunPlan = info.plan(problem, Privacy(size.epsilon, size.delta), kind(**options), "paper", 5)
     return plan
 
 
@@ -259,7 +259,7 @@ class Users:
 
 
 @cache
-def small(name: str) -> Plan:
+def small(name: str) -> RunPlan:
     """A run of 10 rounds of 100 users in 3 phases; but for steps, τ and what would end it at once as printed."""
     info, problem = ALGORITHMS[name], (ball if name == "filtered-sgd" else box)(SMALL)
     plan = planned(info, problem, SMALL, cohort_size=100)
@@ -269,7 +269,7 @@ def small(name: str) -> Plan:
     return replace(plan, parameters=replace(plan.parameters, temperature=2.0, phases=phases, **calm))
 
 
-def states(plan: Plan, engine: Users, noise: SeededNoise | None = None) -> list[ghazi.State]:
+def states(plan: RunPlan, engine: Users, noise: SeededNoise | None = None) -> list[ghazi.State]:
     algorithm, noise = ALGORITHMS[plan.algorithm].printed.maker(plan), noise or SeededNoise(4)
     found = [algorithm.init()]
     while (question := algorithm.request(found[-1], noise)) is not None:
@@ -277,7 +277,7 @@ def states(plan: Plan, engine: Users, noise: SeededNoise | None = None) -> list[
     return found
 
 
-def in_order(plan: Plan) -> list[list[NDArray[np.int64]]]:
+def in_order(plan: RunPlan) -> list[list[NDArray[np.int64]]]:
     """Whom a run asks, phase by phase, batch by batch."""
     engine, noise = Users(), SeededNoise(4)
     states(plan, engine, noise)
@@ -422,7 +422,7 @@ def test_the_cutoff_is_drawn_from_the_printed_law() -> None:
 # What our accountant finds.
 
 
-def with_scales(plan: Plan, **factors: float) -> Plan:
+def with_scales(plan: RunPlan, **factors: float) -> RunPlan:
     """The same claim for other noise."""
     p = plan.parameters
     changes = {name: getattr(p, name) * factor for name, factor in factors.items() if name != "release_scale"}
@@ -605,7 +605,7 @@ def test_an_audit_of_the_tests_finds_no_more_than_the_threshold_costs(twin: str,
 # Contracts over runs.
 
 
-def execute(plan: Plan, folder: Path, engine: Users, ledger_type: type[Ledger] = Ledger) -> Vector:
+def execute(plan: RunPlan, folder: Path, engine: Users, ledger_type: type[Ledger] = Ledger) -> Vector:
     path = folder / "ledger.sqlite"
     if not path.exists():
         Ledger.create(path, plan="{}", config_digest="c", noise_key=b"11").close()

@@ -50,7 +50,7 @@ from quoron_server.algorithms.printed.lowy_iterates import PrintedIterates
 from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger
 from quoron_server.flower import exchange
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.rounds import run
 
 ITERATES, ERM = ALGORITHMS["outlier-iterates"], ALGORITHMS["accelerated-erm"]
@@ -590,13 +590,13 @@ def test_a_user_who_is_drawn_twice_moves_the_score_by_more_than_any_theorem_allo
 
 
 @cache
-def small_1() -> Plan:
+def small_1() -> RunPlan:
     """Thirty-odd rounds of Algorithm 1."""
     return printed(ITERATES, 20_000, 4, 3, 10.0, 1e-3)
 
 
 @cache
-def small_3(smoothness=0.25, **options) -> Plan:
+def small_3(smoothness=0.25, **options) -> RunPlan:
     """Some dozen rounds of Algorithm 3."""
     factor = 0.15 if smoothness else 0.01
     return printed(ERM, 500, 1, 3, 10.0, 1e-3, smoothness=smoothness, rounds_factor=factor, **options)

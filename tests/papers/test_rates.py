@@ -18,7 +18,7 @@ from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def linear(users: int, items: int, dimension: int, domain: Domain) -> Problem:
     )
 
 
-def planned(name: str, problem: Problem, epsilon: float, **options: object) -> Plan:
+def planned(name: str, problem: Problem, epsilon: float, **options: object) -> RunPlan:
     info = ALGORITHMS[name]
     return info.plan(problem, Privacy(epsilon, 1e-6), info.options(**options), "calibrated", 7)
 
@@ -78,7 +78,7 @@ class Linear:
         return float(domain.radius * np.linalg.norm(self.mean) - self.mean @ model)
 
 
-def worst_excess(plan: Plan, signals: Sequence[float], seeds: int) -> float:
+def worst_excess(plan: RunPlan, signals: Sequence[float], seeds: int) -> float:
     """The largest mean excess risk over the signals."""
 
     def excess(signal: float, seed: int) -> float:

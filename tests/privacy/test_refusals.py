@@ -11,7 +11,7 @@ import pytest
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, roots, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import facts, quorum
+from quoron_privacy.counts import facts, min_cohort
 from quoron_privacy.counts.bought import CELLS, Bought, share_for
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.marks import MARKS, marks
@@ -126,7 +126,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("delta", lambda: items(delta=0.0)),
     ("items", lambda: items(items=0)),
     ("adjacency", lambda: items(adjacency="add")),
-    ("quorum_epsilon=1 of epsilon=1", lambda: quorum.rest(1.0, 1e-6, 1.0)),
+    ("min_cohort_epsilon=1 of epsilon=1", lambda: min_cohort.rest(1.0, 1e-6, 1.0)),
     ("held as integers", lambda: facts.release_items_per_user(np.ones(9), epsilon=1.0, stream=STREAM)),
     ("a share of users", lambda: facts.users_for_items(epsilon=1.0, most_below=0.0)),
     ("epsilon in", lambda: facts.users_for_items(epsilon=0.0)),

@@ -22,7 +22,7 @@ from quoron_server.helper import runs
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.keys import Keys
 from quoron_server.helper.runs import Helped
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
 
@@ -55,7 +55,7 @@ def opened(place: Path, **changes: Any) -> Iterator[Helped]:
         made.close_threads()
 
 
-def plan_of(run: RunSpecification) -> Plan:
+def plan_of(run: RunSpecification) -> RunPlan:
     return PLANNED(run.as_text())[1]
 
 

@@ -25,7 +25,7 @@ from quoron_server.helper import runs
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.keys import Keys
 from quoron_server.helper.runs import Helped, UnknownRun
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.runs import Run
 from quoron_server.service import helping
 from quoron_server.service.asking import Sealed
@@ -144,7 +144,7 @@ class Linked(Helping):
         self.sums = MaskedSums(database)
         database.ensure(helping._schema)
 
-    def _consent(self, specification: RunSpecification, plan: Plan) -> pb.HelperConsent:
+    def _consent(self, specification: RunSpecification, plan: RunPlan) -> pb.HelperConsent:
         del plan
         return self.second.do(lambda helped: helped.open(request(specification), LEADER))
 
@@ -190,7 +190,7 @@ class Second:
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpecification, Plan, Leader, Clients]:
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpecification, RunPlan, Leader, Clients]:
     """A run that both servers have begun, and what its clients will send."""
     place = tmp_path_factory.mktemp("begun")
     specification = real("dp-ftrl")
@@ -202,7 +202,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpecificat
     return place, specification, plan, leader, Clients(specification, leader)
 
 
-def run_of(specification: RunSpecification, plan: Plan) -> Run:
+def run_of(specification: RunSpecification, plan: RunPlan) -> Run:
     return Run(name=specification.run, plan=plan, digest="d")
 
 

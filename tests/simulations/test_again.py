@@ -18,7 +18,7 @@ from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_privacy.means import free_presence
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 USERS, D = 150, 4
 INFO = ALGORITHMS["whitened-tracking"]
@@ -35,7 +35,7 @@ def people() -> TablePopulation:
 
 
 @cache
-def plan() -> Plan:
+def plan() -> RunPlan:
     known = people().loss
     problem = problem_of(
         users=USERS,

@@ -24,7 +24,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
     run = quoron.simulate(SMALL, out="mine")
     again = quoron.simulate(place / "mine" / "config.toml", out="again")
-    assert np.array_equal(run.model, again.model)
+    assert np.array_equal(run.weights, again.weights)
 
 
 def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:

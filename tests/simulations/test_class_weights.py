@@ -106,7 +106,7 @@ def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, 
 def test_where_nobody_looks_classes_count_alike_and_that_is_said(people, tmp_path, capsys):
     few = people[people.who < 40]
     trained = train(few, tmp_path / "run", class_weight="balanced", epsilon=1.0)
-    assert trained.health is None
+    assert trained.data_quality is None
     assert trained.model.encoding.class_weight is None
     assert trained.summary.class_weights is None
     assert any("class_weight='balanced' weighs all classes alike" in each for each in trained.summary.warnings)
@@ -118,15 +118,15 @@ def test_where_nobody_looks_classes_count_alike_and_that_is_said(people, tmp_pat
 
 def test_a_simulation_weighs_by_a_simulated_look(people, tmp_path):
     run = quoron.simulate(people, out=tmp_path / "run", **COLUMNS | TWO | QUICK, class_weight="balanced")
-    counts = run.table_model.encoding.class_weight.counts
+    counts = run.model.encoding.class_weight.counts
     assert counts[1] == 1.0
     assert counts[0] < 0.5
     again = quoron.simulate(people, out=tmp_path / "again", **COLUMNS | TWO | QUICK, class_weight="balanced")
-    assert np.array_equal(run.model, again.model)
+    assert np.array_equal(run.weights, again.weights)
     few = people[people.who < 40]
     small: dict[str, Any] = {"epsilon": 1.0, "algorithm": "recentred-sgd", "class_weight": "balanced"}
     alike = quoron.simulate(few, out=tmp_path / "few", **COLUMNS | TWO | small)
-    assert alike.table_model.encoding.class_weight is None
+    assert alike.model.encoding.class_weight is None
     assert any("weighs all classes alike" in each for each in alike.summary.remarks_simulation_only)
 
 

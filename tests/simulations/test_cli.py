@@ -155,12 +155,12 @@ def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: list[s
 
 
 def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["plan", "quickstart", "--set", "privacy.trust_server=false"]) == 0
+    assert invoke(["plan", "quickstart", "--set", "privacy.trust_model=two-servers"]) == 0
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Infeasible here: ")]
     reasons = [line.partition(": ")[2].partition(": ")[2] for line in refused]
     assert len(reasons) == len(set(reasons)) <= 10
     names = {name for line in refused for name in line.removeprefix("Infeasible here: ").partition(": ")[0].split(", ")}
-    private = {info.name: info.promises.one_server for info in ALGORITHMS.values() if info.exposure != "none"}
+    private = {info.name: info.promises.one_server for info in ALGORITHMS.values() if info.trust_model != "none"}
     assert {name for name in private if private[name]} - {"local-model"} <= names < {*private}
 
 
@@ -288,7 +288,7 @@ pytestmark = pytest.mark.usefixtures("planned_once")
 
 FIELDS = {
     "rounds", "messages", "bytes_up", "bytes_down", "gradient_evaluations", "users_asked",
-    "users_filtered_simulation_only", "halted", "epsilon", "delta", "adjacency", "exposure", "excess_risk", "test",
+    "users_filtered_simulation_only", "halted", "epsilon", "delta", "adjacency", "trust_model", "excess_risk", "test",
     "seconds", "peak_memory_bytes", "algorithm", "excess_risk_initial", "predicted_excess_risk",
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ from quoron.comparing.request import LOOKS, Request, sweep
 from quoron.evaluating import measuring
 from quoron.network import PRESETS
 from quoron.planning.costs import fronts
-from quoron.reports import costs
+from quoron.reports import costs, progress
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
@@ -209,6 +209,16 @@ def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert type(runs_display(quiet=False)) is RunBars
     assert type(runs_display(quiet=True)) is Runs
+
+
+def test_a_notebook_has_a_bar_and_without_ipywidgets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(progress, "find_spec", lambda name: object())
+    assert progress.wanted(None)
+    assert type(progress.display(quiet=False)) is progress.Bar
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    assert type(progress.display(quiet=False)) is progress.Lines
+    assert not progress.wanted(False)
 
 
 def of_two(first: list[float], second: list[float], looks: int = 1) -> list[dict]:
@@ -431,7 +441,7 @@ def test_users_that_nobody_holds_out_or_that_are_too_few_are_refused_before_any_
 def test_without_a_share_nothing_is_told(people, tmp_path):
     found = simulate(people, tmp_path / "one", "recentred-sgd")
     config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"holdout": None})})
-    assert told.told(config, None, found.model, "replace-one") == {}  # type: ignore[arg-type]
+    assert told.told(config, None, found.weights, "replace-one") == {}  # type: ignore[arg-type]
 
 
 def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:
@@ -442,7 +452,7 @@ def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Com
         alone = runs.carry_out(
             runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), report=False
         )
-        np.testing.assert_array_equal(folder.model(), alone.model)
+        np.testing.assert_array_equal(folder.model(), alone.weights)
         plan = json.loads(dumps(plan_json(alone.plan)))
         assert plan == {key: folder.plan()[key] for key in plan}
         assert row["excess_risk"] == alone.summary.excess_risk

@@ -155,7 +155,7 @@ def test_simulating_a_folder_gives_the_bits_of_the_table(algorithm, tmp_path):
         quoron.simulate(described(tmp_path, path, algorithm=algorithm), out=tmp_path / f"run-{path}")
         for path in ("d", "one.parquet")
     ]
-    np.testing.assert_array_equal(runs[0].model, runs[1].model)
+    np.testing.assert_array_equal(runs[0].weights, runs[1].weights)
     assert runs[0].summary.excess_risk == runs[1].summary.excess_risk
 
 

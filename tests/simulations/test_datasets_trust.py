@@ -439,4 +439,4 @@ def test_a_run_whose_files_change_loses_nothing(tmp_path):
     with pytest.raises(DataError, match=r"'part-000.parquet'"):
         quoron.resume(tmp_path / "run")
     os.utime(path, ns=(stood, stood))
-    np.testing.assert_array_equal(quoron.resume(tmp_path / "run").model, whole.model)
+    np.testing.assert_array_equal(quoron.resume(tmp_path / "run").weights, whole.weights)

@@ -32,7 +32,7 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])
@@ -369,7 +369,7 @@ def people() -> TablePopulation:
 
 
 @cache
-def plan() -> Plan:
+def plan() -> RunPlan:
     known = people().loss
     problem = problem_of(
         users=MANY,

@@ -43,12 +43,12 @@ radius = 2.0
 user_smoothness = "item"
 
 [privacy]
+trust_model = "central-release"
 epsilon = 15.0
 delta = 0.05
 
 [algorithm]
 name = "dp-sgd-wor"
-trust_clients = true
 options = { rounds = 3 }
 """
 # Together they ask for gradients at one point and at two, local steps, second moments and local reports.
@@ -126,7 +126,7 @@ def command(place: Path, *words: object) -> Iterator[Command]:
 
 
 def inline(text: str, place: Path) -> np.ndarray:
-    return quoron.simulate(parse(text), out=place).model
+    return quoron.simulate(parse(text), out=place).weights
 
 
 def model(folder: Path) -> np.ndarray:
@@ -145,7 +145,7 @@ def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away
     with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 5, *faults)) as simulation:
         simulation.done()
     whole = quoron.simulate(parse(MADE_UP), out=tmp_path / "inline")
-    np.testing.assert_array_equal(model(tmp_path / "run"), whole.model)
+    np.testing.assert_array_equal(model(tmp_path / "run"), whole.weights)
     rows = [pq.read_table(each / "rounds.parquet").to_pylist() for each in (tmp_path / "run", whole.directory)]
     for name in ("simulation.excess_risk", "public.epsilon_spent", "total_messages", "bytes_up"):
         assert [row[name] for row in rows[0]] == [row[name] for row in rows[1]]
@@ -154,7 +154,7 @@ def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away
     assert (tmp_path / "run" / "report.html").stat().st_size > 1000
     assert list(simulation.passing.iterdir()) == []
     again = quoron.resume(tmp_path / "run")
-    np.testing.assert_array_equal(again.model, whole.model)
+    np.testing.assert_array_equal(again.weights, whole.weights)
 
 
 @programs
@@ -329,7 +329,7 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_
         population.verify()
         assert [row["kind"] for row in population.rows()] == ["submit", "charge", "release", "end"]
         assert [event["round"] for event in ledger.events()] == list(range(3 * kills))
-        np.testing.assert_array_equal(ledger.model, inline(text, tmp_path / "inline"))
+        np.testing.assert_array_equal(ledger.weights, inline(text, tmp_path / "inline"))
     assert len(dead) == kills
     killed = json.loads((tmp_path / "run" / "federation.json").read_text())["killed"]
     assert (killed.count("coordinator"), len(killed)) == (kills // 2, kills // 2 + 2 * (kills - kills // 2))

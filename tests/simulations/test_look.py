@@ -77,7 +77,7 @@ def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
 def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger, tmp_path, monkeypatch):
     monkeypatch.setattr(Tally, "add", lambda *_: pytest.fail("somebody looked"))
     trained = train(people, tmp_path / "run", **more)
-    assert trained.health is None
+    assert trained.data_quality is None
     assert "nobody has looked" in trained.summary.unseen
     assert why in trained.summary.unseen
     assert "table-health" not in trained.summary.statement
@@ -217,12 +217,12 @@ def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     for name in "ab":
         seen.clear()
         trained = quoron.train(source, out=tmp_path / name, data_quality=0.2, **given)
-        assert trained.health.users == 400
+        assert trained.data_quality.users == 400
         drawn.append(sorted({user for part in seen for user in part}))
         assert sum(map(len, seen)) == 800
     assert [len(users) for users in drawn] == [400, 400]
     assert drawn[0] != drawn[1]
-    assert trained.health.lines[0].error > 0.5 / 20  # drawing four hundred adds as much
+    assert trained.data_quality.lines[0].error > 0.5 / 20  # drawing four hundred adds as much
 
 
 def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(people, ledger, tmp_path, monkeypatch):
@@ -265,8 +265,8 @@ def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(p
     zero = {"algorithm": "winsorised-erm", "epsilon": 8.0, "settings": more}
     lost = people.assign(age=people.age.where(people.who >= 500))
     trained = train(lost, tmp_path / "run", **zero)
-    assert trained.health.users == 2000
-    (line, *_) = trained.health.lines
+    assert trained.data_quality.users == 2000
+    (line, *_) = trained.data_quality.lines
     assert abs(line.share - 0.25) < 6 * line.error < 0.25
     assert trained.plan["guarantee"]["health"]["adjacency"] == "zero-out"
 

@@ -75,11 +75,11 @@ def test_three_classes_are_learnt(algorithm, part, settings, tmp_path):
         delta=1e-5,
         algorithm=algorithm,
         out=tmp_path / "run",
-        settings=[*SOFTMAX, *settings, "algorithm.trust_clients=true"],
+        settings=[*SOFTMAX, *settings, "privacy.trust_model=central-release"],
     )
     assert result.plan.problem.outputs == 3
     assert result.plan.problem.dimension == 9  # two features and an intercept, for each class
-    assert result.model.shape == (9,)
+    assert result.weights.shape == (9,)
     assert result.summary.excess_risk < part * result.summary.excess_risk_initial
 
 
@@ -191,10 +191,10 @@ numeric = { a = [-1, 1], b = [-1, 1] }
 [problem]
 items_per_user = 4
 [privacy]
+trust_model = "central-release"
 epsilon = 15.0
 delta = 0.1
 [algorithm]
-trust_clients = true
 """
 
 
@@ -210,7 +210,7 @@ class Workers:
             table[ITEMS * user : ITEMS * (user + 1)].to_csv(path, index=False)
             owner = Owner(
                 data=path, record=folder / f"{user}.sqlite", lifetime_epsilon=100.0, lifetime_delta=1.0,
-                accept_exposures=("broadcast", "model", "local"), simulation_seed=SEED,
+                accept_trust_models=("central-broadcast", "central-release", "local"), simulation_seed=SEED,
             )  # fmt: skip
             worker = Worker(owner, Record.open(owner.record, epsilon=100.0, delta=1.0))
             assert worker.consider(pb.Announcement(run=self.run, description=text), user).takes_part
@@ -246,7 +246,7 @@ def specified(algorithm, *settings, users=20, **changes):
     ],
 )
 def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, users, settings, tmp_path):
-    wanted = specified(algorithm, "privacy.quorum='none'", *settings, users=users)
+    wanted = specified(algorithm, "privacy.min_cohort='none'", *settings, users=users)
     plan, models, workers = make_plan(wanted), [], Workers(tmp_path, wanted)
     population = crowd(users, test_fraction=0.0, loss=make_loss("softmax", classes=3, feature_norm=2.0))
     for number, engine in enumerate((workers, InlineEngine(population, seed=SEED))):

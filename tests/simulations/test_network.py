@@ -13,7 +13,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
 from quoron.planning.costs import fronts, of_candidates
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Plan
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -157,16 +157,16 @@ def test_a_front_is_who_nobody_beats(points: list[tuple[float | None, float | No
 
 
 @pytest.fixture(scope="module")
-def planned() -> Planned:
+def planned() -> Plan:
     config = configs.parse(TOML, "small", ["algorithm.name='auto'", "algorithm.options={}", f"run.network='{THREE}'"])
     return quoron.plan(config)
 
 
-def test_a_guess_is_on_no_front(planned: Planned) -> None:
+def test_a_guess_is_on_no_front(planned: Plan) -> None:
     assert all(not each.fronts for each in planned.costs if each.risk is None)
 
 
-def test_answers_that_cannot_be_in_time_have_no_seconds(planned: Planned) -> None:
+def test_answers_that_cannot_be_in_time_have_no_seconds(planned: Plan) -> None:
     (chosen, *_) = [each for each in planned.candidates if each.plan is not None]
     slow = {"slow": Network.parse("up=10bps,deadline=2s"), "phones": Network.parse("phones")}
     (priced,) = of_candidates([chosen], slow)

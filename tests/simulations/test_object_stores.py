@@ -77,7 +77,7 @@ def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
     here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
     config = described(tmp_path, store.url())
     there = quoron.simulate(config, out=tmp_path / "there")
-    np.testing.assert_array_equal(there.model, here.model)
+    np.testing.assert_array_equal(there.weights, here.weights)
     assert there.summary.excess_risk == here.summary.excess_risk
 
 
@@ -86,7 +86,7 @@ def test_workers_on_a_store_release_the_model_of_the_folder(store, tmp_path):
     here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
     engine = Inline(workers=2)
     shared = quoron.simulate(described(tmp_path, store.url()), out=tmp_path / "shared", engine=engine)
-    np.testing.assert_array_equal(shared.model, here.model)
+    np.testing.assert_array_equal(shared.weights, here.weights)
 
 
 def test_an_object_that_changes_or_disappears_is_named_by_a_run_and_by_the_index(store, tmp_path):

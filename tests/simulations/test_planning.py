@@ -16,7 +16,7 @@ from quoron import sources
 from quoron.cli.showing import plan_rows
 from quoron.operate.submission import promised, specify
 from quoron.planning.choosing import Candidate, automatic, risk_words
-from quoron.planning.plans import Planned, choose
+from quoron.planning.plans import Plan, choose
 from quoron.planning.questions import EpsilonPoint
 from quoron.presets import presets
 from quoron.reports.summary import Summary
@@ -28,7 +28,7 @@ from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import Choosing, Chosen, Promises
 from quoron_server.algorithms.references import ours
 from quoron_server.parameters import Parameters, PlannedRelease
-from quoron_server.plan import Cost, Plan
+from quoron_server.plan import Cost, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.specification import make_plan
@@ -63,7 +63,7 @@ def pretended(
     *,
     rounds: int = 10,
     users: int = 0,
-    exposure: str = "broadcast",
+    trust_model: str = "central-broadcast",
     passes: str = "one",
     removes_outliers: bool = False,
     factor: float | None = 1.0,
@@ -81,7 +81,7 @@ def pretended(
         name=name,
         summary="",
         origin=ours(),
-        promises=Promises((exposure,), ("replace-one",), "docs/privacy/gaussian.md"),  # type: ignore[arg-type]
+        promises=Promises((trust_model,), ("replace-one",), "docs/privacy/gaussian.md"),  # type: ignore[arg-type]
         options=Options,
         parameters=Numbers,
         planner=plan,
@@ -96,20 +96,20 @@ def registry(*infos: Registered) -> Mapping[str, Registered]:
     return {info.name: info for info in infos}
 
 
-def chosen(*infos: Registered, **facts: Any) -> Planned:
+def chosen(*infos: Registered, **facts: Any) -> Plan:
     return choose(configs.from_tree({}), small(**facts), algorithms=registry(*infos))
 
 
-def best_local(trust: bool, *infos: Registered) -> tuple[Plan, str]:
+def best_local(trust: bool, *infos: Registered) -> tuple[RunPlan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
     candidates = tuple(Candidate(info.name, choose(config, small(), algorithms=registry(info)).plan) for info in infos)
-    return automatic(candidates, registry(*infos), small(), trust_server=trust, allowed=Allowance())
+    return automatic(candidates, registry(*infos), small(), trusted=trust, allowed=Allowance())
 
 
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)
 MANY = pretended("many", 1e-6, rounds=724, passes="many")
-FILTER = pretended("filter", 5e-6, exposure="model", removes_outliers=True)
+FILTER = pretended("filter", 5e-6, trust_model="central-release", removes_outliers=True)
 PLAIN = pretended("plain", 4e-6)
 
 
@@ -127,7 +127,7 @@ def test_of_many_declared_outliers_everybody_is_asked_once_whatever_others_predi
     assert not chosen(FILTER, hostile_share=0.2, alike=True).remarks
 
 
-WORSE_FILTER = pretended("worse-filter", 9e-6, exposure="model", removes_outliers=True)
+WORSE_FILTER = pretended("worse-filter", 9e-6, trust_model="central-release", removes_outliers=True)
 
 
 def test_outliers_among_users_who_are_alike_get_the_best_feasible_filter_unless_it_is_ten_times_worse() -> None:
@@ -164,7 +164,7 @@ def test_many_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:
 
 def test_an_untrusted_coordinator_without_an_algorithm_for_it_is_refused_with_the_key() -> None:
     with pytest.raises(
-        Infeasible, match=r"asks for exposure two-servers or local, and no algorithm here has either; needs .*=true"
+        Infeasible, match=r"asks for two-servers or local, and no algorithm here has either; needs .*trust_model"
     ):
         best_local(False, RECOMMENDED, FILTER)
 
@@ -173,7 +173,7 @@ REAL = dict.fromkeys(("feature_norm", "link_curvature"), 1.0) | {"label_bound": 
 FEW = ("whitened-tracking", "one-round-least-squares", "tracking-srgd", "recentred-sgd")
 
 
-def settled(users: int, *settings: str, hostile_share: float = 0.0, **constants: Any) -> Planned:
+def settled(users: int, *settings: str, hostile_share: float = 0.0, **constants: Any) -> Plan:
     """What `auto` takes of methods that are not pretended."""
     config = configs.from_tree(configs.overlay({}, settings))
     known = changed(small(users, hostile_share), **{**REAL, **constants})
@@ -195,7 +195,7 @@ TABLE = ("population.kind=table", "population.path=-", "population.user=-", "pop
 MORE = (300, 1_000, 3_000, 9_999, 10_001, 20_000, 100_000, 1_000_000)  # users
 
 
-def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Planned:
+def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Plan:
     """What `auto` takes where one machine holds all rows, or of users who have machines of their own."""
     config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}", *settings)))
     known = changed(small(users), **{**REAL, "dimension": dimension, **constants})
@@ -217,7 +217,7 @@ BUDGETS = {
     "budget.rounds=3": "one-round-least-squares",
     "budget.answers_per_user=1": "",
     "budget.bytes_per_user=600": "",
-    "problem.attendance=0.3": "whitened-tracking",
+    "problem.participation=0.3": "whitened-tracking",
 }
 
 
@@ -248,7 +248,7 @@ numeric = { age = [0, 100], dose = [0, 5] }
 
 [problem]
 items_per_user = 3
-attendance = 0.5
+participation = 0.5
 
 [privacy]
 epsilon = 1.0
@@ -261,7 +261,7 @@ answers_per_user = 6
 def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_submitted() -> None:
     wanted, plan = specify(configs.parse(SUBMITTED), run="trial", users=9_000, seconds=60.0)
     assert (plan.algorithm, plan.cost.rounds) == ("whitened-tracking", 6)
-    assert wanted.options["attendance"] == 0.5
+    assert wanted.options["participation"] == 0.5
     assert make_plan(wanted) == plan
     for most in (5, 100):
         config = configs.parse(SUBMITTED + f"max_rounds = {most}\n")
@@ -270,13 +270,13 @@ def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_s
         assert make_plan(wanted) == plan
 
 
-UNTRUSTED = ("privacy.trust_server=false",)
+UNTRUSTED = ("privacy.trust_model=two-servers",)
 
 
 FEDERATED = """
 population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", numeric = { x = [-1.0, 1.0] } }
 problem = { items_per_user = 50 }
-privacy = { epsilon = 1.0, server_epsilon = 4.0, exposure = "two-servers", delta = 1e-6, quorum = 0.5 }
+privacy = { epsilon = 1.0, server_epsilon = 4.0, trust_model = "two-servers", delta = 1e-6, min_cohort = 0.5 }
 algorithm = { name = "recentred-sgd" }
 """  # noqa: E501
 
@@ -284,13 +284,13 @@ algorithm = { name = "recentred-sgd" }
 def test_a_coordinator_makes_the_plan_of_two_servers_that_was_submitted_and_flower_is_refused() -> None:
     config = configs.parse(FEDERATED)
     specified = specify(config, run="summer", users=20_000, seconds=60.0)[0]
-    assert specified.exposure == "two-servers"
+    assert specified.trust_model == "two-servers"
     plan = make_plan(specified)
-    assert plan.guarantee.exposure == "two-servers"
+    assert plan.guarantee.trust_model == "two-servers"
     assert 1.0 < plan.guarantee.epsilon < 4.0
-    assert plan.guarantee.quorum is not None
-    assert plan.guarantee.quorum.epsilon == 0
-    with pytest.raises(ConfigError, match="no exposure two-servers through Flower"):
+    assert plan.guarantee.min_cohort is not None
+    assert plan.guarantee.min_cohort.epsilon == 0
+    with pytest.raises(ConfigError, match="another trust model than two-servers through Flower"):
         specify(config, run="summer", users=20_000, seconds=60.0, whole=True)
 
 
@@ -310,7 +310,7 @@ def sentences(name: str) -> list[str]:
         guessed_excess_risk=plan.guessed_excess_risk,
     )
     _, choice = automatic([candidate], ALGORITHMS, plan.problem, allowed=Allowance())
-    rows = dict(plan_rows(Planned(plan, (candidate,))))
+    rows = dict(plan_rows(Plan(plan, (candidate,))))
     return [
         choice,
         promised(plan).splitlines()[0],
@@ -342,7 +342,7 @@ def test_a_preset_says_what_it_shows_and_can_be_planned(name: str) -> None:
     assert 40 < len(each.summary) < 140
     planned = planned_alone(each.name)
     assert planned.plan.cost.rounds >= 1
-    assert planned.plan.guarantee.exposure != "none"
+    assert planned.plan.guarantee.trust_model != "none"
 
 
 def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:
@@ -351,7 +351,7 @@ def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:
 
 
 @cache
-def planned_alone(name: str, *settings: str) -> Planned:
+def planned_alone(name: str, *settings: str) -> Plan:
     """A preset's plan, without the rounds curve."""
     config, _ = sources.resolve(name, settings)
     return choose(config, setup(config, Path.cwd()).problem)

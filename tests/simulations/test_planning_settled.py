@@ -6,7 +6,7 @@ import pytest
 
 from problems import changed, small
 from quoron import config as configs
-from quoron.planning.plans import Planned, choose
+from quoron.planning.plans import Plan, choose
 from quoron_server.algorithms import ALGORITHMS
 
 pytestmark = pytest.mark.usefixtures("planned_once")
@@ -15,7 +15,7 @@ REAL = dict.fromkeys(("feature_norm", "link_curvature"), 1.0) | {"label_bound": 
 FEW = ("whitened-tracking", "one-round-least-squares", "tracking-srgd", "recentred-sgd")
 
 
-def settled(users: int, *settings: str, hostile_share: float = 0.0, **constants: Any) -> Planned:
+def settled(users: int, *settings: str, hostile_share: float = 0.0, **constants: Any) -> Plan:
     """What `auto` takes of methods that are not pretended."""
     config = configs.from_tree(configs.overlay({}, settings))
     known = changed(small(users, hostile_share), **{**REAL, **constants})
@@ -32,7 +32,7 @@ def test_few_users_are_taken_by_the_method_for_few_whatever_the_others_predict()
 TABLE = ("population.kind=table", "population.path=-", "population.user=-", "population.label='- > 0'")
 
 
-def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Planned:
+def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Plan:
     """What `auto` takes where one machine holds all rows, or of users who have machines of their own."""
     config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}", *settings)))
     known = changed(small(users), **{**REAL, "dimension": dimension, **constants})

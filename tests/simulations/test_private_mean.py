@@ -32,7 +32,7 @@ def test_the_value_is_within_its_noise_of_the_mean(method):
 def test_the_guarantee_is_the_one_that_was_asked_for(method):
     guarantee = found(method=method, epsilon=2.0, delta=1e-5).guarantee
     assert (guarantee.epsilon, guarantee.delta, guarantee.adjacency) == (2.0, 1e-5, "replace-one")
-    assert guarantee.exposure == ("local" if method == "local" else "broadcast")
+    assert guarantee.trust_model == ("local" if method == "local" else "central-broadcast")
     assert guarantee.theorem.startswith("docs/privacy/")
 
 

@@ -19,7 +19,7 @@ from quoron import config as configs
 from quoron import sources
 from quoron.api.asking import accuracy_of, risk_of
 from quoron.cli.app import invoke
-from quoron.planning.plans import Planned, RoundsCurve, choose
+from quoron.planning.plans import Plan, RoundsCurve, choose
 from quoron.planning.questions import enough, least
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
@@ -161,7 +161,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def planned(*settings: str, compare: bool = False) -> Planned:
+def planned(*settings: str, compare: bool = False) -> Plan:
     """The plan of tiny.toml with these settings; `compare` gives its curve too. No other algorithm is planned."""
     config, _ = sources.resolve("tiny.toml", settings)
     alone = {config.algorithm.name: ALGORITHMS[config.algorithm.name]}

@@ -83,7 +83,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "algorithm": f"{LONG[:20]}-{at}", "taken": "", "excess_risk": 0.1 / at, "low": 0.05 / at, "high": 0.2 / at,
             "behind_low": 0.1, "behind_high": 0.2, "runs": 2, "of_start": 0.5, "held_back": 0.0,
             "predicted_excess_risk": 0.5, "rounds": 10.0 * at,
-            "gradient_evaluations": 1e6 * at, "bytes_up": 1e5 * at, "bytes_down": 1e6, "exposure": "model",
+            "gradient_evaluations": 1e6 * at, "bytes_up": 1e5 * at, "bytes_down": 1e6, "trust_model": "central-release",
             "infeasible": None, "failed": None, "test_accuracy": 0.7, "privacy.epsilon": float(epsilon),
         }
         for epsilon in (1, 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quoron import sources
-from quoron.planning.plans import Planned, choose
+from quoron.planning.plans import Plan, choose
 from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import Infeasible
@@ -46,7 +46,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def planned(*settings: str, compare: bool = False) -> Planned:
+def planned(*settings: str, compare: bool = False) -> Plan:
     """The plan of tiny.toml with these settings; `compare` gives its curve too. No other algorithm is planned."""
     config, _ = sources.resolve("tiny.toml", settings)
     alone = {config.algorithm.name: ALGORITHMS[config.algorithm.name]}
@@ -69,7 +69,7 @@ def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: i
     prepared = runs.prepare(config, Path.cwd())
     plan = prepared.planned.plan
     assert plan.cost.rounds == rounds
-    if plan.guarantee.exposure != "none":
+    if plan.guarantee.trust_model != "none":
         ALGORITHMS[name].verify(plan)
 
 

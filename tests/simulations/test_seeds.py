@@ -83,12 +83,12 @@ items_per_user = 4
 [domain]
 radius = 2.0
 [privacy]
+trust_model = "central-release"
 epsilon = 8.0
 delta = 1e-4
-quorum = "none"
+min_cohort = "none"
 [algorithm]
 name = "one-pass-dp-sgd"
-trust_clients = true
 """
 
 

@@ -157,7 +157,7 @@ def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_pat
         out = RunFolder(tmp_path / str(len(models)))
         out.path.mkdir()
         shared = replace(prepared, scene=replace(prepared.scene, engine=engine))
-        models.append(runs.carry_out(shared, out, report=False).model)
+        models.append(runs.carry_out(shared, out, report=False).weights)
     np.testing.assert_array_equal(*models)
 
 
@@ -218,7 +218,7 @@ class TestProcesses:
         settings = [*kernels.SMALL]
         given = {"algorithm": "local-model", "settings": settings}
         models = [
-            quoron.simulate("quickstart", out=tmp_path / str(k), engine=Inline(workers=k), **given).model
+            quoron.simulate("quickstart", out=tmp_path / str(k), engine=Inline(workers=k), **given).weights
             for k in (None, 2)
         ]
         np.testing.assert_array_equal(*models)
@@ -309,4 +309,4 @@ def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_numbe
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert not ledger.finished
     resumed = quoron.resume(tmp_path / "run", engine=Inline(workers=1))
-    np.testing.assert_array_equal(resumed.model, whole.model)
+    np.testing.assert_array_equal(resumed.weights, whole.weights)

@@ -161,8 +161,8 @@ def test_a_run_on_ray_is_the_run_of_one_process_and_goes_on_without(cluster, tmp
 
     with pytest.raises(Stop):
         quoron.simulate(source, out=tmp_path / "run", engine=where, observers=[Stopping()])
-    np.testing.assert_array_equal(quoron.resume(tmp_path / "run").model, whole.model)
-    np.testing.assert_array_equal(quoron.simulate(source, out=tmp_path / "ray", engine=where).model, whole.model)
+    np.testing.assert_array_equal(quoron.resume(tmp_path / "run").weights, whole.weights)
+    np.testing.assert_array_equal(quoron.simulate(source, out=tmp_path / "ray", engine=where).weights, whole.weights)
 
 
 def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: Path):

@@ -81,13 +81,13 @@ class TestSimulation:
     def test_a_silo_that_is_away_is_as_many_absent_persons(self, tmp_path: Path) -> None:
         rows = small(tmp_path, silos=4, silos_away=[2])
         sums = small(tmp_path, silos=4, silo_sums=True, silos_away=[2])
-        assert np.array_equal(rows.model, sums.model)
-        assert not np.array_equal(rows.model, small(tmp_path).model)
+        assert np.array_equal(rows.weights, sums.weights)
+        assert not np.array_equal(rows.weights, small(tmp_path).weights)
 
     def test_a_hostile_silo_moves_the_model_no_farther_by_a_sum_than_by_rows(self, tmp_path: Path) -> None:
-        honest = small(tmp_path).model
-        rows = small(tmp_path, silos=20, silos_hostile=[1]).model
-        sums = small(tmp_path, silos=20, silo_sums=True, silos_hostile=[1]).model
+        honest = small(tmp_path).weights
+        rows = small(tmp_path, silos=20, silos_hostile=[1]).weights
+        sums = small(tmp_path, silos=20, silo_sums=True, silos_hostile=[1]).weights
         far = np.linalg.norm(rows - honest)
         assert far > 0
         assert np.linalg.norm(sums - honest) < 1.5 * far
@@ -95,8 +95,8 @@ class TestSimulation:
     def test_silos_change_no_bit_but_what_is_sent(self, tmp_path: Path) -> None:
         alone = small(tmp_path)
         rows, sums = small(tmp_path, silos=[1500, 300, 200]), small(tmp_path, silos=[1500, 300, 200], silo_sums=True)
-        assert np.array_equal(alone.model, rows.model)
-        assert np.array_equal(alone.model, sums.model)
+        assert np.array_equal(alone.weights, rows.weights)
+        assert np.array_equal(alone.weights, sums.weights)
         assert rows.summary.silos["messages"] == sums.summary.silos["messages"] == 3 * 4
         assert rows.summary.silos["bytes_up"] == 8 * 3 * 2000
         assert sums.summary.silos["bytes_up"] == 8 * (3 + 4 + 2) * 3 * 4
@@ -151,15 +151,17 @@ class TestPlans:
         with pytest.raises(ConfigError, match=rf"(?s){plan.algorithm}.*{why}"):
             in_silos(plan, Silos((1200, 1200), sums))
 
-    def test_public_attendance_needs_rows(self) -> None:
-        privacy = Privacy(2.0, 1e-3, 0.5, 0.1, attendance="public")
+    def test_public_participation_needs_rows(self) -> None:
+        privacy = Privacy(2.0, 1e-3, 0.5, 0.1, participation="public")
         plan = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, privacy)
         in_silos(plan, Silos((1200, 1200)))
         with pytest.raises(ConfigError, match="person by person"):
             in_silos(plan, Silos((1200, 1200), sums=True))
 
     @pytest.mark.parametrize(("sizes", "holds"), [((300,) * 8, True), ((1500, 900), False)])
-    def test_what_the_quorum_spares_decides_about_the_largest_silo(self, sizes: tuple[int, ...], holds: bool) -> None:
+    def test_what_the_min_cohort_spares_decides_about_the_largest_silo(
+        self, sizes: tuple[int, ...], holds: bool
+    ) -> None:
         plan = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, Privacy(8.0, 1e-3, 0.5, 0.4))
         away = largest_away(in_silos(plan, Silos(sizes)), Silos(sizes))
         assert away.spare == 1200
@@ -187,7 +189,7 @@ SILOS
 items_per_user = 3
 [privacy]
 epsilon = 2.0
-quorum = 0.5
+min_cohort = 0.5
 allow_large_delta = true
 [algorithm]
 name = "one-pass-dp-sgd"
@@ -227,7 +229,7 @@ def test_the_command_writes_a_run_that_learns_something(
     assert said.out.split()[-1] == "trial/run.toml"
     text = (tmp_path / "trial" / "run.toml").read_text()
     assert "MADE UP" in text
-    assert configs.parse(text).privacy.quorum is None, "`quoron train` takes none"
+    assert configs.parse(text).privacy.min_cohort is None, "`quoron train` takes none"
     result = quoron.simulate("trial/run.toml", out=tmp_path / "run", settings=["algorithm.name=whitened-tracking"])
     assert result.summary.silos["silos"] == 3
     assert result.summary.excess_risk is not None

@@ -211,7 +211,7 @@ def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
     ("setting", "said"),
     [
         ("population.outlier_fraction=0.1", "nobody's answers are made up"),
-        ("privacy.quorum=0.5", "everybody answers"),
+        ("privacy.min_cohort=0.5", "everybody answers"),
         ("algorithm.name=sgd", "a proved promise"),
     ],
 )

@@ -139,7 +139,7 @@ def test_one_user_moves_a_released_mean_by_at_most_two_clips_over_the_cohort(
 def test_rows_of_another_shape_end_the_call_and_never_the_run(shape: tuple[int, ...], tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"one row of 3 numbers for each of \d users, got shape"):
         trained(tmp_path / "run", lambda users, point: np.zeros(shape))
-    np.testing.assert_array_equal(trained(tmp_path / "run").model, trained(tmp_path / "other").model)
+    np.testing.assert_array_equal(trained(tmp_path / "run").weights, trained(tmp_path / "other").weights)
 
 
 def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_path: Path, account: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_p
     assert TEXTS[Kind.OWN_ROWS] in sentence(found.guarantee)
     assert SEEDED not in sentence(found.guarantee)
     folder = RunFolder(tmp_path / "run")
-    np.testing.assert_array_equal(folder.model(), found.model)
+    np.testing.assert_array_equal(folder.model(), found.weights)
     assert folder.summary()["statement"] == sentence(found.guarantee)
     assert not any(key.startswith("simulation.") for row in folder.rounds() for key in row)
     with Ledger.open(folder.ledger) as own, pytest.raises(LedgerError, match="erased"):
@@ -197,7 +197,7 @@ def test_a_killed_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path)
         again = trained(tmp_path / f"{number}", name=name).model
         np.testing.assert_array_equal(again, whole)
         complete = trained(tmp_path / f"{number}", lambda users, point: pytest.fail("asked"), name)
-        np.testing.assert_array_equal(complete.model, whole)
+        np.testing.assert_array_equal(complete.weights, whole)
 
 
 def test_a_run_goes_on_from_the_start_that_it_began_with_and_another_is_refused_by_name(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_run_goes_on_from_the_start_that_it_began_with_and_another_is_refused_
     dies.clear()
     with pytest.raises(LedgerError, match="Different here: start"):
         trained(tmp_path / "run", dying, start=begun + 1e-12)
-    np.testing.assert_array_equal(trained(tmp_path / "run", dying).model, whole)
-    np.testing.assert_array_equal(trained(tmp_path / "run", dying, start=begun).model, whole)
+    np.testing.assert_array_equal(trained(tmp_path / "run", dying).weights, whole)
+    np.testing.assert_array_equal(trained(tmp_path / "run", dying, start=begun).weights, whole)
     (tmp_path / "run" / "start.npz").write_bytes(b"PK broken")
     with pytest.raises(LedgerError, match=r"Expected the start of the run in .*start\.npz, got a file that cannot"):
         trained(tmp_path / "run", dying)
@@ -331,7 +331,7 @@ def test_without_a_clip_norm_rows_of_any_length_are_learnt_from_to_the_bit_again
     calls, dies = 0, 17
     with pytest.raises(Killed):
         trained(tmp_path / "killed", rows, smoothness=None, **run)
-    np.testing.assert_array_equal(trained(tmp_path / "killed", rows, smoothness=None, **run).model, whole.model)
+    np.testing.assert_array_equal(trained(tmp_path / "killed", rows, smoothness=None, **run).weights, whole.weights)
 
 
 def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, account: Path) -> None:
@@ -358,6 +358,6 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
         trained(tmp_path / "run", seed=None, smoothness=0.5)
     model = trained(tmp_path / "run", seed=None).model
     complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None)
-    np.testing.assert_array_equal(complete.model, model)
+    np.testing.assert_array_equal(complete.weights, model)
     seeded = [trained(tmp_path / f"{n}").model for n in range(2)]
     np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again

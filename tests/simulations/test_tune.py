@@ -441,7 +441,7 @@ class TestSelectionOfAnything:
         assert not (tmp_path / "run" / "private").exists()
         never = lambda *_: pytest.fail("a search that is over tries nothing")  # noqa: E731
         again = self.of(tmp_path, never, methods=self.by_clip)
-        assert np.array_equal(again.model, done.model)
+        assert np.array_equal(again.weights, done.weights)
         assert again.candidate == done.candidate
         with pytest.raises(ConfigError, match=r"quoron\.select"):
             quoron.resume(tmp_path / "run")

@@ -25,7 +25,7 @@ from quoron.training.votes import Want
 from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_client.losses import Linear
-from quoron_client.losses.own import Declaration, declared_loss
+from quoron_client.losses.own import PrivateBounds, declared_loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.ends import is_free
 from quoron_privacy.counts.bought import Bought
@@ -44,7 +44,7 @@ def people() -> pd.DataFrame:
 def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, ledger, tmp_path):
     known = {"numeric": {"age": (0, 100), "dose": (0, 8)}, "items_per_user": 1, "buy": {"ill": "any"}}
     trained = train(people, tmp_path / "run", **known)
-    assert [(line.column, line.value) for line in trained.bought] == [("ill", "classes = no, yes")]
+    assert [(line.column, line.value) for line in trained.estimated] == [("ill", "classes = no, yes")]
     assert trained.model.feature_names_in_ == ("age", "dose")
     with pytest.raises(ConfigError, match="label 'ill' to be declared or bought, got both"):
         train(people, tmp_path / "both", **known, classes=["no", "yes"])
@@ -108,7 +108,7 @@ def test_classes_of_a_label_are_found_whatever_many_columns_of_words_are_named_b
     people["ill"] = [f"{each}{twice}" for each, twice in zip(people.w0, draw.integers(0, 2, users), strict=True)]
     trained = quoron.train(people, user="who", label="ill", epsilon=8.0, items_per_user=1, out=tmp_path / "run")
     assert len(trained.model.classes_) == 12
-    errors = {line.column: line.error for line in trained.bought}
+    errors = {line.column: line.error for line in trained.estimated}
     assert errors["w0"] / errors["ill"] == pytest.approx(20**0.5 / 2**0.5)
 
 
@@ -148,14 +148,14 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     people.to_csv(tmp_path / "people.csv", index=False)
     given = dict(user="who", label="ill", **QUICK)
     runs = [quoron.simulate(tmp_path / "people.csv", **given, out=tmp_path / each) for each in "ab"]
-    np.testing.assert_array_equal(runs[0].model, runs[1].model)
+    np.testing.assert_array_equal(runs[0].weights, runs[1].weights)
     (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED purchases")]
     assert "ill: classes = no, yes" in remark
     written = (tmp_path / "a" / "config.toml").read_text()
     assert written.startswith("# SIMULATED purchases")  # or they would be declared to a real run as if they were public
     assert configs.parse(written).population.classes == ("no", "yes")
     assert runs[0].config.privacy.epsilon < 4.0
-    assert set(runs[0].table_model.classes_) == {"no", "yes"}
+    assert set(runs[0].model.classes_) == {"no", "yes"}
     assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.bought is not None
 
 
@@ -342,7 +342,7 @@ def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_
 
 def test_a_loss_whose_constants_cannot_be_tried_everywhere_has_the_bound_that_is_said() -> None:
     """cosh of a prediction leaves float64 far away, where nobody can say that its author's constants hold."""
-    declaration = Declaration(
+    declaration = PrivateBounds(
         value=lambda prediction, label, width: np.log(np.cosh(prediction - label)),
         slope=lambda prediction, label, width: np.sinh(prediction - label) / np.cosh(prediction - label),
         labels="numbers",

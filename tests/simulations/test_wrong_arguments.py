@@ -323,7 +323,7 @@ def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
     run = quoron.simulate(SMALL, out="mine")
     for name in ("ledger.sqlite", "ledger.sqlite-acknowledged", "summary.json", "model.npz"):
         (place / "mine" / name).unlink()
-    assert np.array_equal(quoron.resume("mine").model, run.model)
+    assert np.array_equal(quoron.resume("mine").weights, run.weights)
 
 
 CELLS = ["Annika", "Agee", "Harlem", "Whom"]  # three are nearly a name of a column

@@ -62,7 +62,7 @@ def test_a_simulation_learns_and_keeps_what_it_did(quoron: Command, place: Path)
 
 def test_seeds_alone_decide_a_simulation() -> None:
     one, two, other = (
-        package.simulate("quickstart", settings=[*SMALL, f"run.seed={seed}"]).model for seed in (1, 1, 2)
+        package.simulate("quickstart", settings=[*SMALL, f"run.seed={seed}"]).weights for seed in (1, 1, 2)
     )
     assert np.array_equal(one, two)
     assert not np.array_equal(one, other)
@@ -85,13 +85,13 @@ def test_two_values_for_one_thing_are_refused_with_both(quoron: Command) -> None
 @pytest.mark.parametrize(
     "more",
     [
-        ("privacy.exposure=two-servers",),
+        ("privacy.trust_model=two-servers",),
         ("population.silos=10",),
-        ("privacy.quorum=0.5",),
+        ("privacy.min_cohort=0.5",),
         ("privacy.adjacency=zero-out",),
         ("population.outlier_fraction=0.02",),
     ],
-    ids=["two servers", "silos", "a quorum", "zero-out", "outliers"],
+    ids=["two servers", "silos", "a minimum cohort", "zero-out", "outliers"],
 )
 def test_every_setting_of_a_federation_can_be_rehearsed(more: tuple[str, ...]) -> None:
     run = package.simulate(
@@ -129,7 +129,7 @@ def test_an_interrupted_simulation_goes_on_to_the_same_bits(place: Path) -> None
     whole = package.simulate("quickstart", settings=SMALL)
     with pytest.raises(KeyboardInterrupt):
         package.simulate("quickstart", settings=SMALL, out="cut", observers=[Impatient()])
-    assert np.array_equal(package.resume("cut").model, whole.model)
+    assert np.array_equal(package.resume("cut").weights, whole.weights)
 
 
 def test_clients_over_a_network_leave_the_bits_of_a_simulation(quoron: Command) -> None:

@@ -85,7 +85,7 @@ def test_every_kind_of_table_is_simulated_to_the_same_model(kind: str, place: Pa
     else:
         source = rows if kind == "frame" else pa.Table.from_pandas(rows)
     asked = {"user": "who", "label": "ill", **KNOWN, "epsilon": 8.0, "delta": 1e-4, "settings": list(QUICK[1::2])}
-    assert np.array_equal(package.simulate(source, **asked).model, package.simulate(rows, **asked).model)
+    assert np.array_equal(package.simulate(source, **asked).weights, package.simulate(rows, **asked).weights)
 
 
 def test_undeclared_columns_are_estimated_privately_within_the_same_epsilon(quoron: Command, place: Path) -> None:

@@ -43,13 +43,13 @@ class Promise:
     statement: str
     theorem: str
     adjacency: str
-    exposure: str
+    trust_model: str
     epsilon: float | None  # as announced
     delta: float | None
     charged_epsilon: float  # of a person who is charged: for replacing its rows
     charged_delta: float
     simulation: bool
-    attendance: str
+    participation: str
     state: str  # open or ended
     rounds_answered: int
     persons: int  # that the silo had while it was open
@@ -191,13 +191,13 @@ def _promise(charge: Charge) -> Promise:
         statement=said.get("statement", UNTOLD),
         theorem=said.get("theorem", ""),
         adjacency=said.get("adjacency", ""),
-        exposure=said.get("exposure", ""),
+        trust_model=said.get("trust_model", ""),
         epsilon=said.get("epsilon"),
         delta=said.get("delta"),
         charged_epsilon=charge.epsilon,
         charged_delta=charge.delta,
         simulation=bool(said.get("simulation", False)),
-        attendance=said.get("attendance", ""),
+        participation=said.get("participation", ""),
         state="ended" if charge.ended else "open",
         rounds_answered=charge.answers,
         persons=charge.people,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import check_one_user
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION, TWO_SERVERS
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import welcomed
 from quoron_client.federation.session import converse
@@ -40,7 +40,7 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
         await take_part(config, stop=stop, worker=silo_work.SiloWorker.of)
         return
     alone, items, dialect = config.one_user, config.items_per_user, config.dialect
-    timely = [each for each in (PUBLIC_ATTENDANCE, TWO_SERVERS) if each in config.accept_exposures]
+    timely = [each for each in (PUBLIC_PARTICIPATION, TWO_SERVERS) if each in config.accept_trust_models]
     public = bool(timely)
     if public and not alone:
         raise ConfigError(

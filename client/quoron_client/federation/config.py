@@ -40,12 +40,12 @@ class ClientConfig(Owner):
         if not (isfinite(self.retry_seconds) and self.retry_seconds > 0):
             raise ConfigError(f"Expected retry_seconds > 0, got retry_seconds={self.retry_seconds}.")
         self._check_identity()
-        if TWO_SERVERS in self.accept_exposures and self.user_column is not None:
+        if TWO_SERVERS in self.accept_trust_models and self.user_column is not None:
             raise ConfigError(
                 f"Expected a client of one user with {TWO_SERVERS}, got user_column={self.user_column!r}: it masks one "
                 "row. Run a client for each person, with a certificate of its own."
             )
-        if TWO_SERVERS in self.accept_exposures and not self.masks:
+        if TWO_SERVERS in self.accept_trust_models and not self.masks:
             raise ConfigError(
                 f"Expected certificates and helper_key with {TWO_SERVERS}, got none: answers go to the coordinator by "
                 "TLS, and whose second server it is the helper's operator says (--helper-key)."

@@ -8,9 +8,9 @@ from quoron_client.data.dialect import Dialect
 from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
 
-EXPOSURES = ("model", "broadcast", "two-servers", "local", "none")
-TWO_SERVERS = EXPOSURES[2]
-PUBLIC_ATTENDANCE = "public-attendance"  # beside them: whether this client answers may be told, by name
+TRUST_MODELS = ("central-release", "central-broadcast", "two-servers", "local", "none")
+TWO_SERVERS = TRUST_MODELS[2]
+PUBLIC_PARTICIPATION = "public-participation"  # beside them: whether this client answers may be told, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Limits:
     record: Path  # SQLite file, made if there is none
     lifetime_epsilon: float  # the sum over all runs, as is that of δ
     lifetime_delta: float
-    accept_exposures: tuple[str, ...] = ("broadcast", "local")
+    accept_trust_models: tuple[str, ...] = ("central-broadcast", "local")
     simulation_seed: int | None = None
     new_record: bool = False  # the record is all that there is, though older than its count or than what is known
 
@@ -32,10 +32,10 @@ class Limits:
         for name, limit in (("lifetime_epsilon", self.lifetime_epsilon), ("lifetime_delta", self.lifetime_delta)):
             if isnan(limit) or limit < 0:
                 raise ConfigError(f"Expected {name} >= 0, got {name}={limit}.")
-        for exposure in self.accept_exposures:
-            if exposure not in (*EXPOSURES, PUBLIC_ATTENDANCE):
-                known = ", ".join((*EXPOSURES, PUBLIC_ATTENDANCE))
-                raise ConfigError(f"Expected accept_exposures among {known}, got {exposure!r}.")
+        for trust_model in self.accept_trust_models:
+            if trust_model not in (*TRUST_MODELS, PUBLIC_PARTICIPATION):
+                known = ", ".join((*TRUST_MODELS, PUBLIC_PARTICIPATION))
+                raise ConfigError(f"Expected accept_trust_models among {known}, got {trust_model!r}.")
 
     @property
     def masks(self) -> bool:

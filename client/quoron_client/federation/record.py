@@ -359,9 +359,9 @@ class Record:
             return nobody, "the record is that of a silo's persons, not of one user"
         share = Share.of(database, run)
         given = persons.at(share.counts, asked)
-        # Both sides are for replacing one user. In a run of exposure local the charge is what was announced, and this
-        # enforces it. In another one the coordinator keeps the announced promise, and this the person's lifetime limit:
-        # a zero-out promise is charged twice, so reports may come to that.
+        # Both sides are for replacing one user. In a run of trust model local the charge is what was announced, which
+        # this enforces. In another one the coordinator keeps the announced promise, and this the person's lifetime
+        # limit: a zero-out promise is charged twice, so reports may come to that.
         own = persons.reported(database, run, asked, given, spends)
         reasons = (
             (~persons.here(database, asked), "the person has left, or is none of this silo's"),

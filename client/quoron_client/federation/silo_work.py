@@ -17,7 +17,7 @@ from quoron_client.federation import own_people
 from quoron_client.federation.kept_rows import KeptRows, KeptSums
 from quoron_client.federation.own_people import OwnPeople
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Owner
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION, Owner
 from quoron_client.federation.persons import Persons, at
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import welcomed
@@ -58,11 +58,11 @@ class SiloWorker(Worker):
         """With everybody in the file in the record. DataError, for the owner, for a file that cannot be read or holds
         more persons than were declared; of who is enrolled already it is told in the log alone. ConfigError where the
         file may not be looked at, as who answers may be told, and it is not said how many persons are in it."""
-        public = PUBLIC_ATTENDANCE in owner.accept_exposures
+        public = PUBLIC_PARTICIPATION in owner.accept_trust_models
         if public and owner.people is None:
             raise ConfigError(
-                f"Expected --people N with --accept {PUBLIC_ATTENDANCE}, got none: a silo that counted the persons in "
-                "its file before it comes up would tell of the file by when it does."
+                f"Expected --people N with --accept {PUBLIC_PARTICIPATION}, got none: a silo that counted the persons "
+                "in its file before it comes up would tell of the file by when it does."
             )
         known = record.people
         if public:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from quoron_client.data.encoding import Encoding
 from quoron_client.federation.agreements import Agreement
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS, Limits
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION, TWO_SERVERS, Limits
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.domains import Box, Domain, L2Ball
@@ -37,20 +37,20 @@ class Promised(_Part):
     epsilon: Annotated[float, Field(ge=0)]  # inf without privacy
     delta: Annotated[float, Field(ge=0, le=1)]
     adjacency: Literal["replace-one", "zero-out", "none"]
-    exposure: Literal["model", "broadcast", "two-servers", "local", "none"]
+    trust_model: Literal["central-release", "central-broadcast", "two-servers", "local", "none"]
     rounds: Count
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
     simulation: bool = False
     silo_sums: bool = False  # silos may be asked for sums of their persons' rows
-    attendance: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
+    participation: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
     seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
 
     @model_validator(mode="after")
     def _timely(self) -> Self:
-        if self.public and (self.seconds is None or self.adjacency == "zero-out" or self.exposure == "local"):
+        if self.public and (self.seconds is None or self.adjacency == "zero-out" or self.trust_model == "local"):
             raise ValueError(
-                "to be neither zero-out nor of exposure local, and to say its seconds, with public attendance"
+                "to be neither zero-out nor of trust model local, and to say its seconds, with public participation"
             )
         if self.masked and self.seconds is None:
             raise ValueError("to say its seconds, with two servers")
@@ -59,12 +59,12 @@ class Promised(_Part):
     @property
     def public(self) -> bool:
         """Whether who answers is told."""
-        return self.attendance == "public"
+        return self.participation == "public"
 
     @property
     def masked(self) -> bool:
         """Whether two servers see halves of answers, neither of them an answer."""
-        return self.exposure == TWO_SERVERS
+        return self.trust_model == TWO_SERVERS
 
     @property
     def timely(self) -> bool:
@@ -121,10 +121,10 @@ PROMISED = {
     "epsilon",
     "delta",
     "adjacency",
-    "exposure",
+    "trust_model",
     "rounds",
     "simulation",
-    "attendance",
+    "participation",
 }
 
 
@@ -172,21 +172,21 @@ def announced_digest(message: federation.Announcement) -> bytes:
 
 def refusal(owner: Limits, terms: Promised) -> str | None:
     """Why its owner takes no part in a run, by what it promises; None if nothing speaks against it."""
-    if terms.exposure not in owner.accept_exposures:
-        allowed = ", ".join(owner.accept_exposures)
-        return f"Expected a run of exposure {allowed}, got {terms.exposure}."
+    if terms.trust_model not in owner.accept_trust_models:
+        allowed = ", ".join(owner.accept_trust_models)
+        return f"Expected a run of trust model {allowed}, got {terms.trust_model}."
     if terms.masked and not owner.masks:
         return (
             "Expected a run of one server, got one of two servers: it needs a client of `quoron serve` for one user, "
             "with a certificate and the key of the helper (--helper-key); a silo runs one for each of its persons."
         )
-    if terms.public and PUBLIC_ATTENDANCE not in owner.accept_exposures:
-        return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_ATTENDANCE})."
+    if terms.public and PUBLIC_PARTICIPATION not in owner.accept_trust_models:
+        return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_PARTICIPATION})."
     if terms.simulation and owner.simulation_seed is None:
         return "Expected a run with secret noise, got a simulation."
-    if terms.adjacency == "none" and "none" not in owner.accept_exposures:
+    if terms.adjacency == "none" and "none" not in owner.accept_trust_models:
         return "Expected a run that promises something, got adjacency none."
-    if terms.epsilon <= 0 and terms.exposure != "none":
+    if terms.epsilon <= 0 and terms.trust_model != "none":
         return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
     return None
 
@@ -194,11 +194,11 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
 def is_timely(promise: str) -> bool:
     """Whether nothing but an answer's values may depend on items, in a run with this `Agreement.promise`."""
     said = json.loads(promise or "{}")
-    return bool(said.get("exposure") == TWO_SERVERS or said.get("attendance") == "public")
+    return bool(said.get("trust_model") == TWO_SERVERS or said.get("participation") == "public")
 
 
 def agreement(terms: Promised, digest: bytes) -> Agreement:
     """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
-    cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
+    cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, trust_model=terms.trust_model)
     promise = terms.model_dump_json(include=PROMISED)
     return Agreement(terms.run, digest, *cost, terms.participations, promise)

@@ -143,8 +143,8 @@ class Worker:
     def _take(self, part: Part, *, known: Part | None = None) -> None:
         """The latest part, in place of the `known` one if there is any: nothing of a run that was forgotten meanwhile.
 
-        The oldest are forgotten until their runs are announced again, at the next connection. Of a run whose attendance
-        is public only the items are, until they are needed: how many there are shows nowhere.
+        The oldest are forgotten until their runs are announced again, at the next connection. Of a run whose
+        participation is public only the items are, until they are needed: how many there are shows nowhere.
         """
         with self._lock:
             if self.parts.pop(part.terms.run, None) is None and known is not None:
@@ -167,7 +167,8 @@ class Worker:
                     self.announced.pop(run, None)
 
     def prepare(self, run: str) -> Part | None:
-        """The part in a run with its items: where attendance is public they are read now, unless they are there. None
+        """The part in a run with its items: where participation is public they are read now, unless they are there.
+        None
         if it is not known.
 
         Whatever is wrong with them, they are then none. Never raises.
@@ -318,8 +319,8 @@ class Worker:
 
 def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
     """Why a question is not one of the announced run, or None; by public terms only, so nothing is charged for it."""
-    if terms.exposure == "local" and not isinstance(task, LocalReport):
-        return "a run of exposure local asked for an answer that is not private by itself"
+    if terms.trust_model == "local" and not isinstance(task, LocalReport):
+        return "a run of trust model local asked for an answer that is not private by itself"
     if number >= terms.rounds:
         return f"expected one of the {terms.rounds} announced rounds"
     expected = terms.features if isinstance(task, SecondMoment) else terms.dimension
@@ -350,11 +351,11 @@ def _zeros(part: Part, task: Task) -> Found:
 
 def _promise(terms: Terms, user: str) -> str:
     """What a run says that it promises, for the owner's eyes."""
-    if terms.exposure == "none":
+    if terms.trust_model == "none":
         return "No privacy is promised."
     return (
         f"({terms.epsilon:g}, {terms.delta:g})-differential privacy for all rows of one {user} at once, adjacency "
-        f"{terms.adjacency}, exposure {terms.exposure}."
+        f"{terms.adjacency}, trust model {terms.trust_model}."
     )
 
 

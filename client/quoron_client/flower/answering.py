@@ -82,8 +82,8 @@ def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient)
     asked = _asked(values, terms) if "question" in values else None
     # Nodes that share a record by mistake, as by QUORON_RECORD, are several users: it agrees with the first alone.
     why = refusal(limits, terms)
-    if why is None and terms.exposure == "local":  # a gradient of one's own is none
-        why = "a run of exposure local asks for answers that are private by themselves"
+    if why is None and terms.trust_model == "local":  # a gradient of one's own is none
+        why = "a run of trust model local asks for answers that are private by themselves"
     why = why or kept.agree(agreement(terms, terms_digest(f"{announced.description} {user}")))
     if why is not None:
         _LOG.warning("Takes no part in run %r: %s", terms.run, why)

@@ -6,7 +6,7 @@
 | `record`           | QUORON_RECORD           | durable record of what was answered; keep it      |
 | `lifetime-epsilon` | QUORON_LIFETIME_EPSILON | most ε over all runs, ever; default 1             |
 | `lifetime-delta`   | QUORON_LIFETIME_DELTA   | most δ over all runs, ever; default 1e-5          |
-| `accept`           | QUORON_ACCEPT           | exposures to take part in; "broadcast,local"      |
+| `accept`           | QUORON_ACCEPT           | trust models to take part in; "broadcast,local"      |
 | `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
 | `new-record`       | QUORON_NEW_RECORD       | "true", once: an older record is all that is left |
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron_client.data.dialect import Dialect
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Limits, Owner
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION, Limits, Owner
 from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError
 
@@ -111,16 +111,16 @@ def _dialect(given: _Given) -> Dialect:
 
 def _limits(given: _Given) -> dict[str, Any]:
     accepted = tuple(given.text("accept", "broadcast,local").split(","))
-    if PUBLIC_ATTENDANCE in accepted:
+    if PUBLIC_PARTICIPATION in accepted:
         raise ConfigError(
-            f"Expected accept without {PUBLIC_ATTENDANCE} on Flower, got it: a node answers when it has computed, and "
-            "its data move when that is. Leave it out; clients of `quoron serve` can accept it."
+            f"Expected accept without {PUBLIC_PARTICIPATION} on Flower, got it: a node answers when it has computed, "
+            "and its data move when that is. Leave it out; clients of `quoron serve` can accept it."
         )
     return {
         "record": Path(given.text("record")),
         "lifetime_epsilon": given.number("lifetime-epsilon", "1"),
         "lifetime_delta": given.number("lifetime-delta", "1e-5"),
-        "accept_exposures": accepted,
+        "accept_trust_models": accepted,
         "simulation_seed": given.whole("simulation-seed", "a seed"),
         "new_record": given.switch("new-record"),
     }

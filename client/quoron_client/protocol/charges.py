@@ -13,14 +13,14 @@ def run_mark(run: str) -> int:
     return int.from_bytes(blake2b(run.encode(), digest_size=8, person=b"quoron-run").digest(), "little")
 
 
-def replace_one(epsilon: float, delta: float, *, adjacency: str, exposure: str) -> tuple[float, float]:
+def replace_one(epsilon: float, delta: float, *, adjacency: str, trust_model: str) -> tuple[float, float]:
     """Replace-one (ε, δ) of a promise, so that those of all runs add up (docs/privacy/lifetime.md, 4).
 
     Local reports are replace-one by themselves, and a client's record holds them to what was announced.
 
-    >>> replace_one(1.0, 0.0, adjacency="zero-out", exposure="broadcast")
+    >>> replace_one(1.0, 0.0, adjacency="zero-out", trust_model="central-broadcast")
     (2.0, 0.0)
     """
-    if adjacency != "zero-out" or exposure == "local":
+    if adjacency != "zero-out" or trust_model == "local":
         return epsilon, delta
     return 2 * epsilon, min(1.0, (1 + exp(min(epsilon, 700.0))) * delta)

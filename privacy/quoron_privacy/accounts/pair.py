@@ -72,7 +72,7 @@ class Pair:
 
     @classmethod
     def response(cls, epsilon: float, times: int = 1) -> "Pair":
-        """Stages that are (ε, 0)-DP, such as all decisions of a quorum together."""
+        """Stages that are (ε, 0)-DP, such as all decisions of a minimum cohort together."""
         positive(epsilon=epsilon)
         count(times=times)
         return cls(0.0, ((Response(epsilon), times),))

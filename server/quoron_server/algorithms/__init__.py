@@ -1,7 +1,7 @@
 """A folder a family of algorithms, and the registry of all of them.
 
->>> ALGORITHMS["filtered-sgd"].exposure
-'model'
+>>> ALGORITHMS["filtered-sgd"].trust_model
+'central-release'
 """
 
 from collections.abc import Iterator, Mapping

@@ -12,7 +12,7 @@ class Allowance:
 
     budget: Budget = field(default_factory=Budget)
     everybody: bool = False  # whether one machine holds all rows: to ask all users again then costs nobody anything
-    attendance: float = 1.0  # declared share of those asked who are expected to answer
+    participation: float = 1.0  # declared share of those asked who are expected to answer
 
 
 class Verdict(NamedTuple):

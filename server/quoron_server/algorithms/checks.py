@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quoron_client.protocol.domains import Box
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def lacks(*, gaussians: int = 0, laplaces: int = 0) -> float:
     return math.ldexp(gaussians + laplaces, -160)
 
 
-def left(plan: Plan, *, gaussians: int, laplaces: int = 0) -> float:
+def left(plan: RunPlan, *, gaussians: int, laplaces: int = 0) -> float:
     """δ of a plan's promise less what so many samples lack, for those who verify: one number below it."""
     taken = lacks(gaussians=gaussians, laplaces=laplaces) * (1 + math.exp(plan.guarantee.epsilon))
     return math.nextafter(plan.guarantee.delta - taken, -1.0)
@@ -105,13 +105,13 @@ def require_of(name: str, got: object, *conditions: tuple[str, bool]) -> None:
     require(name, *((what, holds, got) for what, holds in conditions))
 
 
-def require_usual_cost(plan: Plan) -> None:
+def require_usual_cost(plan: RunPlan) -> None:
     """VerificationError unless the plan costs one average gradient of everybody whom its parameters ask."""
     expected = Cost.of(plan.problem, plan.parameters)
     require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
 
 
-def require_gaussian(plan: Plan, pairs: "Sequence[Pair]", mu: float) -> None:
+def require_gaussian(plan: RunPlan, pairs: "Sequence[Pair]", mu: float) -> None:
     """VerificationError unless the μ that a plan names is that of its scales, counted again, and within its promise."""
     truth = max(pair.mu for pair in pairs)
     if not mu >= truth * (1 - 1e-12):
@@ -119,7 +119,7 @@ def require_gaussian(plan: Plan, pairs: "Sequence[Pair]", mu: float) -> None:
     require_spent(plan, [replace(pair, mu=mu) for pair in pairs])
 
 
-def require_spent(plan: Plan, pairs: "Sequence[Pair]") -> None:
+def require_spent(plan: RunPlan, pairs: "Sequence[Pair]") -> None:
     """VerificationError unless each of these pairs, samplers included, keeps the plan's promise by the second account.
 
     δ is read at ε (1 + 10⁻¹²): where both accounts are exact they round.

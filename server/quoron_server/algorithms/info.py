@@ -10,7 +10,7 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.references import Origin
 from quoron_server.parameters import Assumption, Moves, Parameters, PrintedParameters
-from quoron_server.plan import Constants, Cost, Exposure, Plan, Privacy
+from quoron_server.plan import Constants, Cost, Privacy, RunPlan, TrustModel
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Chosen:
     risk: float | None  # as the planner's model predicts; None where it has none
     cost: Cost | None = None  # None: one average gradient of everybody asked
     theorem: str | None = None  # the file under docs/privacy/, with its anchor
-    exposure: Exposure | None = None
+    trust_model: TrustModel | None = None
     adjacency: Adjacency | None = None
     assumptions: tuple[Assumption, ...] = ()  # that do not follow from the parameters
 
@@ -41,14 +41,14 @@ class Choosing:
     many_passes: bool = False  # whether it may ask a user more than once
     removes_outliers: bool = False
     # Whether `auto`'s public rule takes this plan, under such an allowance; None: it goes by predicted risks.
-    rule: "Callable[[Plan, Allowance], Verdict] | None" = None
+    rule: "Callable[[RunPlan, Allowance], Verdict] | None" = None
     # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
     # The share of users who are expected to answer comes last.
     too_few: Callable[[Problem, Privacy, float], Infeasible | None] | None = None
     fewer_rounds: Sequence[int] = ()  # that `auto` tries in this order where the budget does not allow the usual plan
     curve_step: int = 1  # every so many numbers of rounds stand on the curve: more where each is accounted anew
     named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
-    remarks: Callable[[Plan], tuple[str, ...]] = lambda _: ()  # beside a plan's numbers
+    remarks: Callable[[RunPlan], tuple[str, ...]] = lambda _: ()  # beside a plan's numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Counting:
 class Promises:
     """What an algorithm's calibrated plans may promise, where that is proved, and what a run costs."""
 
-    exposures: tuple[Exposure, ...]  # several where `verifier` tells them apart; the usual one first
+    trust_models: tuple[TrustModel, ...]  # several where `verifier` tells them apart; the usual one first
     adjacency: tuple[Adjacency, ...]
     theorem: str  # a file under docs/privacy/
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
@@ -111,7 +111,7 @@ class Printed:
     options: type  # frozen dataclass of the constants that the paper leaves open, all with defaults
     parameters: type[PrintedParameters]
     planner: Planner  # of such parameters
-    maker: Callable[[Plan], Algorithm[Any]]
+    maker: Callable[[RunPlan], Algorithm[Any]]
     # What our accountant finds for a run of these numbers at this δ, under the adjacency that the planner chose:
     # of parameters, problem and δ; infinite where no theorem covers them.
     epsilon: Callable[[Any, Problem, float], float]
@@ -128,8 +128,8 @@ class AlgorithmInfo:
     options: type  # frozen dataclass of planning options, all with defaults
     parameters: type[Parameters]  # of its plans
     planner: Planner
-    verifier: Callable[[Plan], None]  # independent re-check of the theorem; raises VerificationError
-    maker: Callable[[Plan], Algorithm[Any]]
+    verifier: Callable[[RunPlan], None]  # independent re-check of the theorem; raises VerificationError
+    maker: Callable[[RunPlan], Algorithm[Any]]
     factor: Factor  # makes of what its planner guesses a bound that holds in nine of ten problems
     printed: Printed | None = None  # the same as its paper prints it, where it is one of the four papers'
     noise_ignores_domain: bool = False  # so that a wide one costs no privacy
@@ -142,14 +142,14 @@ class AlgorithmInfo:
         return self.origin.papers
 
     @property
-    def exposure(self) -> Exposure:
+    def trust_model(self) -> TrustModel:
         """What plans usually promise."""
-        return self.promises.exposures[0]
+        return self.promises.trust_models[0]
 
     @property
-    def exposures(self) -> tuple[Exposure, ...]:
+    def trust_models(self) -> tuple[TrustModel, ...]:
         """All that plans may promise, the usual one first."""
-        return (*self.promises.exposures, *(() if self.promises.one_server is not None else ("two-servers",)))
+        return (*self.promises.trust_models, *(() if self.promises.one_server is not None else ("two-servers",)))
 
     @property
     def takes_rounds(self) -> bool:
@@ -157,9 +157,9 @@ class AlgorithmInfo:
         return any(item.name == "rounds" for item in fields(self.options))
 
     @property
-    def takes_attendance(self) -> bool:
+    def takes_participation(self) -> bool:
         """Whether its options name the share of users who are expected to answer."""
-        return any(item.name == "attendance" for item in fields(self.options))
+        return any(item.name == "participation" for item in fields(self.options))
 
     @property
     def either_adjacency(self) -> bool:

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import VerificationError
 from quoron_server.parameters import GaussianPromise
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 if TYPE_CHECKING:  # a plan holds it, and it verifies itself
     from quoron_privacy.counts.bought import Bought
     from quoron_privacy.counts.table_health import TableHealth
 
 
-def with_purchases(own: Plan, paid: "Bought", epsilon: float, delta: float) -> Plan:
+def with_purchases(own: RunPlan, paid: "Bought", epsilon: float, delta: float) -> RunPlan:
     """The whole plan of (ε, δ) whose rest, made for what the purchases leave, is `own`."""
     return replace(own, guarantee=replace(own.guarantee, epsilon=epsilon, delta=delta, bought=paid))
 
 
-def verify_look(plan: Plan, rest: GaussianPromise | None) -> None:
+def verify_look(plan: RunPlan, rest: GaussianPromise | None) -> None:
     """The look and what comes after it, verified and worth `rest`, are the whole promise together."""
     _beside("a look at the table", plan, plan.guarantee.health, rest)
 
 
-def verify_purchases(plan: Plan, rest: GaussianPromise | None) -> None:
+def verify_purchases(plan: RunPlan, rest: GaussianPromise | None) -> None:
     """The purchases and what comes after them, verified and worth `rest`, are the whole promise together.
 
     By the second account: nothing that calibrated is asked.
@@ -52,12 +52,15 @@ def verify_purchases(plan: Plan, rest: GaussianPromise | None) -> None:
 
 
 def _beside(
-    what: str, plan: Plan, paid: "Bought | TableHealth | None", rest: GaussianPromise | None
+    what: str, plan: RunPlan, paid: "Bought | TableHealth | None", rest: GaussianPromise | None
 ) -> GaussianPromise:
-    """What comes after `what` in its promise, one in μ that pays for both; VerificationError beside a quorum."""
+    """What comes after `what` in its promise, one in μ that pays for both.
+
+    VerificationError beside a minimum cohort.
+    """
     promise = plan.guarantee
-    if promise.quorum is not None:
-        raise VerificationError(f"Expected no quorum beside {what} in a plan of {plan.algorithm}, got one.")
+    if promise.min_cohort is not None:
+        raise VerificationError(f"Expected no minimum cohort beside {what} in a plan of {plan.algorithm}, got one.")
     if rest is None:
         raise VerificationError(f"Expected a promise in μ beside {what}, got {plan.algorithm} without one.")
     assert paid is not None

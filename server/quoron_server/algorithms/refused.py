@@ -18,7 +18,7 @@ from types import MappingProxyType
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import references
 from quoron_server.algorithms.references import Source
-from quoron_server.plan import Exposure, Privacy
+from quoron_server.plan import Privacy, TrustModel
 from quoron_server.problem import Problem
 
 
@@ -29,7 +29,7 @@ class Refused:
     name: str
     summary: str
     source: Source
-    exposure: Exposure
+    trust_model: TrustModel
     theorem: str  # the page that says why
 
     @property
@@ -66,7 +66,7 @@ GHAZI_2023 = Refused(
     name="ghazi-2023",
     summary="Search for a stable set of users, then output perturbation; refused: its search is super-polynomial",
     source=references.GHAZI_2023.at(),
-    exposure="model",
+    trust_model="central-release",
     theorem="docs/tables-row-by-row.md",
 )
 REFUSED: Mapping[str, Refused] = MappingProxyType({each.name: each for each in (GHAZI_2023,)})

@@ -1,10 +1,11 @@
-"""What is done with every algorithm alike: planning with a quorum, the check of a whole promise, what it is worth in μ.
+"""What is done with every algorithm alike: planning with a minimum cohort, the check of a whole promise, what it is
+worth in μ.
 
     info = ALGORITHMS["tracking-srgd"]
     plan = info.plan(problem, Privacy(2.0, 1e-6))
     algorithm = info.make(plan)          # verifies the plan first
 
-No algorithm knows of this room, nor of the quorum and the look at the table that it puts around one.
+No algorithm knows of this room, nor of the minimum cohort and the look at the table that it puts around one.
 """
 
 import math
@@ -24,14 +25,14 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import checks, preface
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
-from quoron_server.algorithms.quorum import (
-    WithQuorum,
-    left_by_quorum,
+from quoron_server.algorithms.min_cohort import (
+    WithMinCohort,
+    left_by_min_cohort,
     told_too_much,
     verify_counts,
-    verify_quorum,
-    with_public_attendance,
-    with_quorum,
+    verify_min_cohort,
+    with_min_cohort,
+    with_public_participation,
 )
 from quoron_server.algorithms.search import settled
 from quoron_server.parameters import (
@@ -42,7 +43,7 @@ from quoron_server.parameters import (
     PrintedParameters,
     together,
 )
-from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Constants, Cost, Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
-two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that exposure alone
+two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that trust model alone
 REPLACED: Adjacency = "replace-one"
 ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 
@@ -71,21 +72,21 @@ class Registered(AlgorithmInfo):
         options: Any = None,
         constants: Constants = "calibrated",
         seed: int = 0,
-    ) -> Plan:
-        """The plan with the least predicted risk, with a quorum where one is asked for.
+    ) -> RunPlan:
+        """The plan with the least predicted risk, with a minimum cohort where one is asked for.
 
         `options` are of the type `self.options_for(constants)`, None for its defaults; `seed` is public, and draws
         slots alone.
-        With a quorum it is for fewer rounds than it would take where only those ask enough users to count. Raises
-        ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible,
-        with an n or ε that was planned for, everything else as it is.
+        With a minimum cohort it is for fewer rounds than it would take where only those ask enough users to count.
+        Raises ConfigError for constants that it does not know and for numbers that floating point cannot carry;
+        Infeasible, with an n or ε that was planned for, everything else as it is.
         """
         options = self.options_for(constants)() if options is None else options
         try:
             return self._planned(problem, privacy, options, constants, seed)
         except Infeasible as error:
 
-            def again(users: int, epsilon: float, rounds: int | None) -> Plan:
+            def again(users: int, epsilon: float, rounds: int | None) -> RunPlan:
                 other = replace(problem, users=users), replace(privacy, epsilon=epsilon)
                 asked = options if rounds is None else replace(options, rounds=rounds)
                 return self._planned(*other, asked, constants, seed)
@@ -93,17 +94,17 @@ class Registered(AlgorithmInfo):
             error.settle_by(partial(settled, again, problem.users, privacy.epsilon))
             raise
 
-    def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+    def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> RunPlan:
         """The same; the n of its Infeasible is an estimate."""
         if constants == "paper":
             return resting(self._as_printed(problem.settled(wide=False), privacy, options, seed))
-        if privacy.exposure is not None:
+        if privacy.trust_model is not None:
             return resting(two_servers.planned(self, problem, privacy, options, constants, seed))
         given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
         checks.require_options(options, *given)
         problem = problem.settled(wide=self.noise_ignores_domain)
-        if privacy.quorum is not None:
-            return self._with_quorum(problem, privacy, options, constants, seed)
+        if privacy.min_cohort is not None:
+            return self._with_min_cohort(problem, privacy, options, constants, seed)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
                 chosen = self.planner(problem, privacy, options)
@@ -114,48 +115,51 @@ class Registered(AlgorithmInfo):
                 f"that cannot ({error}). Change the units, or leave options out."
             ) from error
 
-    def _with_quorum(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+    def _with_min_cohort(
+        self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int
+    ) -> RunPlan:
         """For nothing where that tells enough, else for ε_q; so again for fewer rounds, which ask more users each."""
 
-        def made(left: Privacy, asked: Any, *, free: bool = False) -> Plan:
-            own = self.plan(problem, left_by_quorum(left, spent=not free), asked, constants, seed)
+        def made(left: Privacy, asked: Any, *, free: bool = False) -> RunPlan:
+            own = self.plan(problem, left_by_min_cohort(left, spent=not free), asked, constants, seed)
             if free and not own.attendance(paid=False):
-                raise Infeasible(self.name, "no round leaves room for a count", "a quorum that is paid for")
-            return resting(with_quorum(own, left, self._gaussian(own), self.promises.counting, free=free))
+                raise Infeasible(self.name, "no round leaves room for a count", "a minimum cohort that is paid for")
+            return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.counting, free=free))
 
-        def planned(asked: Any) -> Plan:
-            if privacy.attendance == "public":
-                own = self.plan(problem, left_by_quorum(privacy, spent=False), asked, constants, seed)
-                return resting(with_public_attendance(own, privacy))
-            if self.exposure == "local":
+        def planned(asked: Any) -> RunPlan:
+            if privacy.participation == "public":
+                own = self.plan(problem, left_by_min_cohort(privacy, spent=False), asked, constants, seed)
+                return resting(with_public_participation(own, privacy))
+            if self.trust_model == "local":
                 return made(privacy, asked, free=True)
             with suppress(Infeasible):
                 return made(privacy, asked, free=True)
             with suppress(Infeasible):  # many users are told with little
-                return made(replace(privacy, quorum_epsilon=privacy.quorum_epsilon / 16), asked)
+                return made(replace(privacy, min_cohort_epsilon=privacy.min_cohort_epsilon / 16), asked)
             return made(privacy, asked)
 
         try:
             return planned(options)
         except Infeasible:
-            if getattr(options, "rounds", 0) is not None or privacy.attendance == "public":
+            if getattr(options, "rounds", 0) is not None or privacy.participation == "public":
                 raise
-            rounds = self.plan(problem, left_by_quorum(privacy), options, constants, seed).cost.rounds
+            rounds = self.plan(problem, left_by_min_cohort(privacy), options, constants, seed).cost.rounds
             while (rounds := int(rounds / math.sqrt(2))) > 1:
                 with suppress(Infeasible):
                     return planned(replace(options, rounds=rounds))
             raise
 
-    def _as_printed(self, problem: Problem, privacy: Privacy, options: Any, seed: int) -> Plan:
+    def _as_printed(self, problem: Problem, privacy: Privacy, options: Any, seed: int) -> RunPlan:
         """The plan of the paper's own numbers, which promises what our accountant finds for them.
 
-        Raises ConfigError where the paper has no such algorithm, and for what no paper has: a quorum, two servers.
+        Raises ConfigError where the paper has no such algorithm, and for what no paper has: a minimum cohort, two
+        servers.
         """
         checks.require_options(options)
         kind = self.options_for("paper")
         if self.printed is None or not isinstance(options, kind):
             raise ConfigError(f"Expected options of kind {kind.__name__} with constants='paper', got {options!r}.")
-        for name, given in (("quorum", privacy.quorum), ("exposure", privacy.exposure)):
+        for name, given in (("min_cohort", privacy.min_cohort), ("trust_model", privacy.trust_model)):
             if given is not None:
                 raise ConfigError(
                     f"Expected no privacy.{name} with constants='paper', got {given!r}: the papers have none. Leave it "
@@ -167,15 +171,15 @@ class Registered(AlgorithmInfo):
         guarantee = replace(plan.guarantee, epsilon=found, proved=False)
         return replace(plan, guarantee=guarantee, predicted_excess_risk=None)
 
-    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> Plan:
+    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> RunPlan:
         """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""
-        exposure, theorem = chosen.exposure or self.exposure, chosen.theorem or self.promises.theorem
-        epsilon, delta = (privacy.epsilon, privacy.delta) if exposure != "none" else (math.inf, 1.0)
+        trust_model, theorem = chosen.trust_model or self.trust_model, chosen.theorem or self.promises.theorem
+        epsilon, delta = (privacy.epsilon, privacy.delta) if trust_model != "none" else (math.inf, 1.0)
         adjacency = chosen.adjacency or self.promises.adjacency[0]
-        return Plan(
+        return RunPlan(
             algorithm=self.name,
             problem=problem,
-            guarantee=Guarantee(epsilon, delta, adjacency, exposure, chosen.assumptions, theorem),
+            guarantee=Guarantee(epsilon, delta, adjacency, trust_model, chosen.assumptions, theorem),
             cost=chosen.cost or Cost.of(problem, chosen.parameters),
             parameters=chosen.parameters,
             predicted_excess_risk=self.factor.bound(chosen.risk, problem),
@@ -183,7 +187,7 @@ class Registered(AlgorithmInfo):
             guessed_excess_risk=chosen.risk,
         )
 
-    def verify(self, plan: Plan) -> None:
+    def verify(self, plan: RunPlan) -> None:
         """The plan promises what this algorithm's theorem is about, and its numbers keep it: VerificationError if not.
 
         Everything is checked again, independently of how it was found.
@@ -193,10 +197,10 @@ class Registered(AlgorithmInfo):
             return
         if not plan.guarantee.proved:
             raise VerificationError(f"Expected a proved guarantee of calibrated numbers of {self.name}, got none.")
-        promise, own = plan.guarantee, plan.without_quorum()
+        promise, own = plan.guarantee, plan.without_min_cohort()
         if promise.held_out is not None:
             if (why := told_too_much(plan)) is not None:
-                raise VerificationError(f"Expected private attendance in a plan of {self.name}, got public: {why}.")
+                raise VerificationError(f"Expected private participation in a plan of {self.name}, got public: {why}.")
             check_numbers(promise.held_out, "held_out")
             self.verify(plan.without_held_out())
             promise.held_out.verify(promise.epsilon, promise.delta, adjacency=promise.adjacency)
@@ -211,7 +215,7 @@ class Registered(AlgorithmInfo):
             preface.verify_look(plan, self._gaussian(plan.without_health()))
         else:
             self._check_promise(plan)
-            verify_quorum(plan)
+            verify_min_cohort(plan)
             alone = own.without_servers()
             self.verifier(replace(alone, problem=alone.problem.without_beliefs()))
             rounds = len(own.parameters.cohorts())
@@ -222,16 +226,16 @@ class Registered(AlgorithmInfo):
             if promise.servers is not None:
                 two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)
-        if promise.exposure != "none":
+        if promise.trust_model != "none":
             checks.require_spent(own, self._pairs(own))
             checks.require_spent(plan, self._pairs(plan))
 
-    def _verify_printed(self, plan: Plan) -> None:
+    def _verify_printed(self, plan: RunPlan) -> None:
         """A plan as printed promises no less than what our accountant finds for its numbers, and nothing beside."""
         promise, parameters = plan.guarantee, plan.parameters
         if self.printed is None or type(parameters) is not self.printed.parameters:
             raise VerificationError(f"Expected numbers of {self.name}, got {type(parameters).__name__}.")
-        beside = "quorum", "health", "bought", "held_out", "servers"
+        beside = "min_cohort", "health", "bought", "held_out", "servers"
         if promise.proved or any(getattr(promise, name) is not None for name in beside):
             raise VerificationError(
                 f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got {promise}."
@@ -245,24 +249,25 @@ class Registered(AlgorithmInfo):
         if not found <= promise.epsilon:
             raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {promise.epsilon:.4g}.")
 
-    def pairs(self, plan: Plan) -> tuple[Pair, ...]:
-        """What a verified plan costs, with its look at the table and its quorum: every user is in one of these pairs.
+    def pairs(self, plan: RunPlan) -> tuple[Pair, ...]:
+        """What a verified plan costs, with its look at the table and its minimum cohort: every user is in one of these
+        pairs.
 
         Nothing without privacy, and where nothing is proved. Of an algorithm whose theorem proves (ε, δ) only, the
         worst pair that is (ε, δ)-DP.
         """
         self.verify(plan)
         promise = plan.guarantee
-        return self._pairs(plan) if promise.proved and promise.exposure != "none" else ()
+        return self._pairs(plan) if promise.proved and promise.trust_model != "none" else ()
 
-    def _pairs(self, plan: Plan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
+    def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
-        promise, own = plan.guarantee, plan.without_health().without_quorum()
+        promise, own = plan.guarantee, plan.without_health().without_min_cohort()
         if promise.servers is not None:  # whoever sees no more than what is released learns less
             against: tuple[Pair, ...] = two_servers.pairs(own)
             return against
-        quorum, parameters = promise.quorum, own.parameters
-        told = quorum is not None and quorum.each
+        min_cohort, parameters = promise.min_cohort, own.parameters
+        told = min_cohort is not None and min_cohort.each
         # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
         counted = self.promises.counting.beside(parameters, told) if told and self._gaussian(own) is None else None
         pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
@@ -271,18 +276,18 @@ class Registered(AlgorithmInfo):
             pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
         if promise.bought is not None:
             pairs = tuple(pair.and_(promise.bought.pair) for pair in pairs)
-        if quorum is not None and promise.exposure != "local":
-            decisions = quorum.pair(plan.cost.rounds, alone=counted is None)
+        if min_cohort is not None and promise.trust_model != "local":
+            decisions = min_cohort.pair(plan.cost.rounds, alone=counted is None)
             pairs = tuple(pair.and_(decisions) for pair in pairs)
         return pairs if promise.held_out is None else (*pairs, promise.held_out.pair)  # a user is in one part only
 
-    def _check_promise(self, plan: Plan) -> None:
+    def _check_promise(self, plan: RunPlan) -> None:
         """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
         promise = plan.guarantee
         offered = self.promises.adjacency if promise.proved else ("replace-one", "zero-out")
         for name, expected, got in (
             ("algorithm", (self.name,), plan.algorithm),
-            ("exposure", self.exposures, promise.exposure),
+            ("trust_model", self.trust_models, promise.trust_model),
             ("adjacency", offered, promise.adjacency),
         ):
             if got not in expected:
@@ -293,42 +298,42 @@ class Registered(AlgorithmInfo):
         check_numbers(plan.cost, "cost")
         if not (plan.cost.rounds >= 1 and plan.cost.messages >= 1):
             raise VerificationError(f"Expected at least one round and one message, got {plan.cost}.")
-        if promise.exposure == "none":
+        if promise.trust_model == "none":
             return  # without privacy an infinite clip is meant
         check_numbers(plan.parameters, "parameters")
-        if promise.quorum is not None:
-            check_numbers(promise.quorum, "quorum")
+        if promise.min_cohort is not None:
+            check_numbers(promise.min_cohort, "min_cohort")
         if missing := [assumption_text(each) for each in derived(plan) if each not in promise.assumptions]:
             raise VerificationError(
                 f"Expected a promise of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
                 "not say so."
             )
 
-    def make(self, plan: Plan) -> Algorithm[Any]:
+    def make(self, plan: RunPlan) -> Algorithm[Any]:
         """The algorithm of a plan that passes `verify`: what comes after a look at the table, if there is one."""
         self.verify(plan)
         if self.printed is not None and isinstance(plan.parameters, PrintedParameters):
             return self.printed.maker(plan)
         plan = plan.without_health()
-        own, quorum = plan.without_quorum(), plan.guarantee.quorum
+        own, min_cohort = plan.without_min_cohort(), plan.guarantee.min_cohort
         made = self.maker(own.without_servers())
         if own.guarantee.servers is not None:
             from quoron_server.algorithms.two_servers.method import WithServers
 
             made = WithServers(own, made)
-        return made if quorum is None else WithQuorum(plan, quorum, made)
+        return made if min_cohort is None else WithMinCohort(plan, min_cohort, made)
 
-    def gaussian(self, plan: Plan) -> GaussianPromise | None:
+    def gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
-        if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.exposure != "none"):
+        if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.trust_model != "none"):
             return None
         self.verify(plan)  # a lifetime is charged what this says
         return self._gaussian(plan)
 
-    def _gaussian(self, plan: Plan) -> GaussianPromise | None:
+    def _gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """The same of parts that are verified."""
-        promise, own = plan.guarantee, plan.without_quorum()
-        if not promise.proved or promise.exposure == "none" or plan.parameters.simulation_only() is not None:
+        promise, own = plan.guarantee, plan.without_min_cohort()
+        if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
         if promise.bought is not None:
             whole = GaussianPromise(*promise.bought.charged)
@@ -337,15 +342,15 @@ class Registered(AlgorithmInfo):
         if not all(pair.is_gaussian for pair in pairs):
             return None
         mu, lacks = max(pair.mu for pair in pairs), max(pair.lack for pair in pairs)
-        if promise.quorum is not None:
-            slack = total_variation(gaussians=promise.quorum.draws(plan.cost.rounds))
-            mu, lacks = gdp.compose(mu, promise.quorum.mu), math.nextafter(lacks + slack, 1.0)
+        if promise.min_cohort is not None:
+            slack = total_variation(gaussians=promise.min_cohort.draws(plan.cost.rounds))
+            mu, lacks = gdp.compose(mu, promise.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
         return GaussianPromise(mu, lacks)
 
-    def near_gaussian(self, plan: Plan) -> NearGaussianPromise | None:
+    def near_gaussian(self, plan: RunPlan) -> NearGaussianPromise | None:
         """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved."""
         promise, replaced = plan.guarantee, REPLACED
-        if not (self.may_be_gaussian and promise.proved and promise.exposure != "none"):
+        if not (self.may_be_gaussian and promise.proved and promise.trust_model != "none"):
             return None
         pairs = self.pairs(plan) and self._pairs(plan, replaced)
         sampled = [pair.adjacency == replaced for pair in pairs]
@@ -357,13 +362,13 @@ class Registered(AlgorithmInfo):
         lack = max(pair.lack for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
         return NearGaussianPromise(near, lack) if near else None
 
-    def dp_event(self, plan: Plan) -> "DpEvent":
+    def dp_event(self, plan: RunPlan) -> "DpEvent":
         """What a run of the plan releases as an event of dp-accounting, for an accountant of your own.
 
         A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
         events with dp-accounting's default relation, and cohorts that are drawn with `REPLACE_ONE` where the plan
-        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a quorum by
-        Laplace noise that cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP
+        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a minimum cohort
+        by Laplace noise that cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP
         release is a function of; of two that say so, the one that whoever reads the rest reads, too. Raises UsageError,
         naming algorithm and theorem, where dp-accounting has no event for the mechanism; VerificationError for a plan
         that does not keep its promise.
@@ -372,10 +377,10 @@ class Registered(AlgorithmInfo):
 
         self.verify(plan)
         promise = plan.guarantee
-        if promise.exposure == "none":
+        if promise.trust_model == "none":
             return dp_event.NonPrivateDpEvent()
-        counts = promise.quorum is None or not promise.quorum.count_scale  # with Gaussian noise, or none
-        pairs = self._pairs(plan if counts else plan.without_quorum()) if promise.proved else ()
+        counts = promise.min_cohort is None or not promise.min_cohort.count_scale  # with Gaussian noise, or none
+        pairs = self._pairs(plan if counts else plan.without_min_cohort()) if promise.proved else ()
         if promise.held_out is not None and all(pair.is_gaussian for pair in pairs):
             pairs = (max(pairs, key=lambda pair: pair.mu),)
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
@@ -384,13 +389,13 @@ class Registered(AlgorithmInfo):
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
                 f"rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
             )
-        if promise.quorum is None or counts:
+        if promise.min_cohort is None or counts:
             return event
         drawn = getattr(event, "event", None)
         replaced = isinstance(drawn, dp_event.SampledWithoutReplacementDpEvent) or (
             isinstance(drawn, dp_event.PoissonSampledDpEvent) and promise.adjacency == "replace-one"
         )
-        return dp_event.ComposedDpEvent([event, _decided(promise.quorum.epsilon, replaced=replaced)])
+        return dp_event.ComposedDpEvent([event, _decided(promise.min_cohort.epsilon, replaced=replaced)])
 
 
 @lru_cache(maxsize=64)
@@ -418,26 +423,29 @@ def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
     return GaussianPromise(max(bought.mu, most), max(bought.variation, lack))
 
 
-def derived(plan: Plan) -> tuple[Assumption, ...]:
+def derived(plan: RunPlan) -> tuple[Assumption, ...]:
     """What a promise rests on by its numbers; on a curator's own machine all is so but what somebody vouches for.
 
-    A quorum needs, where clients see iterates without noise, that these move nobody to answer: it would tell of them.
+    A minimum cohort needs, where clients see iterates without noise, that these move nobody to answer: it would tell of
+    them.
     """
     promise, unproved = plan.guarantee, plan.problem.unproved_constants
-    if promise.exposure == "none":
+    if promise.trust_model == "none":
         return ()
     constants = () if unproved is None else (Assumption(Kind.UNPROVED_CONSTANTS, (unproved,)),)
     if promise.curated:
         return constants
-    moved = promise.quorum is not None and promise.exposure == "model"
-    unmoved = (Assumption(Kind.UNMOVED_ATTENDANCE),) if moved else ()
-    known = promise.quorum is not None and promise.quorum.public and promise.servers is None  # to both servers alone
-    told = (Assumption(Kind.PUBLIC_ATTENDANCE),) if known else ()
-    seen = () if promise.servers is None else (Assumption(Kind.CARELESS_ATTENDANCE),)
+    moved = promise.min_cohort is not None and promise.trust_model == "central-release"
+    unmoved = (Assumption(Kind.UNMOVED_PARTICIPATION),) if moved else ()
+    known = (
+        promise.min_cohort is not None and promise.min_cohort.public and promise.servers is None
+    )  # to both servers alone
+    told = (Assumption(Kind.PUBLIC_PARTICIPATION),) if known else ()
+    seen = () if promise.servers is None else (Assumption(Kind.CARELESS_PARTICIPATION),)
     return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told, seen)
 
 
-def resting(plan: Plan) -> Plan:
+def resting(plan: RunPlan) -> RunPlan:
     """The plan with all that its promise rests on."""
     return plan.assuming(derived(plan))
 

@@ -20,7 +20,7 @@ from typing import Generic, Literal, TypeVar
 
 from quoron_privacy.accounts.roots import least_users
 from quoron_privacy.errors import Infeasible, Needs, QuoronError
-from quoron_server.plan import MOST_EPSILON, Plan
+from quoron_server.plan import MOST_EPSILON, RunPlan
 from quoron_server.problem import MOST
 
 C = TypeVar("C")
@@ -69,7 +69,7 @@ def exactly(tried: Iterable[C], calibrate: Callable[[C], P | None], *, most: int
     return None
 
 
-def within_rounds(most: int, usual: Plan, exactly: Callable[[int], Plan]) -> Plan:
+def within_rounds(most: int, usual: RunPlan, exactly: Callable[[int], RunPlan]) -> RunPlan:
     """The plan of the least expected error of at most `most` rounds; `exactly` plans for a number of rounds.
 
     Tried are the rounds of the `usual` plan, chosen without a limit, and below it all up to SINGLY and `round_grid`.
@@ -77,12 +77,12 @@ def within_rounds(most: int, usual: Plan, exactly: Callable[[int], Plan]) -> Pla
     is feasible the fewest rounds that are will do, and Infeasible names them if they are more than `most`.
     """
 
-    def planned(numbers: Iterable[int]) -> Iterator[Plan]:
+    def planned(numbers: Iterable[int]) -> Iterator[RunPlan]:
         for rounds in numbers:
             with suppress(QuoronError):
                 yield exactly(rounds)
 
-    def price(plan: Plan) -> tuple[float, int]:
+    def price(plan: RunPlan) -> tuple[float, int]:
         known = plan.guessed_excess_risk
         return math.inf if known is None else known, -plan.cost.rounds
 

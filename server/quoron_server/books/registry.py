@@ -27,7 +27,7 @@ from quoron_server.books.roster_tables import SCHEMA as SCHEMA
 from quoron_server.books.roster_tables import USERS
 from quoron_server.budget import EVERYONE as EVERYONE
 
-State = Literal["waiting", "running", "complete", "without-quorum", "cancelled", "failed"]
+State = Literal["waiting", "running", "complete", "below-min-cohort", "cancelled", "failed"]
 OPEN = ("waiting", "running")  # states of a run that has not ended
 Front = Literal["service", "flower", "flower-app"]
 SERVICE: Front = "service"

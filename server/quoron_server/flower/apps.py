@@ -33,7 +33,7 @@ from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.serving import announce, enrol, farewell, to_the_end, wait_for
 from quoron_server.flower.users import declined_are_told
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
 from quoron_server.runs import Books
 from quoron_server.specification import describe_promise, ending_early, require_open_cohorts
@@ -69,7 +69,7 @@ class Training(Asked):
         """Never: whatever clients are sent is private."""
         return False
 
-    def plan(self) -> Plan:
+    def plan(self) -> RunPlan:
         """The plan, verified against its theorem.
 
         ConfigError, with the reason, for what a black box cannot carry out; Infeasible; VerificationError.
@@ -88,7 +88,7 @@ class Training(Asked):
         return plan.simulated() if self.simulation else plan
 
 
-def _require_fitting(algorithm: str, plan: Plan) -> None:
+def _require_fitting(algorithm: str, plan: RunPlan) -> None:
     """ConfigError for questions that no client takes: they would all refuse, and the model would be noise."""
     points = plan.parameters.points_asked()
     most = (wire.MAX_WHOLE // 8 - 1024) // points
@@ -102,7 +102,7 @@ def _require_fitting(algorithm: str, plan: Plan) -> None:
 def train(
     grid: Grid,
     training: Training,
-    plan: Plan,
+    plan: RunPlan,
     books: Books,
     start: NDArray[np.float64],
     *,

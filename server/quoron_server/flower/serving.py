@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from quoron_client.protocol import wire
 from quoron_client.protocol.flower_records import ENDED
 from quoron_privacy.errors import (
+    BelowMinCohort,
     ConfigError,
     LedgerUnavailable,
     OtherVersion,
     QuoronError,
     RunError,
-    WithoutQuorum,
 )
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
@@ -39,11 +39,11 @@ from quoron_server.flower.engine import FlowerEngine, Part
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.hellos import Hellos, NobodyUnderstands
 from quoron_server.flower.users import Users, declined_are_told, identity
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent
 from quoron_server.runs import Books, Described
 from quoron_server.specification import RunSpecification
-from quoron_server.wording import NO_QUORUM, sentence
+from quoron_server.wording import NO_MIN_COHORT, sentence
 
 LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the books are closed to other runs
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
@@ -60,7 +60,7 @@ class Ended:
     """A complete run."""
 
     specification: RunSpecification
-    plan: Plan
+    plan: RunPlan
     ledger: dict[str, Any]  # what was spent and released
     model: NDArray[np.float64]
 
@@ -90,7 +90,7 @@ def serve(
         raise ConfigError(
             f"Expected a run of group {group}, got group={specification.group!r}. The operator's QUORON_GROUP decides."
         )
-    specifications.require_private_attendance(specification)
+    specifications.require_private_participation(specification)
     plan = specifications.make_plan(specification)
     specifications.require_deployable(specification, plan, allow_simulation=allow_simulation)
     specifications.require_fitting(plan, wire.MAX_WHOLE, most=wire.MAX_WHOLE)
@@ -107,7 +107,7 @@ def serve(
 
 
 def _carry_out(
-    grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float, most_people: int
+    grid: Grid, books: Books, specification: RunSpecification, plan: RunPlan, waiting: float, most_people: int
 ) -> None:
     seats = 0 if books.registry.seated(specification.run) else specification.problem.users
     enrol(books, specification.group, seats, waiting, _Newcomers(grid, most_people))
@@ -134,7 +134,7 @@ def _carry_out(
 
 
 def to_the_end(
-    books: Books, specification: Described, plan: Plan, engine: Callable[[NDArray[np.int64]], Engine]
+    books: Books, specification: Described, plan: RunPlan, engine: Callable[[NDArray[np.int64]], Engine]
 ) -> NDArray[np.float64]:
     """Carry a run out, from wherever the books stand, and end it: the model. `engine` asks the members, user by slot.
 
@@ -148,7 +148,7 @@ def to_the_end(
     except (LedgerUnavailable, OtherVersion, SuperLinkAway, NobodyUnderstands):
         raise
     except QuoronError as problem:
-        how: State = "without-quorum" if isinstance(problem, WithoutQuorum) else "failed"
+        how: State = "below-min-cohort" if isinstance(problem, BelowMinCohort) else "failed"
         said = str(problem)
         retried_while_away(lambda: books.end(specification.run, how, said))
         raise
@@ -335,16 +335,16 @@ def retried_while_away(work: Callable[[], T]) -> T:
 class LogObserver:
     """An observer: public events, in Flower's log."""
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """The promise."""
         _log.info("%s: %s", plan.algorithm, sentence(plan.guarantee))
-        if plan.guarantee.quorum is None:
-            _log.info("%s", NO_QUORUM)
+        if plan.guarantee.min_cohort is None:
+            _log.info("%s", NO_MIN_COHORT)
 
     def round_finished(self, event: RoundEvent) -> None:
         """One line a round."""
-        quorum = f", quorum {event.public['quorum']}" if "quorum" in event.public else ""
-        _log.info("round %d of at most %d: %d users asked%s", event.round + 1, event.rounds, event.asked, quorum)
+        min_cohort = f", minimum cohort {event.public['min_cohort']}" if "min_cohort" in event.public else ""
+        _log.info("round %d of at most %d: %d users asked%s", event.round + 1, event.rounds, event.asked, min_cohort)
 
     def finished(self, model: NDArray[np.float64]) -> None:
         """The end."""

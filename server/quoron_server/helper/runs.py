@@ -6,7 +6,7 @@
 
 | what comes                                            | what happens                                               |
 | ----------------------------------------------------- | ---------------------------------------------------------- |
-| a plan that is not verified, or of another exposure   | refused, by name                                           |
+| a plan that is not verified, or of another trust model| refused, by name                                           |
 | the same list again                                   | the same bytes                                             |
 | another list of an answered round                     | the first one's reply, with its chain and fingerprints     |
 | a round before its time, or after another chain       | refused: the books of one side were put back               |
@@ -41,7 +41,7 @@ from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
 from quoron_server.helper.keys import Keys, Noted, Secrets
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.specification import RunSpecification, planned, require_deployable
 from quoron_server.wording import digest
 
@@ -147,12 +147,12 @@ class Helped:
             _log.info("consented to run %s, plan %.12s", request.run, request.plan_digest.hex())
             return consent
 
-    def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: Plan) -> Sheet:
+    def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: RunPlan) -> Sheet:
         """The units that follow from the plan that this helper has made and verified itself."""
         if specification.run != request.run:
             raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
-        if plan.guarantee.exposure != TWO_SERVERS:
-            raise Refused(f"Expected a plan of exposure {TWO_SERVERS}, got {plan.guarantee.exposure}.")
+        if plan.guarantee.trust_model != TWO_SERVERS:
+            raise Refused(f"Expected a plan of trust model {TWO_SERVERS}, got {plan.guarantee.trust_model}.")
         require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         if specification.early_ends:
             raise Refused("Expected rounds that end at their time, with two servers, got early_ends=true.")
@@ -164,7 +164,7 @@ class Helped:
         return sheet_of(plan)
 
     def _consent(
-        self, request: pb.OpenRun, plan: Plan, sheet: Sheet, made: Secrets, *, simulation: bool
+        self, request: pb.OpenRun, plan: RunPlan, sheet: Sheet, made: Secrets, *, simulation: bool
     ) -> pb.HelperConsent:
         promise = plan.guarantee
         consent = pb.HelperConsent(
@@ -338,7 +338,7 @@ class Helped:
         self._working[run.run] = _Working(
             Sheet.read(run.sheet),
             made,
-            noise_of(made.noise_key, HELPER, plan.without_quorum()),
+            noise_of(made.noise_key, HELPER, plan.without_min_cohort()),
             [each.chain for each in lists],
             rounds,
             specification.simulation,
@@ -407,7 +407,7 @@ class Helped:
         return left_out, total.reshape(-1)
 
 
-def as_consented(run: HelpedRun) -> tuple[RunSpecification, Plan]:
+def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
     """A run's plan, made anew: seconds, perhaps. Refused if it is another than was consented to."""
     specification, plan = planned(run.specification)
     if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
@@ -418,7 +418,7 @@ def as_consented(run: HelpedRun) -> tuple[RunSpecification, Plan]:
     return specification, plan
 
 
-def sheet_of(plan: Plan) -> Sheet:
+def sheet_of(plan: RunPlan) -> Sheet:
     """The units of a plan of two servers. Refused for an algorithm that has none."""
     try:
         return plan.sheet

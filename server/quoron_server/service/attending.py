@@ -1,9 +1,10 @@
 """What a run waits for: users to enrol, members who agree before anybody is asked, and answers.
 
     gathering = Gathering(specification, session)
-    await gathering.wait(begins)     # until enough members have agreed; WithoutQuorum when their time is over
+    await gathering.wait(begins)     # until enough members have agreed; BelowMinCohort when their time is over
 
-All of it is a function of connections, terms and owners' limits, never of an answer: docs/privacy/public-attendance.md.
+All of it is a function of connections, terms and owners' limits, never of an answer:
+docs/privacy/public-participation.md.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from quoron_client.protocol.questions import Status
-from quoron_privacy.errors import WithoutQuorum
+from quoron_privacy.errors import BelowMinCohort
 from quoron_server.service.engine import RunStopped
 from quoron_server.service.feed import MOST_SHOWN
 from quoron_server.service.sessions import RunSession, look
@@ -45,7 +46,7 @@ class Gathering:
         self._left.set()
 
     async def wait(self, begins: float) -> None:
-        """From loop time `begins` on for as long as was declared. WithoutQuorum afterwards; RunStopped after `stop`.
+        """From loop time `begins` on for as long as was declared. BelowMinCohort afterwards; RunStopped after `stop`.
 
         When a run begins depends on who is connected and has agreed, looked at from time to time unless early ends are
         accepted.
@@ -59,11 +60,11 @@ class Gathering:
             if self.over:
                 return
             if loop.time() >= self.until:
-                raise WithoutQuorum(
-                    f"No quorum of willing clients: {self.willing} of {len(self.session.members)} were connected and "
-                    f"had agreed to take part after {wanted.waiting:g} seconds, {self.needed} were needed. Nobody was "
-                    "asked and nothing was charged. See that clients run and that their owners' limits leave room, "
-                    "then submit another run."
+                raise BelowMinCohort(
+                    f"No minimum cohort of willing clients: {self.willing} of {len(self.session.members)} were "
+                    f"connected and had agreed to take part after {wanted.waiting:g} seconds, {self.needed} were "
+                    "needed. Nobody was asked and nothing was charged. See that clients run and that their owners' "
+                    "limits leave room, then submit another run."
                 )
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._left.wait(), min(pause, self.until - loop.time()))
@@ -81,7 +82,7 @@ class Gathering:
 def users_awaited(wanted: RunSpecification, there: Mapping[str, int]) -> dict[str, Any]:
     """What a run waits for that has too few users, as whoever watches is told; `there` by state."""
     figures = dict(there) | {"needed": wanted.problem.users, "group": wanted.group}
-    return {"kind": "awaits", "what": "users", **figures, "quorum": wanted.quorum}
+    return {"kind": "awaits", "what": "users", **figures, "min_cohort": wanted.min_cohort}
 
 
 def awaited(
@@ -96,10 +97,10 @@ def awaited(
         return {"kind": "awaits", "what": "clients", **here, **_ends(left)} if left > 0 else None
     question = session.open.question
     figures = {"round": question.round, "rounds": rounds, "asked": question.messages, **here}
-    if question.attended:  # who answers, and when, is public: docs/privacy/public-attendance.md
+    if question.attended:  # who answers, and when, is public: docs/privacy/public-participation.md
         figures["answered"] = int(np.count_nonzero(session.open.status != Status.MISSING))
     ends = _ends(session.open.closes - now)
-    return {"kind": "awaits", "what": "answers", **figures, **ends, "quorum": wanted.quorum}
+    return {"kind": "awaits", "what": "answers", **figures, **ends, "min_cohort": wanted.min_cohort}
 
 
 def _ends(seconds: float) -> dict[str, Any]:

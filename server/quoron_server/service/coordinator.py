@@ -99,7 +99,7 @@ class ServeConfig:
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
     away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
     most_people: int = 1  # for whom one client may answer: each takes a seat, and is a user of runs
-    helper: "two_servers.HelperLink | None" = None  # of two servers; None: runs of that exposure are refused
+    helper: "two_servers.HelperLink | None" = None  # of two servers; None: runs of that trust model are refused
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 

@@ -64,7 +64,10 @@ def named(event: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def missing_words(event: Mapping[str, Any] | None, unwilling: Sequence[str]) -> str:
-    """Who was missing in a run that ended without a quorum, for people: in its last round, if it had come to one."""
+    """Who was missing in a run that ended below its minimum cohort, for people.
+
+    In its last round, if it had come to one.
+    """
     if event is None:
         return f" Missing: {_listed(unwilling)}."
     public = event["public"]

@@ -36,7 +36,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, Registry
 from quoron_server.books.restoring import charge_helped
 from quoron_server.books.roster_tables import USERS
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.service import certificates
 from quoron_server.service.asking import Sealed
@@ -100,7 +100,7 @@ class Helping:
         self.sums = MaskedSums(database)
         database.ensure(_schema)
 
-    def around(self, inner: GrpcEngine, wanted: RunSpecification, plan: Plan) -> tuple["HelpedEngine", "Forgetting"]:
+    def around(self, inner: GrpcEngine, wanted: RunSpecification, plan: RunPlan) -> tuple["HelpedEngine", "Forgetting"]:
         """A run's engine, around the one that brings questions to clients, and its observer."""
         return HelpedEngine(inner, self, wanted, plan), Forgetting(wanted.run, self)
 
@@ -111,7 +111,7 @@ class Helping:
                 self._channel.close()
             self._channel = None
 
-    def open(self, specification: RunSpecification, plan: Plan) -> helper_pb2.HelperConsent:
+    def open(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
         """The helper's consent to a run, kept from the first time on. Raises HelperAway and HelperDisagrees."""
         known = self._database.all(sa.select(_helped).where(_helped.c.run == specification.run))
         if known:
@@ -122,7 +122,7 @@ class Helping:
             connection.execute(_helped.insert().values(**row))
         return consent
 
-    def admit(self, specification: RunSpecification, plan: Plan) -> int:
+    def admit(self, specification: RunSpecification, plan: RunPlan) -> int:
         """Before a list leaves: how many copies of the run the helper has by now, all of them charged."""
         consent = self._consent(specification, plan)
         if consent.run_key != self.open(specification, plan).run_key:
@@ -132,7 +132,7 @@ class Helping:
             )
         return self.charged(specification.run, consent.copies)
 
-    def _consent(self, specification: RunSpecification, plan: Plan) -> helper_pb2.HelperConsent:
+    def _consent(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
         """As the helper says it now."""
         run, wanted = specification.run, bytes.fromhex(digest(plan))
         asked = {"run": run, "specification": specification.as_text(), "plan_digest": wanted, "software": software()}
@@ -287,7 +287,7 @@ class HelpedEngine:
     inner: GrpcEngine
     helping: Helping
     specification: RunSpecification
-    plan: Plan
+    plan: RunPlan
     hides_answers: ClassVar[bool] = True
     _begun: bool = False  # whether this process has asked anything yet
     _copies: int = 1
@@ -433,7 +433,7 @@ class Forgetting:
     run: str
     helping: Helping
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Nothing."""
 
     def round_finished(self, event: RoundEvent) -> None:

@@ -17,14 +17,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quoron_client.protocol import charges, wire
-from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
+from quoron_privacy.errors import BelowMinCohort, LedgerError, LedgerUnavailable, OtherVersion, QuoronError
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive
 from quoron_server.parameters import Kind
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Evaluate, Observer
 from quoron_server.runs import Books
 from quoron_server.service import attending, journal
@@ -210,7 +210,7 @@ class Manager:
             await self._begin_those_that_can()
         return name
 
-    def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
+    def _require_possible(self, specification: RunSpecification, plan: RunPlan) -> None:
         specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         specifications.require_fitting(plan, self._largest)
         apart = specification.silos.count(1) if specification.silos and specification.silo_sums else None
@@ -340,9 +340,9 @@ class Manager:
                 self._waiting[run.name] = run
                 return
             how = "cancelled"
-        except WithoutQuorum as problem:
-            how, error = "without-quorum", str(problem)
-            if run.specification.attendance == "public" and (gathering := run.gathering) is not None:
+        except BelowMinCohort as problem:
+            how, error = "below-min-cohort", str(problem)
+            if run.specification.participation == "public" and (gathering := run.gathering) is not None:
                 error += await self._read(lambda: self.records.missing(run.name, gathering.unwilling()))
         except OtherVersion as problem:
             if not run.cancelled:
@@ -367,7 +367,7 @@ class Manager:
         await self._close_helped()
         self.sessions.close(run.name, how if run.begun else charges.UNASKED)
         run.tell()
-        told = error if how in ("failed", "without-quorum") else None
+        told = error if how in ("failed", "below-min-cohort") else None
         run.feed.add({"kind": "ended", "how": how, "error": told})
         journal.ended(run.name, how, "" if told is None else why or told)
 
@@ -377,7 +377,7 @@ class Manager:
         self._require_clock(run)
         members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
         run.begun = run.begun or begun
-        helping = self._helping if run.plan.guarantee.exposure == "two-servers" else None
+        helping = self._helping if run.plan.guarantee.trust_model == "two-servers" else None
         if (session := self.sessions.runs.get(run.name)) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
@@ -393,7 +393,7 @@ class Manager:
             run.gathering.stop()
         try:
             await run.gathering.wait(max(loop.time(), self._gathered))
-        except WithoutQuorum:
+        except BelowMinCohort:
             self._require_clock(run)
             raise
         run.begun = True
@@ -424,7 +424,7 @@ class Manager:
         try:
             given = wanted, run.plan, engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
-        except WithoutQuorum:  # is told on the schedule, too
+        except BelowMinCohort:  # is told on the schedule, too
             await until_published(run, session, self._stopping)
             raise
         await until_published(run, session, self._stopping)
@@ -436,12 +436,12 @@ class Manager:
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee
-        epsilon, delta = charges.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, exposure=p.exposure)
+        epsilon, delta = charges.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, trust_model=p.trust_model)
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
     def _begin(self, run: Running) -> list[dict[str, Any]]:
         members = self._books.begin(run.specification, run.plan)
-        if run.specification.attendance == "public":
+        if run.specification.participation == "public":
             run.names = self._registry.called(members.tolist())
         return self.records.events(run.name)
 

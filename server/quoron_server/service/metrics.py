@@ -53,7 +53,7 @@ _PER_RUN: "tuple[tuple[str, str, Callable[[Standing], float | None]], ...]" = (
     ),
     ("run_members", "Users whose run it is.", lambda run: run.members),
     ("run_members_connected", "Of these, who is connected, or was 50 seconds ago.", lambda run: run.connected),
-    ("run_quorum", "Share of those asked who must answer, as declared.", lambda run: run.quorum),
+    ("run_min_cohort", "Share of those asked who must answer, as declared.", lambda run: run.min_cohort),
 )
 
 

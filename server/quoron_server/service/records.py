@@ -19,7 +19,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, RunRow
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.service.feed import Feed, missing_words, named, public
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.wording import plan_json
@@ -73,7 +73,7 @@ class Records:
         """State of every run, in order of submission."""
         return [self._told(row) for row in await self._read(self._registry.runs)]
 
-    async def make_plan(self, specification: RunSpecification) -> Plan:
+    async def make_plan(self, specification: RunSpecification) -> RunPlan:
         """The plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
         return await asyncio.get_running_loop().run_in_executor(self._planner, make_plan, specification)
 
@@ -144,7 +144,7 @@ class Records:
         return [named(event, names) for event in events]
 
     async def missing(self, run: str, unwilling: Sequence[int]) -> str:
-        """Who was missing in a run that ended without a quorum, for people; `unwilling` if it never began."""
+        """Who was missing in a run that ended below its minimum cohort, for people; `unwilling` if it never began."""
         events = await self._read(lambda: self.events(run))
         names = () if events else await self._read(lambda: self._registry.called(unwilling))
         return missing_words(events[-1] if events else None, names)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.round_clock import PAUSE, opening
 from quoron_server.rounds import RoundEvent
 from quoron_server.service.attending import Gathering
@@ -24,7 +24,7 @@ class Running:
     """A run that this coordinator carries out, or will once enough users are enrolled."""
 
     specification: RunSpecification
-    plan: Plan
+    plan: RunPlan
     feed: Feed = field(default_factory=Feed)
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
@@ -67,7 +67,7 @@ class Standing:
     idle: float | None = None  # seconds since it last moved, of one that runs
     members: int | None = None
     connected: int | None = None  # of these
-    quorum: float | None = None
+    min_cohort: float | None = None
 
 
 def standing(run: Running, sessions: Sessions) -> Standing:
@@ -85,7 +85,7 @@ def standing(run: Running, sessions: Sessions) -> Standing:
         math.floor(idle),
         wanted.problem.users,
         None if session is None else session.count(sessions.here(session)),
-        wanted.quorum,
+        wanted.min_cohort,
     )
 
 
@@ -110,7 +110,7 @@ class FeedObserver:
     session: RunSession
     loop: asyncio.AbstractEventLoop
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Nothing to tell: the plan is public from the start."""
 
     def round_finished(self, event: RoundEvent) -> None:

@@ -1,6 +1,5 @@
 """`quoron.compare`: several algorithms and settings on the same users, with the same seeds."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -43,7 +42,7 @@ def compare(
             is, privately: the same users whatever the method (docs/evaluation.md).
         out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
-        progress: whether bars are shown on standard error; by default if that is a terminal.
+        progress: whether bars are shown on standard error; by default in terminals and notebooks.
         engine: `Inline(workers=...)` of `quoron.engines`: runs at once, in processes that hold the users in memory, by
             default one a processor. `Ray(workers=..., address=...)` carries out one run at a time on a Ray cluster,
             with the users shared between the workers; the bits are the same.
@@ -66,7 +65,7 @@ def compare(
 
 def carried_out(request: Request, folder: Path, engine: Inline | Ray, progress: bool | None) -> Comparison:
     """Carry out the runs of a comparison that are not complete in its folder, and return it."""
-    quiet = not (sys.stderr.isatty() if progress is None else progress)
+    quiet = not bars.wanted(progress)
     with RunFolder(folder).resumable(), bars.runs_display(quiet=quiet) as watcher:
         sharing = engine.sharing if isinstance(engine, Ray) else None
         return comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)

@@ -13,7 +13,7 @@ from quoron.model import load
 from quoron.reports.summary import from_json
 from quoron.run_folder import MODEL, RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
@@ -34,7 +34,7 @@ def resume(
     *,
     progress: bool | None = None,
     engine: str | Engine = "inline",
-) -> "RunResult | TrainedTable | Comparison":
+) -> "SimulatedRun | TrainedTable | Comparison":
     """Continue an interrupted run from its last committed round; a complete one is returned.
 
     A simulation goes on to identical bits; a run of `train` to the same promise, with noise of this start.

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
 from quoron.engines import Engine, Inline, Ray, Service, from_name
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Plan
 from quoron.prepared import Prepared
+from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.sharding.choice import shared
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.patterns import unread_of
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup
 from quoron.sources import Frame, Source, described, needed
 from quoron_privacy.errors import ConfigError, Infeasible
@@ -40,10 +41,11 @@ def simulate(
     user: str | None = None,
     label: str | None = None,
     *,
+    progress: bool | None = None,
     observers: Sequence[Observer] = (),
     engine: str | Engine = "inline",
     **arguments: Unpack[SimulationArguments],
-) -> RunResult:
+) -> SimulatedRun:
     """Simulate a private training run and return its model, summary, plan and folder.
 
     Args:
@@ -56,7 +58,8 @@ def simulate(
         algorithm, options, items_per_user, out: as of `train`.
         seed: of the noise and of all else that a simulation draws; 0 unless given.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
-        observers: told of every round.
+        progress: whether a bar is shown on standard error; by default in terminals and notebooks.
+        observers: objects whose methods are called with the plan, with every round and with the model.
         engine: "inline", "ray", "flower" or "service", or an engine of `quoron.engines`; the bits are the same.
             `Inline(workers=4)` shares the users between processes, `Ray(address=...)` between the nodes of a Ray
             cluster, `Flower(nodes=..., cpus=...)` between simulated nodes of Flower, `Flower(superlink=...)` between
@@ -82,13 +85,14 @@ def simulate(
     folder = claim(config, name)
     if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
-    with folder.resumable():
-        return carry_out(where, prepared, folder, Path.cwd() if table is None else folder.path, observers)
+    base = Path.cwd() if table is None else folder.path
+    with folder.resumable(), bars.display(quiet=not bars.wanted(progress)) as bar:
+        return carry_out(where, prepared, folder, base, [bar, *observers])
 
 
 def carry_out(
     engine: Engine, prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer] = ()
-) -> RunResult:
+) -> SimulatedRun:
     """Carry a simulation out from the last committed round; a table's relative path is relative to `base`."""
     if isinstance(engine, Inline | Ray):
         with shared(prepared, engine.sharing) as prepared:
@@ -117,7 +121,7 @@ def plan(
     accuracy: float | None = None,
     epsilons: bool = False,
     **arguments: Unpack[PlanArguments],
-) -> Planned:
+) -> Plan:
     """Return what a run would promise and cost, fixed before any data is touched.
 
     Args:
@@ -142,7 +146,7 @@ def plan(
         raise
 
 
-def _planned(config: Config, frame: Frame) -> Planned:
+def _planned(config: Config, frame: Frame) -> Plan:
     """Return the plan of a simulation, and what other algorithms would do."""
     if is_wanted(config, simulated=True):
         return training.forecast(config, Path.cwd(), frame)

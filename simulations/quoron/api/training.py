@@ -4,7 +4,6 @@ run = quoron.train(visits, user="patient", label="ill", numeric={"age": (0, 100)
 run.model.predict(new_visits)
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Literal, Unpack, overload
 
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.engines import Engine, inline_or_ray
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Plan
 from quoron.reports import progress as bars
 from quoron.run_folder import claim
 from quoron.sources import Source, described
@@ -30,7 +29,7 @@ def train(
     holdout: float | None = ...,
     dry_run: Literal[True],
     **arguments: Unpack[TrainingArguments],
-) -> Planned: ...
+) -> Plan: ...
 @overload
 def train(
     source: Source,
@@ -56,7 +55,7 @@ def train(
     engine: str | Engine = "inline",
     dry_run: bool = False,
     **arguments: Unpack[TrainingArguments],
-) -> TrainedTable | Planned:
+) -> TrainedTable | Plan:
     """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
 
     Args:
@@ -79,7 +78,7 @@ def train(
         out: the run's folder; by default the next under runs/.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round, in public figures.
-        progress: whether a bar is shown on standard error; by default if that is a terminal.
+        progress: whether a bar is shown on standard error; by default in terminals and notebooks.
         engine: as of `simulate`, but for "flower" and "service".
         dry_run: return the plan alone: what this call would promise and cost. Nothing is charged, and no value is read.
 
@@ -94,7 +93,7 @@ def train(
         return plan_training(source, user, label, holdout=holdout, **arguments)
     sharing = inline_or_ray(engine).sharing
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
-    with bars.display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
+    with bars.display(quiet=not bars.wanted(progress)) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
         with folder.resumable():
@@ -109,7 +108,7 @@ def plan_training(
     holdout: float | None = None,
     compare: bool = False,
     **arguments: Unpack[TrainingArguments],
-) -> Planned:
+) -> Plan:
     """Return the plan of `train` with these arguments; with `compare` beside what every other algorithm would do."""
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)

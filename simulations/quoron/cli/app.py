@@ -1,6 +1,6 @@
 """The command line. Results go to standard output, progress and errors to standard error.
 
-Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 3 it ended without a quorum, 130 interrupted (and
+Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 3 it ended below its minimum cohort, 130 interrupted (and
 resumable). Commands import what they need when they are called, so that `--help` and completion answer at once.
 """
 
@@ -209,16 +209,16 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
+    with interruptible():
         result = quoron.simulate(
             source,
+            progress=not quiet and (not as_json or sys.stderr.isatty()),
             epsilon=epsilon,
             seed=seed,
             algorithm=algorithm,
             items_per_user=items_per_user,
             out=out,
             settings=(*(settings or ()), *networked(network)),
-            observers=[observer],
             engine=engine.chosen(),
             **columns,
         )

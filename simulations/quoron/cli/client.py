@@ -62,7 +62,8 @@ def client(
     accept: Annotated[
         list[str] | None,
         typer.Option(
-            help="An exposure to take part in, once for each, and public-attendance for runs that tell who answers. "
+            help="A trust model to take part in, once for each, and public-participation for runs that tell who "
+            "answers. "
             "Replaces the default, which is broadcast and local; two-servers needs --helper-key."
         ),
     ] = None,
@@ -141,7 +142,7 @@ def client(
         insecure_anywhere=insecure_anywhere,
         client_name=name,
         helper_key=helper_key,
-        accept_exposures=tuple(accept or ("broadcast", "local")),
+        accept_trust_models=tuple(accept or ("central-broadcast", "local")),
         simulation_seed=simulation_seed,
         one_user=one_user,
         items_per_user=items_per_user,

@@ -38,9 +38,9 @@ from quoron.cli.login import login
 from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron.cli.users import users as users_of
-from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
+from quoron_privacy.errors import BelowMinCohort, ConfigError, RunError, printable
 
-QUORUM = 0.5  # of those asked, where nothing is declared
+MIN_COHORT = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 
 
@@ -175,8 +175,8 @@ def submit(
     given = tuple(settings or ())
     secret = seed is None
     resolved, _ = sources.resolve(config, given, secret=secret)
-    if resolved.privacy.quorum is None:
-        resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"), secret=secret)
+    if resolved.privacy.min_cohort is None:
+        resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort={MIN_COHORT}"), secret=secret)
     if dry:
         with few(resolved, users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)
@@ -261,8 +261,8 @@ def watch(
             ended = event
     if ended.get("kind") == "paused":
         raise watching.Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
-    if ended.get("how") == "without-quorum":
-        raise WithoutQuorum(f"Run {run} has ended without a quorum: {ended.get('error')}")
+    if ended.get("how") == "below-min-cohort":
+        raise BelowMinCohort(f"Run {run} has ended below its minimum cohort: {ended.get('error')}")
     if ended.get("how") != "complete":
         raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
 

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from quoron.network import duration
 from quoron.planning.choosing import risk_sentence
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Plan
 from quoron.reports.summary import size
 from quoron_client.data.labels import outcomes
 from quoron_server.algorithms.forecast import start_risk
-from quoron_server.plan import Guarantee, Plan
+from quoron_server.plan import Guarantee, RunPlan
 
 if TYPE_CHECKING:
     from quoron.model import Model
@@ -41,7 +41,7 @@ def promise(epsilon: float, delta: float, adjacency: str) -> str:
     )
 
 
-def rows(planned: Planned) -> list[tuple[str, str]]:
+def rows(planned: Plan) -> list[tuple[str, str]]:
     """What is bought, forecast and asked for."""
     plan = planned.plan
     problem, cost, promised = plan.problem, plan.cost, plan.guarantee
@@ -90,7 +90,7 @@ def feature(name: str) -> str:
     return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
 
-def seconds(plan: Plan) -> float:
+def seconds(plan: RunPlan) -> float:
     """About what the rounds compute on two processors, as measured in docs/speed.md: by users and by numbers."""
     rows, answer = plan.problem.users * plan.problem.items_per_user, plan.parameters.answer_length(plan.problem)
     return 250e-9 * plan.cost.messages + 0.5e-9 * (
@@ -141,7 +141,7 @@ def warnings(summary: "TrainingSummary", width: int) -> list[str]:
     )
 
 
-def remarks(planned: Planned, used: int, width: int) -> list[str]:
+def remarks(planned: Plan, used: int, width: int) -> list[str]:
     """Every remark of a dry run, beside so many lines; those that do not fit by how they begin."""
     return _named(planned.remarks, 0, LINES - used, width, "")  # the next line says where all of it is
 

@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from quoron.cli import one_screen, showing
 from quoron.comparing.comparison import Comparison
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron.tuning.run import Tuned
 from quoron.tuning.tables import TableSearch
 from quoron_server.serial import dumps
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quoron.training.result import TrainedTable
 
 
-def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
+def show(result: "SimulatedRun | TrainedTable | Comparison", *, as_json: bool) -> None:
     """Whatever has been carried out, searches among it."""
     if isinstance(result, Tuned):
         show_tuned(result, as_json=as_json)

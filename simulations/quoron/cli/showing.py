@@ -17,7 +17,7 @@ from quoron.comparing import page as compared
 from quoron.comparing.comparison import Comparison
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.costs import Costs
-from quoron.planning.plans import SURE, Planned
+from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import costs
@@ -26,8 +26,7 @@ from quoron.reports.pictures import number
 from quoron.reports.summary import size, time_rows, told_words
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
-from quoron.simulation.run import RunResult
-from quoron.training.trained import Trained
+from quoron.simulation.run import SimulatedRun
 from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
@@ -40,17 +39,17 @@ if TYPE_CHECKING:
     from quoron.training.result import TrainedTable
 
 
-def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
+def show(result: "SimulatedRun | TrainedTable | Comparison", *, as_json: bool) -> None:
     """Whatever has been carried out."""
-    if isinstance(result, RunResult):
+    if isinstance(result, SimulatedRun):
         show_result(result, as_json=as_json)
-    elif isinstance(result, Trained):
-        show_trained(result, as_json=as_json)
-    else:
+    elif isinstance(result, Comparison):
         show_comparison(result, as_json=as_json)
+    else:
+        show_trained(result, as_json=as_json)
 
 
-def show_result(result: RunResult, *, as_json: bool) -> None:
+def show_result(result: SimulatedRun, *, as_json: bool) -> None:
     """A complete run: its promise, its figures, why it was chosen, and where it is."""
     if as_json:
         print(dumps(result.summary.as_json() | {"directory": str(result.directory)}))
@@ -137,7 +136,7 @@ def _ends(interval: tuple[float, float] | None) -> str:
     return "not determined" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
-def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> None:
+def show_dry_run(planned: Plan, *, as_json: bool, details: bool = False) -> None:
     """The plan of a curator's run on one screen; with `details` all of it, beside what other methods would do."""
     if as_json or details:
         show_plan(planned, as_json=as_json)
@@ -204,7 +203,7 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
     )
 
 
-def show_plan(planned: Planned, *, as_json: bool) -> None:
+def show_plan(planned: Plan, *, as_json: bool) -> None:
     """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
     answers = planned.advice or Advice()
     if as_json:
@@ -220,7 +219,7 @@ def show_plan(planned: Planned, *, as_json: bool) -> None:
     feasible = [each for each in planned.candidates if each.plan is not None]
     if planned.costs:
         show_costs(out, planned.costs)
-    others = table("algorithm", "predicted excess risk", "exposure", "rounds")
+    others = table("algorithm", "predicted excess risk", "trust_model", "rounds")
     for each in sorted(feasible, key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0)):
         others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
     out.print(others)
@@ -290,9 +289,9 @@ def show_algorithms(*, as_json: bool) -> None:
     if as_json:
         print(dumps(rows))
         return
-    listed = table("name", "what it does", "from", "exposure", "theorem")
+    listed = table("name", "what it does", "from", "trust_model", "theorem")
     for row in rows:
-        cells = row["name"], row["summary"], row["from"], ", ".join(row["exposures"]), row["theorem"]
+        cells = row["name"], row["summary"], row["from"], ", ".join(row["trust_models"]), row["theorem"]
         listed.add_row(*map(escape, cells))
     console().print(listed)
 
@@ -310,7 +309,7 @@ def draw_epsilons(picture: Path, answers: Advice) -> None:
     write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 
 
-def draw(picture: Path, planned: Planned) -> None:
+def draw(picture: Path, planned: Plan) -> None:
     """Write the rounds curve as a picture; Infeasible where nothing is predicted."""
     name = planned.plan.algorithm
     if planned.curve is None:
@@ -319,7 +318,7 @@ def draw(picture: Path, planned: Planned) -> None:
     write(picture, drawing, advice="Choose another place for --plot.")
 
 
-def write_losses(path: Path, planned: Planned) -> None:
+def write_losses(path: Path, planned: Plan) -> None:
     """Write what a run's privacy loss is, of each pair that a user may be in, certified from above and from below.
 
     UsageError for a plan without a promise.
@@ -340,7 +339,7 @@ def why_not(candidates: Iterable[Candidate]) -> list[str]:
     return [f"{', '.join(names)}: {reason}" for reason, names in refusals(candidates)]
 
 
-def plan_rows(planned: Planned) -> list[tuple[str, str]]:
+def plan_rows(planned: Plan) -> list[tuple[str, str]]:
     """Label and text of each number of a plan, the algorithm's own parameters included."""
     chosen, baseline = planned.plan, planned.baseline
     cost = chosen.cost
@@ -391,7 +390,7 @@ def say_doubts(out: Console, doubts: Iterable[str]) -> None:
         _say(out, f"Warning: {doubt}", style="yellow")
 
 
-def _show_choice(out: Console, planned: Planned) -> None:
+def _show_choice(out: Console, planned: Plan) -> None:
     if planned.choice is not None:
         _say(out, f"Chosen {planned.choice}")
 
@@ -429,7 +428,7 @@ def _joined(prefix: str, key: str) -> str:
 def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
     name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
     assert each.plan is not None
-    return name, _risk(each) or "not predicted", each.plan.guarantee.exposure, f"{each.plan.cost.rounds:,}"
+    return name, _risk(each) or "not predicted", each.plan.guarantee.trust_model, f"{each.plan.cost.rounds:,}"
 
 
 def _risk(each: Candidate) -> str:

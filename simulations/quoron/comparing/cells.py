@@ -22,7 +22,7 @@ COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down",
 FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
 PROJECTED, FRONTS = "projected.", "fronts"  # columns of networks: seconds; and the costs on whose front a cell is
 TOLD, ENDS = "told ", (", low", ", high")  # columns of what held-out users tell privately
-PROMISE = ("epsilon", "delta", "adjacency", "exposure")
+PROMISE = ("epsilon", "delta", "adjacency", "trust_model")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

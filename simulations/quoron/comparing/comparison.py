@@ -28,8 +28,8 @@ from quoron.comparing.pool import Job, Watcher
 from quoron.comparing.request import Request
 from quoron.network import Network
 from quoron.planning.projection import seconds_of
-from quoron.printed import Axes, Tabular, axes
 from quoron.reports.summary import from_json
+from quoron.results import Axes, Tabular, axes
 from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs

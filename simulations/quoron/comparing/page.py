@@ -124,7 +124,7 @@ def _table(rows: Sequence[Row]) -> Raw:
         return Raw("")
     tests = [key for key in rows[0] if key.startswith("test_")]
     heads = ["algorithm", "rank", "excess risk", "95 % interval", "left of the start", "predicted at most", "rounds"]
-    heads += ["item gradients", "up", "down", "exposure"]
+    heads += ["item gradients", "up", "down", "trust_model"]
     heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
     told = list(told_of(rows[0]))
     heads += [f"{name}, with 95 %" for name in told]
@@ -134,7 +134,12 @@ def _table(rows: Sequence[Row]) -> Raw:
         left = "" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"
         cells = [algorithm(row), str(rank), f"{row['excess_risk']:.2g}", interval, left]
         cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
-        cells += [number(row["gradient_evaluations"]), size(row["bytes_up"]), size(row["bytes_down"]), row["exposure"]]
+        cells += [
+            number(row["gradient_evaluations"]),
+            size(row["bytes_up"]),
+            size(row["bytes_down"]),
+            row["trust_model"],
+        ]
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
         lines.append(cells + [told_words(*told_of(row)[name]) if name in told_of(row) else "" for name in told])
     return parts.table("Every cell, by its excess risk", heads, lines)

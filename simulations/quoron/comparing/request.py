@@ -79,7 +79,7 @@ class Request:
         """
         if isinstance(algorithms, str):
             raise ConfigError(f"Expected algorithms to be a list of names, got the text {algorithms!r}.")
-        private = tuple(name for name, info in ALGORITHMS.items() if info.exposure != "none")
+        private = tuple(name for name, info in ALGORITHMS.items() if info.trust_model != "none")
         names = private if algorithms is None else tuple(dict.fromkeys(algorithms))
         for name in names:
             if name != "auto" and name not in ALGORITHMS:

@@ -31,7 +31,7 @@ from quoron.simulation import run as runs
 from quoron.simulation.pieces import engine_for
 from quoron.simulation.scene import Setup, make_domain
 from quoron_privacy.errors import Infeasible, QuoronError
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -134,7 +134,7 @@ class _Progress:
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """The length of the run."""
         self._tell({"at": 0, "of": plan.cost.rounds})
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quoron.counting import calendar
 from quoron.counting.questions import CELLS, Question
 from quoron.counting.weighing import Facts
-from quoron.printed import Axes, Tabular, axes
+from quoron.results import Axes, Release, axes
 from quoron_privacy.counts import estimates
 from quoron_privacy.counts.estimates import Estimate
 from quoron_privacy.counts.spread import Spread
@@ -48,7 +48,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Statistics(Tabular):
+class Statistics(Release):
     """Everything that was released, for one price."""
 
     figures: tuple[Row, ...]

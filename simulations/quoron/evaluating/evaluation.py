@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from quoron.printed import Tabular
+from quoron.results import Release
 from quoron_privacy.errors import DataError
 
 Per = Literal["user", "item"]
@@ -70,7 +70,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Evaluation(Tabular):
+class Evaluation(Release):
     """Figures of one model, of users that are said, and what they cost."""
 
     figures: tuple[Figure, ...]

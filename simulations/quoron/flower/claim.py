@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from quoron.run_folder import write
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 from quoron_server.books.durable import public
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.serial import dumps
 
@@ -105,7 +105,7 @@ class ClaimObserver:
         """What is waited for."""
         self._tell(kind="waiting", what=text)
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """The owner has the plan."""
 
     def round_finished(self, event: RoundEvent) -> None:

@@ -26,7 +26,7 @@ from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup
 from quoron_privacy import errors
 from quoron_privacy.errors import QuoronError, RunError
@@ -50,17 +50,17 @@ def simulate(
     nodes: int = NODES,
     cpus: int | None = None,
     connection: FlowerConnection | None = None,
-) -> RunResult:
+) -> SimulatedRun:
     """Carry a run out on Flower and return it: on `nodes` simulated SuperNodes on `cpus`, or a running federation's.
 
     A table's relative path is relative to `base`. With a `connection` the nodes are the SuperNodes there: they have
     quoron, their --node-config says partition-id and num-partitions, and the ServerApp sees the run folder. Raises
     ConfigError without Ray or that folder; RunError, with the run as its ledger holds it, if Flower or a node fails.
     """
-    if prepared.config.privacy.attendance == "public":
+    if prepared.config.privacy.participation == "public":
         raise errors.ConfigError(
-            "Expected privacy.attendance='private' on Flower, got 'public': its nodes answer when they have computed. "
-            "Use engine inline or service."
+            "Expected privacy.participation='private' on Flower, got 'public': its nodes answer when they have "
+            "computed. Use engine inline or service."
         )
     if connection is None:
         guarded_ray.require_tokens()
@@ -81,7 +81,7 @@ def simulate(
 
 def carry_out(
     prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer], engine: Flower
-) -> RunResult:
+) -> SimulatedRun:
     """Carry a run out on the nodes of an engine; errors as of `simulate`."""
     if engine.superlink is None:
         return simulate(prepared, folder, base, observers, nodes=engine.nodes or NODES, cpus=engine.cpus)

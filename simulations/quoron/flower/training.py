@@ -35,7 +35,7 @@ from quoron.flower.permission import require_secret_noise, require_users
 from quoron.training.black_box import Method, algorithm_of, origin_of, problem_of
 from quoron.training.start import Start
 from quoron.training.trained import TrainedRows
-from quoron_privacy.counts.quorum import spent_on
+from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
 from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, make_folder
@@ -67,8 +67,8 @@ def train_privately(
     smoothness: float | None = None,
     allow_large_delta: bool = False,
     seed: int | None = None,
-    quorum: float | None = None,
-    quorum_epsilon: float | None = None,
+    min_cohort: float | None = None,
+    min_cohort_epsilon: float | None = None,
     population: str | None = None,
     run: str = "private",
     start: NDArray[np.float64] | None = None,
@@ -84,9 +84,9 @@ def train_privately(
         out: a folder for the books: members, spent budget, ledger. Secret until the run is complete; yours.
         epsilon, delta, radius, clip_norm, algorithm, options, items_per_user, smoothness, allow_large_delta, seed: as
             of `quoron.train_rows`. A user's answer is shortened to `clip_norm` on the server.
-        quorum: a share of those asked; a round in which fewer answer, by a noisy count, ends the run as
-            `WithoutQuorum`; for `quorum_epsilon` of epsilon, a twentieth unless given, or less. None: nobody checks.
-        population: whose privacy budget is charged, "everyone" unless given.
+        minimum cohort: a share of those asked; a round in which fewer answer, by a noisy count, ends the run as
+            `BelowMinCohort`; for `min_cohort_epsilon` of epsilon, a twentieth unless given, or less. None: nobody
+        checks. population: whose privacy budget is charged, "everyone" unless given.
         run: the name of this run in the books.
         start: public start, shape (d,); zero by default. Its values must not depend on protected data.
         seconds: that a round takes answers, also when all have answered before: an observer must not learn who did.
@@ -103,7 +103,7 @@ def train_privately(
     simulation to the same bits, as far as clients answer the same. A complete run returns its model and asks nobody.
     The start is kept there: none goes on from it, another one is refused by name. Raises ConfigError, naming why, for
     algorithms that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion,
-    WithoutQuorum, RunError.
+    BelowMinCohort, RunError.
     """
     _speak()
     origin, folder = origin_of(start, dimension), Path(out)
@@ -120,7 +120,7 @@ def train_privately(
         run=run,
         algorithm=name,
         problem=problem_of(method, users=users, dimension=dimension),
-        privacy=Privacy(epsilon, delta, quorum, spent_on(quorum, epsilon, quorum_epsilon)),
+        privacy=Privacy(epsilon, delta, min_cohort, spent_on(min_cohort, epsilon, min_cohort_epsilon)),
         clip_norm=clip_norm,
         options=given,
         identities=identities,

@@ -28,9 +28,9 @@ from quoron.prepared import Prepared
 from quoron.processors import memory_below
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.run import RunResult
+from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup, columns_of
-from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, Unreachable, WithoutQuorum
+from quoron_privacy.errors import BelowMinCohort, ConfigError, LedgerUnavailable, RunError, Unreachable
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Observer, RoundEvent
@@ -47,11 +47,11 @@ _EVENT = {each.name for each in fields(RoundEvent)}
 
 def order_of(service: Service, prepared: Prepared[Setup], *, resumed: bool = False) -> Order:
     """Return the order of a federation for the users of a run. ConfigError for more clients than a coordinator or,
-    unless the run is resumed, memory takes, and under exposure two-servers.
+    unless the run is resumed, memory takes, and under trust model two-servers.
     """
     if prepared.planned.plan.guarantee.servers is not None:
         raise ConfigError(
-            "Expected a run of one coordinator with --engine service, got exposure two-servers: the second server "
+            "Expected a run of one coordinator with --engine service, got trust model two-servers: the second server "
             "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
         )
     run, population = prepared.config.run, prepared.scene.population
@@ -79,7 +79,7 @@ def simulate(
     base: Path,
     observers: Sequence[Observer] = (),
     service: Service | None = None,
-) -> RunResult:
+) -> SimulatedRun:
     """Carry a run out on a federation of this machine and return it; a table's relative path is relative to `base`.
 
     Raises ConfigError for more clients than a coordinator takes, RunError, with nothing left running, if it fails.
@@ -117,7 +117,7 @@ def simulate(
 def specification(prepared: Prepared[Setup]) -> RunSpecification:
     """The run as an operator would submit it; rounds end once everybody has answered."""
     config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
-    seconds = ATTENDED if config.privacy.attendance == "public" else SECONDS
+    seconds = ATTENDED if config.privacy.participation == "public" else SECONDS
     return specification_of(
         config,
         replace(plan, guarantee=replace(plan.guarantee, seeded=False)),
@@ -158,8 +158,8 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
         if ended is None:
             time.sleep(LOOK)
     local.check()
-    if ended.get("how") == "without-quorum":
-        raise WithoutQuorum(f"The run has ended without a quorum: {ended.get('error')}")
+    if ended.get("how") == "below-min-cohort":
+        raise BelowMinCohort(f"The run has ended below its minimum cohort: {ended.get('error')}")
     if ended.get("how") != "complete":
         raise RunError(f"The run has ended without a model: {ended.get('error') or ended.get('how', 'paused')}.")
 

@@ -29,7 +29,7 @@ from quoron_client.federation import log_limit
 from quoron_client.federation.client import run_client, take_part
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.owner import EXPOSURES, PUBLIC_ATTENDANCE, TWO_SERVERS
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Status
@@ -49,7 +49,7 @@ LARGEST = 64 << 20  # bytes of an answer in a simulation; for real as `quoron se
 LOOK = 0.05
 LATER = 60.0  # seconds until a client that has failed tries again
 LONGEST = 1000  # characters of why a client has failed, which are written to the keeper at once or not at all
-ONE_SERVER = tuple(each for each in EXPOSURES if each != TWO_SERVERS)  # no second operator is on this machine
+ONE_SERVER = tuple(each for each in TRUST_MODELS if each != TWO_SERVERS)  # no second operator is on this machine
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 _LOG = logging.getLogger("quoron")
 _lifeline: int = -1
@@ -183,7 +183,7 @@ async def _client(
         authority=place / "authority.pem",
         lifetime_epsilon=np.inf if simulated else EPSILON,
         lifetime_delta=1.0 if simulated else DELTA,
-        accept_exposures=(*ONE_SERVER, PUBLIC_ATTENDANCE) if simulated else ("broadcast", "local"),
+        accept_trust_models=(*ONE_SERVER, PUBLIC_PARTICIPATION) if simulated else ("central-broadcast", "local"),
         simulation_seed=order.simulation_seed,
         user_column=order.user,
         people=order.people[number - 1] if order.people else None,

@@ -62,7 +62,7 @@ def _run(said: Promise) -> str:
     facts = [
         Fact("agreed to", said.agreed[:10] or "not told"),
         Fact("method", said.algorithm or "not told"),
-        Fact("adjacency, exposure", ", ".join(filter(None, (said.adjacency, said.exposure))) or "not told"),
+        Fact("adjacency, trust model", ", ".join(filter(None, (said.adjacency, said.trust_model))) or "not told"),
         Fact("announced", announced or "not told"),
         Fact("charged to a person", f"ε = {said.charged_epsilon:g}, δ = {said.charged_delta:g}"),
         Fact("theorem", said.theorem or "not told"),
@@ -70,6 +70,9 @@ def _run(said: Promise) -> str:
             "persons",
             f"{said.persons_charged:,} charged, {said.persons_answered:,} answered, of {said.persons:,}",
         ),
-        Fact("answers", f"{said.rounds_answered:,} rounds, {said.state}; attendance {said.attendance or 'not told'}"),
+        Fact(
+            "answers",
+            f"{said.rounds_answered:,} rounds, {said.state}; participation {said.participation or 'not told'}",
+        ),
     ]
     return page.folded(said.run, page.formal(said.statement) + page.facts(facts))

@@ -10,7 +10,7 @@ from typing import Any
 from quoron.config import Config, TableSection, require_epsilon
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
-from quoron.planning.plans import Planned, choose, privacy_of
+from quoron.planning.plans import Plan, choose, privacy_of
 from quoron.planning.silos import silos_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
@@ -31,10 +31,10 @@ from quoron_server.specification import (
     RunSpecification,
     ending_early,
     require_fitting,
-    require_private_attendance,
+    require_private_participation,
     require_telling,
 )
-from quoron_server.wording import NO_QUORUM, digest, sentence
+from quoron_server.wording import NO_MIN_COHORT, digest, sentence
 
 
 def specify(
@@ -68,7 +68,7 @@ def specify(
     asked |= {"simulation_seed": simulation_seed, "early_ends": early_ends, "waiting": waiting}
     specification = specification_of(config, plan, loss=loss, columns=columns, **asked)
     if whole:
-        require_private_attendance(specification)
+        require_private_participation(specification)
     _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
     plan = ending_early(plan) if early_ends else plan
@@ -77,7 +77,7 @@ def specify(
 
 def specification_of(
     config: Config,
-    plan: Plan,
+    plan: RunPlan,
     *,
     loss: Loss,
     columns: Encoding,
@@ -93,8 +93,8 @@ def specification_of(
         options.setdefault("rounds", rounds)
     if info.either_adjacency:
         options.setdefault("adjacency", config.privacy.adjacency)
-    if info.takes_attendance and config.problem.attendance is not None:
-        options.setdefault("attendance", config.problem.attendance)
+    if info.takes_participation and config.problem.participation is not None:
+        options.setdefault("participation", config.problem.participation)
     return RunSpecification(
         algorithm=plan.algorithm,
         epsilon=config.privacy.epsilon,
@@ -104,15 +104,15 @@ def specification_of(
         columns=columns,
         options=options,
         constants=config.algorithm.constants,
-        trust_clients=config.algorithm.trust_clients,
+        trust_clients=config.privacy.trusts_clients,
         seed=config.run.seed,
         simulation=simulation_seed is not None,
         simulation_seed=simulation_seed,
         quorum=privacy_of(config).quorum,
         quorum_epsilon=privacy_of(config).quorum_epsilon,
         adjacency=config.privacy.adjacency,
-        attendance=config.privacy.attendance,
-        exposure=None if plan.guarantee.servers is None else "two-servers",
+        participation=config.privacy.participation,
+        trust_model=None if plan.guarantee.servers is None else "two-servers",
         server_epsilon=config.privacy.server_epsilon,
         groups=config.privacy.groups,
         allow_large_delta=config.privacy.allow_large_delta,
@@ -140,7 +140,7 @@ def declared(config: Config, users: int) -> Problem:
     return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain, known))
 
 
-def dry_run(config: Config, users: int, *, whole: bool = False) -> Planned:
+def dry_run(config: Config, users: int, *, whole: bool = False) -> Plan:
     """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked.
 
     ConfigError as `specify`.
@@ -152,13 +152,13 @@ def dry_run(config: Config, users: int, *, whole: bool = False) -> Planned:
     return planned
 
 
-def _require_fitting(plan: Plan, *, whole: bool) -> None:
+def _require_fitting(plan: RunPlan, *, whole: bool) -> None:
     most = wire.MAX_WHOLE if whole else wire.MAX_MESSAGE
     require_fitting(plan, most, most=most)
     require_storable(ALGORITHMS[plan.algorithm].make(plan))
 
 
-def promised(plan: Plan) -> str:
+def promised(plan: RunPlan) -> str:
     """What whoever submits is told: the run, what is predicted of it, the promise, and that nobody counts answers."""
     risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
     text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
@@ -166,7 +166,7 @@ def promised(plan: Plan) -> str:
     read = meaning(plan.problem, plan.predicted_excess_risk)
     text += f": {read.words()}" if read is not None and read.words() else ""
     text += f"\n{sentence(plan.guarantee)}"
-    return text if plan.guarantee.quorum is not None else f"{text}\n{NO_QUORUM}"
+    return text if plan.guarantee.min_cohort is not None else f"{text}\n{NO_MIN_COHORT}"
 
 
 def _encoding(config: Config, loss: Loss) -> Encoding:

@@ -84,8 +84,8 @@ def _words(event: dict[str, Any]) -> str:
         return _awaited(event)
     public = event["public"]
     line = _round(event | public, event["messages"])
-    if "quorum" in public:
-        line += f", quorum {public['quorum']}"
+    if "min_cohort" in public:
+        line += f", minimum cohort {public['min_cohort']}"
     if public.get("halted"):
         line += ", halted"
     if missing := public.get("missing"):
@@ -124,5 +124,5 @@ def _connected(event: dict[str, Any]) -> str:
     return f"; {event['connected']} connected in the last {GONE_AFTER} s" if "connected" in event else ""
 
 
-def _quorum(share: float | None) -> str:
-    return "no quorum is declared" if share is None else f"quorum {share:g} of those asked"
+def _min_cohort(share: float | None) -> str:
+    return "no minimum cohort is declared" if share is None else f"minimum cohort {share:g} of those asked"

@@ -9,11 +9,11 @@ from typing import Any
 from quoron.config import Config, TableSection
 from quoron_client.protocol.domains import Vector
 from quoron_client.protocol.ends import is_free, on_boundary
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.wording import domain_words, reach_words
 
 
-def undeclared(config: Config, plan: Plan) -> tuple[str, ...]:
+def undeclared(config: Config, plan: RunPlan) -> tuple[str, ...]:
     """That a table's models have a bound which nobody declared, and what it keeps them from."""
     own, problem = isinstance(config.population, TableSection), plan.problem
     if not own or config.domain.radius is not None or is_free(problem.domain, problem.feature_norm or 1.0):
@@ -25,7 +25,7 @@ def undeclared(config: Config, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def held(model: Vector, plan: Plan) -> tuple[str, ...]:
+def held(model: Vector, plan: RunPlan) -> tuple[str, ...]:
     """That the bound of the domain holds the released model (d,), and what it keeps it from."""
     problem = plan.problem
     if not on_boundary(problem.domain, model):

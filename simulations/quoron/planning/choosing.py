@@ -2,7 +2,7 @@
 
 The rule, in order, over the plans that are feasible and predicted to be better than not training:
 
-1. an untrusted coordinator leaves only plans of exposures `two-servers` and `local` (the caller passes no others);
+1. an untrusted coordinator leaves only plans of trust models `two-servers` and `local` (the caller passes no others);
 2. declared outlier users: where users are publicly known to be alike in every direction, the least predicted risk of
    those that remove outliers, up to ten times the recommended's. Elsewhere removal left most in all that was measured
    (docs/few-users.md, "Hostile users"): up to one in twenty change nothing but the sentence; of more, the recommended
@@ -29,7 +29,7 @@ from typing import Any
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
-from quoron_server.plan import Exposure, Plan
+from quoron_server.plan import RunPlan, TrustModel
 from quoron_server.problem import Problem
 
 RECOMMENDED = "tracking-srgd"
@@ -40,14 +40,21 @@ WORTH = 2.0  # times the least predicted risk of many passes is a fair price for
 
 ALIKE = "users are publicly known to be alike in every direction, so that asking each once will do"
 
-SHOWS: Mapping[Exposure, str] = {
-    "model": "shows un-noised models to the coordinator and the clients asked",
-    "broadcast": "keeps every broadcast private",
+SHOWS: Mapping[TrustModel, str] = {
+    "central-release": "shows un-noised models to the coordinator and the clients asked",
+    "central-broadcast": "keeps every broadcast private",
     "two-servers": "shows no answer to either of two servers",
     "local": "keeps every answer private",
     "none": "keeps nothing private",
 }
-UNSEEN: tuple[Exposure, ...] = ("two-servers", "local")  # under which no coordinator sees an answer
+UNSEEN: tuple[TrustModel, ...] = ("two-servers", "local")  # under which no coordinator sees an answer
+TRUSTED = None, "central-release", "central-broadcast"  # values of privacy.trust_model under which it does
+STRICTER: Mapping[str | None, tuple[TrustModel, ...]] = {  # trust models that do for a value of privacy.trust_model
+    **dict.fromkeys((None, "central-release"), ("central-release", "central-broadcast", "local")),
+    "central-broadcast": ("central-broadcast", "local"),
+    "two-servers": UNSEEN,
+    "local": ("local",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class Candidate:
     """What one algorithm would do for this problem: a plan, or why there is none."""
 
     algorithm: str
-    plan: Plan | None
+    plan: RunPlan | None
     refusal: QuoronError | str = ""  # why it is infeasible
 
     @property
@@ -135,31 +142,29 @@ def automatic(
     algorithms: Mapping[str, Registered],
     problem: Problem,
     *,
-    trust_server: bool = True,
+    trusted: bool = True,
     allowed: Allowance,
     dearer: Candidate | None = None,
-) -> tuple[Plan, str]:
+) -> tuple[RunPlan, str]:
     """The plan that the rule takes, and why in one sentence.
 
     `candidates` have a plan only where it is feasible, within the budget and worth running; `dearer` would be taken by
     its own rule, were it not for the budget. Raises Infeasible when no candidate that the rule allows has one.
     """
-    able = [
-        each for each in candidates if trust_server or not {*UNSEEN}.isdisjoint(algorithms[each.algorithm].exposures)
-    ]
-    if not able and not trust_server:
+    able = [each for each in candidates if trusted or not {*UNSEEN}.isdisjoint(algorithms[each.algorithm].trust_models)]
+    if not able and not trusted:
         raise Infeasible(
             "auto",
-            "privacy.trust_server=false asks for exposure two-servers or local, and no algorithm here has either",
-            "a coordinator that may see answers (privacy.trust_server=true)",
+            "privacy.trust_model asks for two-servers or local, and no algorithm here has either",
+            "a coordinator that may see answers (another privacy.trust_model)",
         )
     if not any(each.plan for each in able):
-        which = "every algorithm" if trust_server else "every algorithm of exposure two-servers or local"
+        which = "every algorithm" if trusted else "every algorithm of trust model two-servers or local"
         reasons = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(able))
         raise Infeasible(which, reasons, "more users or a larger epsilon")
     chosen, because, beside = _rule(able, algorithms, problem, allowed)
-    untrusted = "the coordinator is not trusted with answers, which leaves exposures two-servers and local"
-    trust = () if trust_server else (untrusted,)
+    untrusted = "the coordinator is not trusted with answers, which leaves trust models two-servers and local"
+    trust = () if trusted else (untrusted,)
     if dearer is not None and (dearer.algorithm != chosen.algorithm or _costs(dearer, chosen)):
         beside = (*beside, _price(dearer, chosen, allowed))
     reasons = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
@@ -301,7 +306,7 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
     others = [each for each in allowed if each.plan]
     beside = f", {_beside(chosen, others)}" if risk and len(others) > 1 else ""
     predicts = f"predicts an excess risk of {risk}{beside}" if risk else "predicts nothing"
-    return f"asks every user {often}, {SHOWS[plan.guarantee.exposure]}, and {predicts}"
+    return f"asks every user {often}, {SHOWS[plan.guarantee.trust_model]}, and {predicts}"
 
 
 def _beside(chosen: Candidate, allowed: Iterable[Candidate]) -> str:

@@ -12,7 +12,7 @@ from quoron.network import Network
 from quoron.planning.choosing import Candidate, risk_words
 from quoron.planning.projection import held, of_plan, wire_of_plan
 from quoron_privacy.errors import ConfigError
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 Figures = Mapping[str, float | None]
 
@@ -70,7 +70,7 @@ def _unbeaten(name: str, place: int, costs: Sequence[Figures], risks: Sequence[f
     )
 
 
-def _of_candidate(candidate: Candidate, plan: Plan, networks: Mapping[str, Network]) -> Costs:
+def _of_candidate(candidate: Candidate, plan: RunPlan, networks: Mapping[str, Network]) -> Costs:
     moved = wire_of_plan(plan)
     return Costs(
         algorithm=candidate.algorithm,
@@ -85,7 +85,7 @@ def _of_candidate(candidate: Candidate, plan: Plan, networks: Mapping[str, Netwo
     )
 
 
-def _seconds(plan: Plan, text: str, network: Network) -> float | None:
+def _seconds(plan: RunPlan, text: str, network: Network) -> float | None:
     try:
         return of_plan(plan, text, network).seconds["total"]
     except ConfigError:

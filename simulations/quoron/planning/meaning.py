@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quoron_server.algorithms.forecast import constant_risk, start_risk
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 # Times the root of the excess log loss, in nine of ten runs (benchmarks/forecasts.py): accuracy that is lost; and area
@@ -98,7 +98,7 @@ def meaning(problem: Problem, risk: float | None) -> Meaning | None:
     return found
 
 
-def unsure(plan: Plan, left: float | None = None) -> tuple[str, ...]:
+def unsure(plan: RunPlan, left: float | None = None) -> tuple[str, ...]:
     """Say that a plan's bound, or that of what its run released (`left`), is no less than what not training leaves.
 
     One sentence, from public numbers, wherever a plan or a model is shown; () where the bound is smaller. Where nobody

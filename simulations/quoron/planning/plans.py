@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any, Literal
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
 from quoron.planning import bounds
-from quoron.planning.choosing import LIKELY, UNSEEN, automatic, ruled, unbearable
+from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Projection, of_plan
 from quoron.planning.silos import remarks, silos_of
-from quoron.printed import Axes, Tabular, axes
-from quoron_privacy.counts.quorum import spent_on
+from quoron.results import Axes, Tabular, axes
+from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import told, trivial_risk
+from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
-from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid, settled, within_rounds
 from quoron_server.budget import Budget
 from quoron_server.parameters import PrintedParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json
@@ -74,10 +74,10 @@ class RoundsCurve:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Planned(Tabular):
+class Plan(Tabular):
     """The plan of a run, and what every other private algorithm would have done."""
 
-    plan: Plan
+    plan: RunPlan
     candidates: tuple[Candidate, ...]
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
@@ -119,13 +119,13 @@ class Planned(Tabular):
         """Return what the plan releases as a dp_accounting event; UsageError where dp_accounting has none for it."""
         return ALGORITHMS[self.plan.algorithm].dp_event(self.plan)
 
-    def beside(self, config: Config) -> "Planned":
+    def beside(self, config: Config) -> "Plan":
         """The same with what every algorithm of `config` would do, and the chosen one's own plan."""
         own = {self.plan.algorithm: Candidate(self.plan.algorithm, self.plan)}
         others = [_worthwhile(each, self.plan.problem) for each in _candidates(config, self.plan.problem, ALGORITHMS)]
         return replace(self, candidates=tuple(own.get(each.algorithm, each) for each in others))
 
-    def over(self, networks: Mapping[str, Network], *, everybody: bool) -> "Planned":
+    def over(self, networks: Mapping[str, Network], *, everybody: bool) -> "Plan":
         """The same with what rounds cost over networks: the plan's, and with `everybody` those of all candidates."""
         chosen = {text: of_plan(self.plan, text, network) for text, network in networks.items()}
         costs = of_candidates(self.candidates, networks) if everybody and networks else ()
@@ -168,7 +168,7 @@ def choose(
     alternatives: bool = True,
     federated: bool = False,
     algorithms: Registry = ALGORITHMS,
-) -> Planned:
+) -> Plan:
     """The plan of `config.algorithm`; with name `auto`, the one that the rule of `choosing` takes, and why.
 
     That plan is verified by a second route; those that stand beside it are not. With a table everybody may be asked in
@@ -222,7 +222,7 @@ def choose(
 
 
 def rounds_curve(
-    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], chosen: Plan | None = None
+    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], chosen: RunPlan | None = None
 ) -> RoundsCurve | None:
     """Plans of one algorithm for 1 round, 2, and so on by factors of about √2, its other options as `given`.
 
@@ -243,38 +243,36 @@ def rounds_curve(
     return RoundsCurve(known, measured) if len(known) > 1 else None
 
 
-def privacy_of(config: Config, exposure: Literal["two-servers"] | None = None) -> Privacy:
-    """(ε, δ), with the quorum where one is declared, against each of two servers if that is the exposure."""
+def privacy_of(config: Config, trust_model: Literal["two-servers"] | None = None) -> Privacy:
+    """(ε, δ), with the minimum cohort where one is declared, against each of two servers if that is the trust model."""
     wanted = config.privacy
-    share = None if wanted.quorum == "none" else wanted.quorum
-    spent = spent_on(share, wanted.epsilon, wanted.quorum_epsilon)
-    attendance = wanted.attendance
-    if attendance == "public" and share is None:
+    share = None if wanted.min_cohort == "none" else wanted.min_cohort
+    spent = spent_on(share, wanted.epsilon, wanted.min_cohort_epsilon)
+    participation = wanted.participation
+    if participation == "public" and share is None:
         raise ConfigError(
-            "Expected privacy.quorum, the share of those asked who must answer, with privacy.attendance='public', got "
-            "none."
+            "Expected privacy.min_cohort, the share of those asked who must answer, with "
+            "privacy.participation='public', got none."
         )
     apart = wanted.server_epsilon
-    if apart is not None and wanted.exposure != "two-servers":
-        raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.server_epsilon={apart:g}.")
+    if apart is not None and wanted.trust_model != "two-servers":
+        raise ConfigError(f"Expected privacy.trust_model='two-servers' with privacy.server_epsilon={apart:g}.")
     if wanted.groups % 2 == 0:
         raise ConfigError(f"Expected privacy.groups in 1, 3, 5, 7, 9, got {wanted.groups}: a median has a middle.")
-    if wanted.groups != 1 and wanted.exposure != "two-servers":
-        raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.groups={wanted.groups}.")
-    own = (exposure, apart if exposure else None, wanted.groups if exposure else 1)
-    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance, *own)
+    if wanted.groups != 1 and wanted.trust_model != "two-servers":
+        raise ConfigError(f"Expected privacy.trust_model='two-servers' with privacy.groups={wanted.groups}.")
+    own = (trust_model, apart if trust_model else None, wanted.groups if trust_model else 1)
+    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, participation, *own)
 
 
-def _automatic(
-    config: Config, problem: Problem, algorithms: Registry, *, alternatives: bool, federated: bool
-) -> Planned:
+def _automatic(config: Config, problem: Problem, algorithms: Registry, *, alternatives: bool, federated: bool) -> Plan:
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
     budget, one_machine = budget_of(config), isinstance(config.population, TableSection | FlightsSection)
-    allowed = Allowance(budget, one_machine and not federated, _attendance(config))
+    allowed = Allowance(budget, one_machine and not federated, _participation(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
-    trusted = config.privacy.trust_server and config.privacy.exposure is None
+    trusted = config.privacy.trust_model in TRUSTED
     if not (alternatives or alike) and trusted and problem.beliefs.hostile_share == 0:
         rules = [info for info in algorithms.values() if info.choosing.rule is not None]
         # The first whose rule takes its plan is taken, whatever the others are; with a limit on rounds the least.
@@ -285,7 +283,7 @@ def _automatic(
                     dearer = _dearer(config, problem, some, allowed)
                     plan, choice = automatic(alone, algorithms, problem, allowed=allowed, dearer=dearer)
                     algorithms[plan.algorithm].verify(plan)
-                    return Planned(plan, alone, choice=choice)
+                    return Plan(plan, alone, choice=choice)
                 break
     private = _private(config, algorithms)
     candidates = tuple(_worthwhile(_within_budget(info, config, problem), problem) for info in private)
@@ -293,25 +291,25 @@ def _automatic(
         candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     dearer = _dearer(config, problem, private, allowed)
     while True:
-        plan, choice = automatic(candidates, algorithms, problem, trust_server=trusted, allowed=allowed, dearer=dearer)
+        plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed, dearer=dearer)
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
             refused = Candidate(plan.algorithm, None, str(error))
             candidates = tuple(refused if each.algorithm == plan.algorithm else each for each in candidates)
         else:
-            return Planned(plan, candidates, choice=choice)
+            return Plan(plan, candidates, choice=choice)
 
 
 def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     """Infeasible where an algorithm knows that so few users are too few for any; with the n and the ε that would do."""
-    if not config.privacy.trust_server or config.privacy.exposure is not None:
+    if config.privacy.trust_model not in TRUSTED:
         return
     wanted = privacy_of(config)
-    left = wanted if wanted.quorum is None else left_by_quorum(wanted, spent=False)
+    left = wanted if wanted.min_cohort is None else left_by_min_cohort(wanted, spent=False)
     for info in algorithms.values():
         too_few = info.choosing.too_few
-        if too_few is not None and (found := too_few(problem, left, _attendance(config))) is not None:
+        if too_few is not None and (found := too_few(problem, left, _participation(config))) is not None:
             here = config.privacy.epsilon  # less than the user's own, where a share of that bought declarations
             needs = Needs(found.needs, found.users, 1.1 * here, unit=here)
             words = f"{found.needs}, or {needs.multiple(1.1 * here)}; or name an algorithm"
@@ -339,7 +337,7 @@ def _within_budget(info: Registered, config: Config, problem: Problem) -> Candid
 
 def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], allowed: Allowance) -> Candidate | None:
     """What a method's own rule would take, were it not for the budget, where that is exceeded."""
-    if not config.privacy.trust_server or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
+    if config.privacy.trust_model not in TRUSTED or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
         return None
     free, anything = config.model_copy(update={"budget": BudgetSection()}), replace(allowed, budget=Budget())
     for info in algorithms:
@@ -350,9 +348,9 @@ def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], 
     return None
 
 
-def _attendance(config: Config) -> float:
+def _participation(config: Config) -> float:
     """Declared share of those asked who are expected to answer."""
-    return 1.0 if config.problem.attendance is None else config.problem.attendance
+    return 1.0 if config.problem.participation is None else config.problem.participation
 
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
@@ -366,17 +364,17 @@ def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
     return Candidate(candidate.algorithm, None, reason)
 
 
-def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: bool, alternatives: bool) -> Planned:
+def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: bool, alternatives: bool) -> Plan:
     name = config.algorithm.name
     others = {other: info for other, info in algorithms.items() if other != name}
     info, wanted = algorithms[name], config.privacy.adjacency
-    if info.exposure != "none" and wanted not in info.promises.adjacency:
+    if info.trust_model != "none" and wanted not in info.promises.adjacency:
         offered = " or ".join(map(repr, info.promises.adjacency))
         raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
-    if info.exposure != "none" and not _keeps_answers(info, config):
+    if info.trust_model != "none" and not _keeps_answers(info, config):
         raise ConfigError(
-            f"Expected an algorithm of exposure {_exposures(config)}, got algorithm.name={name!r} of exposure "
-            f"{', '.join(info.exposures)}{_seen(info)}. Name another, or trust the coordinator with answers."
+            f"Expected an algorithm of trust model {_trust_models(config)}, got algorithm.name={name!r} of trust model "
+            f"{', '.join(info.trust_models)}{_seen(info)}. Name another, or trust more."
         )
     try:
         plan = _plan(info, config, problem, config.algorithm.options)
@@ -387,14 +385,14 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
         raise Infeasible(error.algorithm, error.condition, error.needs, feasible, users=error.users) from None
     info.verify(plan)
     candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
-    return Planned(plan, candidates)
+    return Plan(plan, candidates)
 
 
-def _without_silos(plan: Plan, silos: Silos, config: Config, algorithms: Registry) -> tuple[str, ...]:
+def _without_silos(plan: RunPlan, silos: Silos, config: Config, algorithms: Registry) -> tuple[str, ...]:
     """Of the same algorithm, planned for those who are left, who are asked as all are: by rows, or by sums."""
     given = config.algorithm.options if config.algorithm.name == plan.algorithm else {}
 
-    def without(users: int) -> Plan:
+    def without(users: int) -> RunPlan:
         others = _in_equal_silos(config, min(users, len(silos.sizes)))
         return _plan(algorithms[plan.algorithm], others, replace(plan.problem, users=users), given)
 
@@ -432,17 +430,17 @@ def budget_of(config: Config) -> Budget:
 
 
 def _keeps_answers(info: Registered, config: Config) -> bool:
-    """Whether the coordinator may see what it would see: anything when trusted, else nothing that is not private."""
-    return config.privacy.exposure in info.exposures or (
-        config.privacy.exposure is None and (config.privacy.trust_server or not {*UNSEEN}.isdisjoint(info.exposures))
-    )
+    """Return whether the algorithm has a trust model that is asked for, or a stricter one."""
+    asked, wanted = config.privacy, {*STRICTER[config.privacy.trust_model]}
+    if asked.server_epsilon is not None or asked.groups != 1:  # which only two servers have
+        wanted &= {"two-servers"}
+    return not wanted.isdisjoint(info.trust_models)
 
 
-def _exposures(config: Config) -> str:
-    """Those that are asked for, and by what."""
-    if config.privacy.exposure is not None:
-        return f"{config.privacy.exposure} with privacy.exposure={config.privacy.exposure!r}"
-    return "two-servers or local with privacy.trust_server=false"
+def _trust_models(config: Config) -> str:
+    """Return those that are asked for, and by what."""
+    asked = config.privacy.trust_model
+    return f"{' or '.join(STRICTER[asked])} with privacy.trust_model={asked!r}"
 
 
 def _seen(info: Registered) -> str:
@@ -451,9 +449,9 @@ def _seen(info: Registered) -> str:
 
 
 def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | None:
-    """Whether no server may see answers, of a method that cannot keep them from one by itself."""
-    asked = config.privacy.exposure == "two-servers" or not config.privacy.trust_server
-    return "two-servers" if asked and info.exposure not in ("local", "none") else None
+    """Return whether two servers have to carry out a method that does not keep answers from one by itself."""
+    asked = config.privacy.trust_model == "two-servers" and info.trust_model not in ("local", "none")
+    return "two-servers" if asked else None
 
 
 def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
@@ -463,7 +461,9 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple
 def _private(config: Config, algorithms: Registry) -> list[Registered]:
     """The algorithms that keep something private and have the constants that are asked for."""
     return [
-        info for info in algorithms.values() if info.exposure != "none" and config.algorithm.constants in info.constants
+        info
+        for info in algorithms.values()
+        if info.trust_model != "none" and config.algorithm.constants in info.constants
     ]
 
 
@@ -476,8 +476,12 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
             info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )
     if not _keeps_answers(info, config):
-        why = info.promises.one_server if {*info.exposures}.isdisjoint(UNSEEN) else f"its exposure is {info.exposure}"
-        shown = f"{info.name}: asked is exposure {_exposures(config)}; {why}."
+        why = (
+            info.promises.one_server
+            if {*info.trust_models}.isdisjoint(UNSEEN)
+            else f"its trust model is {info.trust_model}"
+        )
+        shown = f"{info.name}: asked is trust model {_trust_models(config)}; {why}."
         return Candidate(info.name, None, shown)
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))
@@ -487,7 +491,7 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
 
 def _plan(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
-) -> Plan:
+) -> RunPlan:
     """The best plan; of exactly `rounds` rounds, or budget.rounds, or at most budget.max_rounds. Infeasible if none."""
     try:
         return _estimated(info, config, problem, given, rounds)
@@ -498,7 +502,7 @@ def _plan(
 
 def _estimated(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
-) -> Plan:
+) -> RunPlan:
     """The same; the n of its Infeasible is an estimate."""
     section, most = config.algorithm, config.budget.max_rounds
     if rounds is None and given.get("rounds") is None and most is not None:
@@ -512,8 +516,13 @@ def _estimated(
     options = options_of(info, {**given, **asked}, called="algorithm.options", constants=section.constants)
     if info.either_adjacency and not printed and "adjacency" not in given:
         options = replace(options, adjacency=config.privacy.adjacency)
-    if info.takes_attendance and not printed and "attendance" not in given and config.problem.attendance is not None:
-        options = replace(options, attendance=config.problem.attendance)
+    if (
+        info.takes_participation
+        and not printed
+        and "participation" not in given
+        and config.problem.participation is not None
+    ):
+        options = replace(options, participation=config.problem.participation)
     privacy, silos = privacy_of(config, _two_servers(info, config)), silos_of(config, problem.users)
     options = summed(options) if silos is not None and silos.sums else options
     plan = info.plan(problem, privacy, options, section.constants, config.run.seed)

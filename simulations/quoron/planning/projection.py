@@ -10,7 +10,7 @@ from quoron.network import DEADLINE, Counts, Network, Times, total
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_server.parameters import Kind
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.traffic import Traffic, encoded, traffic
 
 NAME = "n" * 16  # of a run that has none yet; every message holds its run's name
@@ -60,12 +60,12 @@ def seconds_of(events: Sequence[Event], network: Network) -> float | None:
     return total([network.project(counts) for counts in counted]).total
 
 
-def held(plan: Plan) -> bool:
+def held(plan: RunPlan) -> bool:
     """Whether rounds must last their whole time: their ends would tell who was in a secret cohort."""
     return plan.guarantee.rests_on(Kind.SECRET_COHORTS)
 
 
-def of_plan(plan: Plan, text: str, network: Network) -> Projection:
+def of_plan(plan: RunPlan, text: str, network: Network) -> Projection:
     """Every round taken as the average one; ConfigError when its answers would come after the network's deadline.
 
     Rounds last their whole time where they must, whatever the network says of their ends. Speeds that only a run
@@ -80,13 +80,13 @@ def of_plan(plan: Plan, text: str, network: Network) -> Projection:
     return Projection(text, whole, rounds * moved.messages, rounds * moved.down, rounds * moved.up, ())
 
 
-def wire_of_plan(plan: Plan) -> Traffic:
+def wire_of_plan(plan: RunPlan) -> Traffic:
     """Of all rounds, each taken as the average one."""
     rounds, moved = max(1, plan.cost.rounds), _average(plan, None)
     return Traffic(rounds * moved.messages, rounds * moved.down, rounds * moved.up)
 
 
-def _average(plan: Plan, network: Network | None) -> Traffic:
+def _average(plan: RunPlan, network: Network | None) -> Traffic:
     """Of the average round: its numbers, and what surrounds those of a question of the kind about some columns."""
     cost, outputs = plan.cost, plan.problem.outputs
     messages, rounds = max(1, cost.messages), max(1, cost.rounds)

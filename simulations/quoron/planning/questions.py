@@ -14,7 +14,7 @@ from quoron.planning.plans import choose, with_epsilon
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.algorithms.search import two_digits
-from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Plan
+from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, RunPlan
 from quoron_server.problem import Problem
 
 MOST_USERS = 10**10
@@ -42,7 +42,7 @@ class EpsilonPoint:
         return self.guessed_excess_risk if self.predicted_excess_risk is None else self.predicted_excess_risk
 
     @classmethod
-    def of(cls, epsilon: float, planned: Plan | QuoronError) -> "EpsilonPoint":
+    def of(cls, epsilon: float, planned: RunPlan | QuoronError) -> "EpsilonPoint":
         """From a plan, or the reason why there is none."""
         if isinstance(planned, QuoronError):
             why = f"{planned.condition}; needs {planned.needs}." if isinstance(planned, Infeasible) else str(planned)
@@ -101,16 +101,16 @@ def enough(config: Config, problem: Problem, risk: float) -> Enough:
     if not (math.isfinite(risk) and risk > 0):
         raise ConfigError(f"Expected a risk > 0, got {risk}.")
     here = _planned(config, problem)
-    if isinstance(here, Plan) and here.predicted_excess_risk is None and here.guessed_excess_risk is None:
+    if isinstance(here, RunPlan) and here.predicted_excess_risk is None and here.guessed_excess_risk is None:
         raise ConfigError(
             f"Expected a method whose risk is predicted, got {here.algorithm}, for which nothing is with this loss. "
             "Take another loss, or name another algorithm."
         )
 
-    def at_users(users: float) -> Plan | None:
+    def at_users(users: float) -> RunPlan | None:
         return _good(_planned(config, replace(problem, users=round(users))), risk)
 
-    def at_epsilon(epsilon: float) -> Plan | None:
+    def at_epsilon(epsilon: float) -> RunPlan | None:
         return _good(_planned(with_epsilon(config, epsilon), problem), risk)
 
     users = least(at_users, problem.users, 2, MOST_USERS)
@@ -129,8 +129,8 @@ def enough(config: Config, problem: Problem, risk: float) -> Enough:
 
 
 def least(
-    found: Callable[[float], Plan | None], start: float, lowest: float, highest: float
-) -> tuple[float, Plan] | None:
+    found: Callable[[float], RunPlan | None], start: float, lowest: float, highest: float
+) -> tuple[float, RunPlan] | None:
     """The least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
 
     To within 4 %, and rounded up to two digits. Searched by large strides from `start`, and then by bisection: where
@@ -171,7 +171,7 @@ def wanted_risk(text: str, problem: Problem) -> float:
     return value * start_risk(problem) / 100 if text.strip().endswith("%") else value
 
 
-def _planned(config: Config, problem: Problem) -> Plan | QuoronError:
+def _planned(config: Config, problem: Problem) -> RunPlan | QuoronError:
     """The plan, or why there is none."""
     try:
         return choose(config, problem, alternatives=False).plan
@@ -179,7 +179,7 @@ def _planned(config: Config, problem: Problem) -> Plan | QuoronError:
         return error
 
 
-def _good(planned: Plan | QuoronError, risk: float) -> Plan | None:
+def _good(planned: RunPlan | QuoronError, risk: float) -> RunPlan | None:
     if isinstance(planned, QuoronError):
         return None
     best = planned.guessed_excess_risk if planned.predicted_excess_risk is None else planned.predicted_excess_risk

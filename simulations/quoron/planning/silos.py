@@ -10,7 +10,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.parameters import Kind
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.silos import UNSURE, Away, Silos, largest_away
 
 FIX = (
@@ -43,7 +43,7 @@ def silos_of(config: Config, users: int) -> Silos | None:
     return Silos.declared(said, users, sums=section.silo_sums, of=of)
 
 
-def warnings(plan: Plan, sizes: Sequence[int] | None) -> tuple[str, ...]:
+def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     """What whoever submits is told before a run can begin and be charged; () where nothing is amiss."""
     if sizes is None:
         return () if (said := useless(plan)) is None else (said,)
@@ -51,7 +51,7 @@ def warnings(plan: Plan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     return (f"WARNING: {_holds(away, len(sizes))}, {_spared(away)}.",) if away.too_large else ()
 
 
-def remarks(plan: Plan, silos: Silos, without: Callable[[int], Plan]) -> tuple[str, ...]:
+def remarks(plan: RunPlan, silos: Silos, without: Callable[[int], RunPlan]) -> tuple[str, ...]:
     """What the largest silo's absence costs; `without` makes the plan of fewer users, or raises as planning does."""
     away = largest_away(plan, silos)
     risk = _risk(plan, away.users - away.persons, without)
@@ -74,15 +74,15 @@ def _holds(away: Away, silos: int) -> str:
 
 
 def _spared(away: Away) -> str:
-    """What the quorum makes of it."""
+    """What the minimum cohort makes of it."""
     if away.share is None:
-        return "no quorum is declared, so the run goes on"
-    lower = "" if away.holding is None else f"privacy.quorum of at most {away.holding:g}, or "
-    spared = f"the quorum of {away.share:g} spares {away.spare:,}"
+        return "no minimum cohort is declared, so the run goes on"
+    lower = "" if away.holding is None else f"privacy.min_cohort of at most {away.holding:g}, or "
+    spared = f"the minimum cohort of {away.share:g} spares {away.spare:,}"
     if away.too_large:
         return (
-            f"MORE THAN THE QUORUM CAN SPARE: {spared}, so the run ends without a model whenever that silo is away. "
-            f"Declare {lower}more and smaller silos"
+            f"MORE THAN THE MINIMUM COHORT CAN SPARE: {spared}, so the run ends without a model whenever that silo is "
+            f"away. Declare {lower}more and smaller silos"
         )
     if away.ends is not None and away.ends > UNSURE:
         told = f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"
@@ -90,7 +90,7 @@ def _spared(away: Away) -> str:
     return f"{spared}, and holds"
 
 
-def _risk(plan: Plan, users: int, without: Callable[[int], Plan]) -> str:
+def _risk(plan: RunPlan, users: int, without: Callable[[int], RunPlan]) -> str:
     """As of a run planned over the others: its noise is that of this run, as divisors stay."""
     before = plan.predicted_excess_risk or plan.guessed_excess_risk
     if before is None:
@@ -105,7 +105,7 @@ def _risk(plan: Plan, users: int, without: Callable[[int], Plan]) -> str:
     return f"the excess risk of the {users:,} others is predicted to be {after:.2g}, where that of all is {before:.2g}"
 
 
-def useless(plan: Plan) -> str | None:
+def useless(plan: RunPlan) -> str | None:
     """What to say, before anything is charged, of a run over few users that is forecast to learn nothing."""
     users, predicted = plan.problem.users, plan.predicted_excess_risk or plan.guessed_excess_risk
     start = start_risk(plan.problem)
@@ -125,6 +125,6 @@ def few(config: Config, users: int, say: Callable[[str], None]) -> Iterator[None
     try:
         yield
     except Infeasible:
-        if users < FEW and config.privacy.exposure != "two-servers":
+        if users < FEW and config.privacy.trust_model != "two-servers":
             say(FIX)
         raise

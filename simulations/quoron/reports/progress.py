@@ -1,6 +1,7 @@
 """Observers that show a run while it goes: a live bar in a terminal, a few plain lines elsewhere, or nothing."""
 
 import sys
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Give the terminal back."""
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Before the first round."""
 
     def round_finished(self, event: RoundEvent) -> None:
@@ -43,11 +44,25 @@ class Display:
         """What is done before the first round."""
 
 
+def wanted(progress: bool | None) -> bool:
+    """Return `progress`; where it is None, whether standard error is a terminal or a notebook's cell."""
+    return (sys.stderr.isatty() or _in_notebook()) if progress is None else progress
+
+
+def _in_notebook() -> bool:
+    return Console(stderr=True).is_jupyter
+
+
+def _can_redraw() -> bool:
+    """Return whether a bar can move: in a terminal, and in a notebook that has ipywidgets."""
+    return sys.stderr.isatty() or (_in_notebook() and find_spec("ipywidgets") is not None)
+
+
 def display(*, quiet: bool) -> Display:
-    """A live bar when standard error is a terminal, plain lines when it is not, silence when asked."""
+    """Return a live bar in terminals and notebooks, plain lines elsewhere, and silence if `quiet`."""
     if quiet:
         return Display()
-    return Bar() if sys.stderr.isatty() else Lines()
+    return Bar() if _can_redraw() else Lines()
 
 
 class Lines(Display):
@@ -57,7 +72,7 @@ class Lines(Display):
         """A line."""
         print(text, file=sys.stderr, flush=True)
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """What to take care of, if anything."""
         _warn(plan)
 
@@ -95,7 +110,7 @@ class Bar(Display):
         """In front of the bar."""
         self._bar.update(self._task, description=escape(text))
 
-    def started(self, plan: Plan) -> None:
+    def started(self, plan: RunPlan) -> None:
         """Show the plan's rounds as the length of the bar."""
         _warn(plan)
         self._name = plan.algorithm
@@ -106,7 +121,7 @@ class Bar(Display):
         self._bar.update(self._task, description=self._name, completed=event.round + 1, figures=_figures(event))
 
 
-def _warn(plan: Plan) -> None:
+def _warn(plan: RunPlan) -> None:
     if plan.guarantee.curated and not plan.guarantee.seeded:
         how = "Until the run is complete, ledger.sqlite in its folder is private: keep it to yourself."
         print(how, file=sys.stderr, flush=True)
@@ -142,10 +157,10 @@ class Runs:
 
 
 def runs_display(*, quiet: bool) -> Runs:
-    """Live bars when standard error is a terminal, a line a run when it is not, silence when asked."""
+    """Return live bars in terminals and notebooks, a line a run elsewhere, and silence if `quiet`."""
     if quiet:
         return Runs()
-    return RunBars() if sys.stderr.isatty() else RunLines()
+    return RunBars() if _can_redraw() else RunLines()
 
 
 class RunLines(Runs):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from quoron.network import duration
 from quoron.planning.meaning import Meaning, meaning
-from quoron.printed import Printed
 from quoron.processors import largest
-from quoron_server.plan import Plan
+from quoron.results import Printed
+from quoron_server.plan import RunPlan
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # a stored summary needs no population
@@ -53,7 +53,7 @@ class Summary(Printed):
     epsilon: float | None  # None without privacy
     delta: float
     adjacency: str
-    exposure: str
+    trust_model: str
     excess_risk: float | None  # over the infimum on the population, in the domain or not
     excess_risk_initial: float | None  # of the start point
     predicted_excess_risk: float | None  # by the plan, before the run: a bound; None where nobody has measured one
@@ -87,7 +87,7 @@ class Summary(Printed):
     @classmethod
     def of(
         cls,
-        plan: Plan,
+        plan: RunPlan,
         events: Sequence[Mapping[str, Any]],
         *,
         excess_risk: float | None,
@@ -110,7 +110,7 @@ class Summary(Printed):
         """The summary of a complete run from its ledger's events; `memory` is of other processes than this one."""
         last = events[-1] if events else {}
         filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
-        private = plan.guarantee.exposure != "none"
+        private = plan.guarantee.trust_model != "none"
         read = meaning(plan.problem, plan.predicted_excess_risk)
         after = meaning(plan.problem, last.get("public", {}).get("left"))
         return cls(
@@ -125,7 +125,7 @@ class Summary(Printed):
             epsilon=plan.guarantee.epsilon if private else None,
             delta=plan.guarantee.delta if private else 0.0,
             adjacency=plan.guarantee.adjacency,
-            exposure=plan.guarantee.exposure,
+            trust_model=plan.guarantee.trust_model,
             excess_risk=excess_risk,
             excess_risk_initial=excess_risk_initial,
             predicted_excess_risk=plan.predicted_excess_risk,
@@ -207,11 +207,11 @@ class Summary(Printed):
         return rows
 
     def _promise(self) -> str:
-        if self.exposure == "none":
+        if self.trust_model == "none":
             return "none: the non-private reference"
         if self.epsilon is None or math.isinf(self.epsilon):
             return "none was found for the numbers that the paper prints"
-        return f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}, exposure {self.exposure}"
+        return f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}, trust model {self.trust_model}"
 
     def _beside(self) -> str:
         bound = "predicted at most" + ", in its domain" * self.is_held_back

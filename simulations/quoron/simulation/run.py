@@ -17,13 +17,13 @@ from quoron.config import Config, TableSection
 from quoron.network import DEADLINE
 from quoron.paths import dataset, table_file
 from quoron.planning import bounds, projection
-from quoron.planning.plans import Planned, choose
+from quoron.planning.plans import Plan, choose
 from quoron.planning.silos import silos_of
 from quoron.populations import Population
 from quoron.prepared import Prepared
-from quoron.printed import Axes, Tabular, axes
 from quoron.processors import memory_below
 from quoron.reports.summary import Summary, from_json
+from quoron.results import Axes, Run, axes
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, columns_of, problem_for_real, setup
@@ -31,7 +31,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import check_delta
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, Observer
 from quoron_server.traffic import once
 
@@ -52,16 +52,17 @@ LOOK = (
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RunResult(Tabular):
-    """A complete run."""
+class SimulatedRun(Run[Any]):
+    """A complete run over simulated users; its model is an array of shape (d,) where they hold no table."""
 
-    model: NDArray[np.float64]  # the released model, shape (d,)
     summary: Summary
-    plan: Plan
-    directory: Path
     config: Config
-    planned: Planned  # the plan beside what the other algorithms would have done
-    table_model: "Model | None" = None  # the same with its columns, where users are a table's
+    planned: Plan  # the run's plan and those of the other algorithms
+
+    @property
+    def plan(self) -> RunPlan:
+        """Return the plan that was carried out."""
+        return self.planned.plan
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of the summary."""
@@ -116,7 +117,7 @@ def prepare(
 
 def carry_out(
     prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer] = (), *, report: bool = True
-) -> RunResult:
+) -> SimulatedRun:
     """Run in `folder` from wherever its ledger stands, and write the run folder, report.html with `report`."""
     scene, run = prepared.scene, prepared.run
     with prepared.begin(folder) as ledger:
@@ -137,7 +138,7 @@ def _in_silos(prepared: Prepared[Setup]) -> Engine:
     return InSilos(scene.engine, silos, scene.population, section.silos_away, section.silos_hostile)
 
 
-def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> RunResult:
+def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> SimulatedRun:
     """The same with what another ledger holds: of the same run, carried out to its end elsewhere, by processes that
     took so many bytes of `memory`.
     """
@@ -154,9 +155,9 @@ def _written(
     *,
     report: bool = True,
     memory: int = 0,
-) -> RunResult:
+) -> SimulatedRun:
     """A complete run, and its folder."""
-    model, plan = ledger.model, prepared.planned.plan
+    model = ledger.model
     summary, rows = _results(prepared, ledger, model, seconds, memory)
     folder.write_rounds(rows)
     folder.write_model(model)
@@ -166,7 +167,7 @@ def _written(
     folder.write_json("summary.json", summary.as_json())
     if report:
         write_report(folder, summary, released, rows)
-    return RunResult(model, summary, plan, folder.path, prepared.config, prepared.planned, released)
+    return _run(prepared, folder, summary, model, released)
 
 
 def write_report(folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -181,13 +182,21 @@ def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:
         return ledger.finished
 
 
-def stored(prepared: Prepared[Setup], folder: RunFolder) -> RunResult:
+def stored(prepared: Prepared[Setup], folder: RunFolder) -> SimulatedRun:
     """A complete run as its folder holds it. RunError before it is complete."""
-    summary = from_json(folder.summary())
-    planned = prepared.planned
-    model = folder.model()
-    released = _table_model(prepared, model)
-    return RunResult(model, summary, planned.plan, folder.path, prepared.config, planned, released)
+    weights = folder.model()
+    return _run(prepared, folder, from_json(folder.summary()), weights, _table_model(prepared, weights))
+
+
+def _run(
+    prepared: Prepared[Setup],
+    folder: RunFolder,
+    summary: Summary,
+    weights: NDArray[np.float64],
+    table_model: "Model | None",
+) -> SimulatedRun:
+    model = weights if table_model is None else table_model
+    return SimulatedRun(model, weights, summary.statement, folder.path, summary, prepared.config, prepared.planned)
 
 
 def _table_model(prepared: Prepared[Setup], weights: NDArray[np.float64]) -> "Model | None":
@@ -266,7 +275,7 @@ def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
         loss={"name": loss.name, **loss.bounds},
         columns=columns_of(config, prepared.scene.population),
         seconds=DEADLINE,
-        attendance=config.privacy.attendance,
+        participation=config.privacy.participation,
         silos=None if (silos := silos_of(config, plan.problem.users)) is None else silos.sizes,
         simulation=True,
     )
@@ -276,8 +285,8 @@ def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
     return clients * down, clients * up
 
 
-def _spent(plan: Plan, first: float, round_: int) -> dict[str, float]:
+def _spent(plan: RunPlan, first: float, round_: int) -> dict[str, float]:
     """ε that the releases up to a round draw on: a promise counts in full from the first release."""
-    if plan.guarantee.exposure == "none":
+    if plan.guarantee.trust_model == "none":
         return {}
     return {"epsilon_spent": plan.guarantee.epsilon if round_ >= first else 0.0}

@@ -44,7 +44,7 @@ from quoron_client.losses import (
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.ends import free_ball
 from quoron_privacy.errors import ConfigError
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Beliefs, Problem, Wide
 from quoron_server.rounds import Engine
 
@@ -64,7 +64,7 @@ class Setup:
     problem: Problem
     engine: Engine
 
-    def settled(self, plan: Plan) -> "Setup":
+    def settled(self, plan: RunPlan) -> "Setup":
         """The same with the problem of a plan, whose models may have a domain of their own; users are read as asked."""
         population, engine, problem = self.population, self.engine, plan.problem
         if problem.domain != population.domain:

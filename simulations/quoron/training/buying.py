@@ -22,7 +22,7 @@ from quoron.config import Config, TableSection
 from quoron.datasets import index
 from quoron.evaluating.split import trained_users
 from quoron.paths import dataset
-from quoron.planning.plans import Planned, privacy_of
+from quoron.planning.plans import Plan, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.prepared import Prepared
 from quoron.simulation.patterns import unread
@@ -75,7 +75,7 @@ class Undeclared:
 
 def prepared(
     config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
-) -> tuple[Undeclared, Planned]:
+) -> tuple[Undeclared, Plan]:
     """The table, and the forecast that its run is charged by. Raises what `hold` raises, and what `choose` does."""
     section = check_section(config)
     frame = frame.read_all() if isinstance(frame, pa.RecordBatchReader) else frame  # which can be read only once
@@ -122,7 +122,7 @@ def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
 
 def forecast(
     config: Config, asked: Wanted, users: int, seed: int, assumptions: Sequence[Assumption]
-) -> tuple[Planned, int]:
+) -> tuple[Plan, int]:
     """The whole plan if every column becomes one number, and the most categories a column that still leave a plan.
 
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
@@ -131,7 +131,7 @@ def forecast(
     paid = purchases_of(config, asked, trained)
     words = [each.column for each in asked.features if each.what != "number"]
 
-    def at(width: int) -> Planned:
+    def at(width: int) -> Plan:
         guess = Found.guessed(asked, dict.fromkeys(words, width))
         likely = configured(config, asked, guess)
         problem, encoding = _public(likely, trained)
@@ -153,7 +153,7 @@ def forecast(
     return _told(plan, asked, paid, plan), widest
 
 
-def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tuple[Planned, str | None]:
+def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tuple[Plan, str | None]:
     """The plan of a run on a declared table, with a look at it, of what purchases leave; why nobody looks.
 
     Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
@@ -250,7 +250,7 @@ def _seeded(config: Config, seed: int) -> Config:
     return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
 
 
-def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Planned:
+def _told(planned: Plan, asked: Wanted, paid: Bought, wide: Plan) -> Plan:
     """The forecast with what is bought, in words."""
     remarks = [
         f"Nobody declared {len(asked.all)} facts of the table: they are bought with "
@@ -266,7 +266,7 @@ def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Plann
     return replace(planned, remarks=(*planned.remarks, *remarks, *asked.left_out))
 
 
-def _at_most(wide: Planned) -> str:
+def _at_most(wide: Plan) -> str:
     """What is forecast of the most numbers."""
     most = f"{wide.plan.problem.dimension:,}"
     return (

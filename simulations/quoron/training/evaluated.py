@@ -20,7 +20,7 @@ from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
 from quoron.evaluating.split import Users, trained_users
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Plan
 from quoron.populations.users import Declared
 from quoron.prepared import Prepared
 from quoron.training.curator import file_users
@@ -44,7 +44,7 @@ Vector = NDArray[np.float64]
 AT_ONCE = 1 << 14  # users whose vectors are in memory
 
 
-def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: int) -> Planned:
+def with_held_out(planned: Plan, config: Config, encoding: Encoding, users: int) -> Plan:
     """The plan of a run that holds out some of so many users, or slots; Infeasible where they are too few to tell."""
     plan, privacy = planned.plan, planned.plan.guarantee
     held = measured_by(privacy, config, users, classes=len(outcomes(encoding.label)), cap=plan.problem.items_per_user)
@@ -66,7 +66,7 @@ def measured_by(
 
     Infeasible where they are too few to tell; `bought`: so many classes are the most that the label may have.
     """
-    if config.train.holdout is None or privacy.exposure == "none":  # which is refused for what it is
+    if config.train.holdout is None or privacy.trust_model == "none":  # which is refused for what it is
         return None
     held = HeldOut.calibrate(
         users=users - trained_users(users, config.train.holdout),

@@ -57,7 +57,7 @@ items_per_user = 2                  # a low typical number of visits
 [privacy]
 epsilon = 4.0
 delta = 1e-5
-# `quoron submit` declares a quorum of 0.5: the run goes on while so many answer, whose hospitals are there
+# `quoron submit` declares a minimum cohort of 0.5: the run goes on while so many answer, whose hospitals are there
 """
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.model import LabelShares
-from quoron.planning.plans import Planned, Registry, budget_of, choose, privacy_of
+from quoron.planning.plans import Plan, Registry, budget_of, choose, privacy_of
 from quoron.prepared import Prepared
 from quoron.training.table import Curated, HeldRows
 from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
@@ -31,7 +31,7 @@ from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
+from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # only a folder needs it
@@ -44,7 +44,7 @@ OFF = "train.data_quality = 0 says so"
 
 def plan(
     config: Config, problem: Problem, encoding: Encoding, algorithms: Registry = ALGORITHMS
-) -> tuple[Planned, str | None]:
+) -> tuple[Plan, str | None]:
     """The plan of a run on a table, with a look at it where that can be paid for; else why nobody looks.
 
     Nothing is infeasible, and no method is refused, for the sake of the look. Methods that the rule cannot take are not
@@ -70,14 +70,14 @@ def plan(
         return other, _not_gaussian(other.plan.algorithm)
     budget_of(config).check_plan(whole)
     ALGORITHMS[whole.algorithm].verify(whole)
-    return Planned(whole, planned.candidates, planned.curve, planned.choice, planned.network, planned.remarks), None
+    return Plan(whole, planned.candidates, planned.curve, planned.choice, planned.network, planned.remarks), None
 
 
-def with_look(own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
+def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, labels: int) -> RunPlan | None:
     """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ, or
     where that leaves nothing. `columns` and `labels` are how many the look at the table tells apart."""
     promise = ALGORITHMS[own.algorithm].gaussian(own)
-    if promise is None or own.guarantee.quorum is not None:
+    if promise is None or own.guarantee.min_cohort is not None:
         return None
     health = table_health.calibrate(
         epsilon=privacy.epsilon,

@@ -14,18 +14,18 @@ from quoron.planning import bounds
 from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.prepared import Prepared
-from quoron.printed import Printed
 from quoron.reports.health import Health, read, unseen
+from quoron.results import Printed, Run
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
 from quoron.training.table import Curated
-from quoron.training.trained import BoughtLine, Trained
+from quoron.training.trained import BoughtLine
 from quoron_client.data.encoding import ClassWeights, Encoding
 from quoron_client.data.labels import in_words, outcomes, seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
@@ -138,7 +138,7 @@ class TrainingSummary(Printed):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TrainedTable(Trained[Model]):
+class TrainedTable(Run[Model]):
     """What was trained on a table, and its public figures."""
 
     summary: TrainingSummary
@@ -150,8 +150,8 @@ class TrainedTable(Trained[Model]):
         return [*self.summary.rows()[:5], *measured, *warned]
 
     @property
-    def health(self) -> Health | None:
-        """How well the table fits its declarations, by a look with noise; None: nobody looked."""
+    def data_quality(self) -> Health | None:
+        """Return how well the table fits its public bounds, by a private check; None without that check."""
         return self.summary.health
 
     @property
@@ -160,8 +160,8 @@ class TrainedTable(Trained[Model]):
         return self.summary.evaluation
 
     @property
-    def bought(self) -> tuple[BoughtLine, ...]:
-        """What of the table was bought within the promise; `declared.toml` in the folder says it as a configuration."""
+    def estimated(self) -> tuple[BoughtLine, ...]:
+        """Return the bounds that were estimated within ε; `declared.toml` in the folder has them as configuration."""
         return self.summary.bought
 
     @property
@@ -307,7 +307,7 @@ def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def unsettled(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def unsettled(plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """A clip radius is released, too: held at its cap to the end, it never came down to the users."""
     if not events or not plan.parameters.outgrown(events[-1]["public"]):
         return ()
@@ -357,7 +357,7 @@ def growing(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def outgrown(plan: Plan, events: Sequence[Mapping[str, Any]]) -> bool:
+def outgrown(plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
     last = _last(events)
     left, planned = last.get("left"), plan.predicted_excess_risk

@@ -15,7 +15,7 @@ from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.serial import size
 
 FEW = 1 << 24  # bytes that are taken without a question
@@ -54,7 +54,7 @@ def make_sure_of_items(then: str, needed: int, more: int, *, begun: bool) -> Non
         np.empty(more, np.uint8)  # which the system may refuse, too
 
 
-def make_sure_of_answers(plan: Plan) -> None:
+def make_sure_of_answers(plan: RunPlan) -> None:
     """RunError unless there is memory for the plan's largest round: its answers, and what is kept between rounds.
 
     What is made of answers was at most 3.9 times as much, over all methods; most take twice. Of questions with a

@@ -58,7 +58,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import Last
 from quoron_server.runs import Run, end
@@ -114,7 +114,7 @@ class Setting(Asked):
             allow_large_delta=training.get("allow_large_delta", False),
         )
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed: int) -> RunPlan:
         """The plan of one trusted machine, verified against its theorem; `seed` is public."""
         if self.simulation_seed is None:
             allowed = self.allow_large_delta
@@ -161,7 +161,7 @@ class RowsEngine:
         order = of_the_run(self.noise).stream("order of users").permutation(self.problem.users)
         order = order if self.among is None else self.among[order]
         users, task, reduction = order[question.cohort], question.task, question.reduction
-        if self.watch is not None:  # under exposure `broadcast` everything that is sent out is released
+        if self.watch is not None:  # under trust model `central-broadcast` everything that is sent out is released
             self.watch(question.round, self.start + task.points[0])  # type: ignore[attr-defined]
         step = self.chunk or max(1, len(users))
         if self.summing is not None and isinstance(reduction, ClippedSum) and len(users):
@@ -356,7 +356,7 @@ def carry_out(
     return TrainedRows(model, model, statement, folder.path, run.plan, evaluation)
 
 
-def _measuring(plan: Plan, figures: Rows, start: Vector, apart: Users, seed: int | None) -> Last:
+def _measuring(plan: RunPlan, figures: Rows, start: Vector, apart: Users, seed: int | None) -> Last:
     """What held-out users say of the final model, with noise of this start alone, or from a simulation's seed."""
     held = plan.guarantee.held_out
     assert isinstance(held, HeldMeans)
@@ -370,7 +370,7 @@ def _measuring(plan: Plan, figures: Rows, start: Vector, apart: Users, seed: int
     return ending
 
 
-def _said(plan: Plan, setting: Setting, told: dict[str, Any], statement: str) -> Evaluation:
+def _said(plan: RunPlan, setting: Setting, told: dict[str, Any], statement: str) -> Evaluation:
     held = plan.guarantee.held_out
     assert isinstance(held, HeldMeans)
     promise = Promise(plan.guarantee.epsilon, plan.guarantee.delta, statement)

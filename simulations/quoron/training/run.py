@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.evaluating.split import parts, trained_users
 from quoron.model import Model
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Plan
 from quoron.prepared import Prepared, S
 from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
@@ -54,7 +54,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer, other_run
 from quoron_server.runs import end
 
@@ -106,7 +106,7 @@ def prepare(
     return prepared
 
 
-def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model, Plan, int]:
+def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model, RunPlan, int]:
     """Train with noise from `simulation_seed`, for whoever holds the table alone: the model, the plan, rounds taken.
 
     The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
@@ -132,7 +132,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     return model, plan, taken
 
 
-def forecast(config: Config, base: Path, frame: Any = None) -> Planned:
+def forecast(config: Config, base: Path, frame: Any = None) -> Plan:
     """What a run would promise and cost of which something is bought, with no account asked. Raises as `prepare`."""
     return buying.prepared(_alone(config), base, Identity("forecast", config.run.seed, ""), frame, ())[1]
 
@@ -221,7 +221,7 @@ def _taken_for_granted(label: AnyLabel | None) -> tuple[str, ...]:
     return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or buy it.",)
 
 
-def _prepared(config: Config, scene: S, planned: Planned, digest: str, identity: Identity) -> Prepared[S]:
+def _prepared(config: Config, scene: S, planned: Plan, digest: str, identity: Identity) -> Prepared[S]:
     account = lifetime.account(lifetime.place(config.train.ledger))
     return Prepared(config, scene, planned, digest, identity.run, account)
 
@@ -393,7 +393,7 @@ def _identity(folder: RunFolder) -> Identity:
     return Identity(**folder.read_json(RECORD))
 
 
-def _read_by(plan: Plan) -> int | None:
+def _read_by(plan: RunPlan) -> int | None:
     """Seed of the order in which a run reads each user once a pass; None: that of slots."""
     return None if plan.asks_everybody else plan.seed
 

@@ -258,16 +258,14 @@ def check_section(config: Config) -> configs.TableSection:
             f"Expected population.outlier_fraction=0 for training, got {section.outlier_fraction}: "
             "nobody's answers are made up. To have real outliers removed, declare problem.hostile_share."
         )
-    if privacy.quorum not in (None, "none"):
-        raise ConfigError(f"Expected no privacy.quorum for training, got {privacy.quorum}: everybody answers.")
-    if privacy.attendance != "private":
-        raise ConfigError("Expected no privacy.attendance for training, got public: everybody answers.")
-    if privacy.exposure is not None:
+    if privacy.min_cohort not in (None, "none"):
+        raise ConfigError(f"Expected no privacy.min_cohort for training, got {privacy.min_cohort}: everybody answers.")
+    if privacy.participation != "private":
+        raise ConfigError("Expected no privacy.participation for training, got public: everybody answers.")
+    if privacy.trust_model is not None:
         raise ConfigError(
-            f"Expected no privacy.exposure for training, got {privacy.exposure!r}: this machine holds the table."
+            f"Expected no privacy.trust_model for training, got {privacy.trust_model!r}: this machine holds the table."
         )
-    if not privacy.trust_server:
-        raise ConfigError("Expected privacy.trust_server=true for training, got false: this machine holds the table.")
     if config.run.network is not None:
         raise ConfigError(f"Expected no run.network for training, got {config.run.network!r}: nothing is sent.")
     return section

@@ -1,17 +1,10 @@
 """What training released, whatever was trained: a table's model, a module, a tree of parameters, an array."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Generic, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from quoron.evaluating.evaluation import Evaluation
-from quoron.printed import Tabular
-from quoron_server.plan import Guarantee, Plan
-
-M = TypeVar("M")
+from quoron.results import M, Run
+from quoron_server.plan import Guarantee, RunPlan
 
 
 class DoubtfulModel(UserWarning):
@@ -19,24 +12,10 @@ class DoubtfulModel(UserWarning):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Trained(Tabular, Generic[M]):
-    """A complete run: the model that it released, what was promised for it, and where it is kept."""
-
-    model: M  # in the terms of whoever asked: a `quoron.Model`, a torch module, a tree of JAX, an array (d,)
-    weights: NDArray[np.float64]  # (d,): its numbers
-    statement: str  # the promise, in a sentence
-    directory: Path  # the run's folder, or that of the books in a Flower project
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each line people see."""
-        return [("model", f"a {type(self.model).__name__} of {self.weights.size:,} numbers")]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TrainedRows(Trained[M]):
+class TrainedRows(Run[M]):
     """What was trained by rows that somebody else computes."""
 
-    plan: Plan
+    plan: RunPlan
     evaluation: Evaluation | None = None  # of users that were held out; None: nobody was
 
     def rows(self) -> list[tuple[str, str]]:
@@ -46,7 +25,7 @@ class TrainedRows(Trained[M]):
 
     @property
     def guarantee(self) -> Guarantee:
-        """ε, δ, adjacency, exposure and assumptions; `statement` says it in words."""
+        """ε, δ, adjacency, trust model and assumptions; `statement` says it in words."""
         return self.plan.guarantee
 
 

@@ -14,7 +14,7 @@ from quoron.training.run import AnyPrepared
 from quoron.tuning.effort import Effort
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.parameters import Assumption
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 if TYPE_CHECKING:
     from quoron.tuning import run
@@ -37,7 +37,7 @@ def prepare(
 
 def carry_out(
     prepared: "TableSearch | AnyPrepared", folder: RunFolder
-) -> "tuple[TrainedTable, Plan, tuple[str, ...], Choice | None]":
+) -> "tuple[TrainedTable, RunPlan, tuple[str, ...], Choice | None]":
     """What came out, the plan with what was promised, what is said of it, and what was chosen, if anything was."""
     if isinstance(prepared, Prepared):
         done = training.carry_out(prepared, folder)
@@ -49,7 +49,7 @@ def carry_out(
 
 def rehearse(
     config: Config, vary: Vary | None, effort: Effort, frame: Any, simulation_seed: int
-) -> "tuple[Model, Plan, int, Choice | None]":
+) -> "tuple[Model, RunPlan, int, Choice | None]":
     """With noise from a seed, for whoever holds the rows alone: nothing is charged, written or promised."""
     if not vary:
         return (*training.rehearse(config, simulation_seed=simulation_seed, frame=frame), None)

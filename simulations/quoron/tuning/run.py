@@ -32,7 +32,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.parameters import Assumption
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import other_run
 from quoron_server.runs import end
 from quoron_server.serial import dumps
@@ -100,7 +100,7 @@ def prepared(
     )
 
 
-def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, Plan, int, Choice]:
+def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, RunPlan, int, Choice]:
     """The best of a search with noise from a seed: its model and plan, rounds taken, and what was chosen."""
     source, table = SeededNoise(simulation_seed), own.table()
     best = search(own.price, source, lambda place, noise: table.perform(place, noise, source))

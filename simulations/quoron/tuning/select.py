@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 
 from quoron.arguments import entry_point, shortened
 from quoron.evaluating.split import held_out
+from quoron.results import Run
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, numbered
 from quoron.training import lifetime
 from quoron.training.black_box import Method, Vector, algorithm_of, origin_of, problem_of
 from quoron.training.rows import Rows, RowsEngine
 from quoron.training.start import Identity
-from quoron.training.trained import Trained
 from quoron.tuning.effort import Effort
 from quoron.tuning.private_state import Outcome, room_for
 from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean
@@ -49,7 +49,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Kind
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.rounds import other_run
 from quoron_server.wording import TEXTS
 
@@ -62,7 +62,7 @@ T = TypeVar("T")
 class _Training:
     """How one candidate is trained: planned and verified before anything is charged."""
 
-    plan: Plan
+    plan: RunPlan
     algorithm: Any
     chunk: int | None
 
@@ -116,7 +116,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Selected(Trained[Vector]):
+class Selected(Run[Vector]):
     """What a search chose: `model` is what the best trial returned, `statement` the promise of the whole search."""
 
     candidate: Any
@@ -126,7 +126,7 @@ class Selected(Trained[Vector]):
 
     def rows(self) -> list[tuple[str, str]]:
         """What was chosen, by which score."""
-        return [("chosen", self.name), ("score", f"{self.score:.4g}, of the best of several"), *Trained.rows(self)]
+        return [("chosen", self.name), ("score", f"{self.score:.4g}, of the best of several"), *Run.rows(self)]
 
 
 @entry_point
@@ -277,12 +277,12 @@ def _method(method: Any) -> Method:
     return cast(Method, method)
 
 
-Planned = tuple[GaussianNoise, list[_Training] | None]
+Plan = tuple[GaussianNoise, list[_Training] | None]
 
 
 def _planned(
     wanted: list[tuple[Method, int]] | None, users: int, apart: int, spent: tuple[float, float], seed: int
-) -> tuple[Planned, list[Pair]]:
+) -> tuple[Plan, list[Pair]]:
     """The noise of scores, what trains each candidate, and their pairs, where a trial may spend (μ, δ)."""
     noise, own = noise_for(mu_of(*spent), apart), Privacy(planned_with(*spent), spent[1])
     made = [_trained(method, users - apart, width, own, seed) for method, width in wanted or ()]

@@ -18,9 +18,9 @@ from quoron.comparing.request import Cell, Request, shown
 from quoron.config import Config, is_wanted, require_epsilon
 from quoron.evaluating.evaluation import in_units
 from quoron.evaluating.split import held_out
-from quoron.planning.plans import Planned, choose
+from quoron.planning.plans import Plan, choose
 from quoron.populations.users import Declared
-from quoron.printed import Printed
+from quoron.results import Printed
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
@@ -43,7 +43,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON, Plan
+from quoron_server.plan import LEAST_EPSILON, RunPlan
 from quoron_server.wording import sentence
 
 FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")
@@ -56,7 +56,7 @@ class Candidate:
 
     cell: Cell
     config: Config  # with what a trial may spend
-    planned: Planned
+    planned: Plan
     declared: Declared  # of those who train
 
     @property
@@ -91,7 +91,7 @@ class TableSearch(Printed):
         """The promise in a sentence."""
         return sentence(self.promised(self.candidates[0].planned.plan).guarantee)
 
-    def promised(self, plan: Plan) -> Plan:
+    def promised(self, plan: RunPlan) -> RunPlan:
         """The plan of a trial with what the whole search promises."""
         assumed = (Assumption(self.price.assumed),)
         made = replace(

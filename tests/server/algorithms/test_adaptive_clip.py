@@ -14,13 +14,13 @@ from quoron_privacy.means.norm_counts import MeanAndCounts, Presence, weighted_r
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.clip import REACH, AdaptiveClip
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 NAMES = ["one-pass-dp-sgd/adaptive", "dp-sgd-wor/adaptive", "dp-sgd-poisson/adaptive"]
 FIXED = [name.split("/")[0] for name in NAMES]
 
 
-def planned(**options) -> Plan:
+def planned(**options) -> RunPlan:
     info = ALGORITHMS["dp-sgd-wor"]
     wide = replace(PROBLEM, users=40_000, dimension=20)
     options = {"rounds": 60, "rate": 0.05, "clip": "adaptive", "step_size": 1e-3} | options

@@ -25,7 +25,7 @@ from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.median import CoordinateMedian
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.soft_filtered import SoftFilter
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.specification import describe
 from quoron_server.specification import make_plan as make_specified
@@ -68,7 +68,7 @@ class Separable:
         return Answers(self.curvatures[who] * (at - self.centres[who]), np.zeros(len(who), np.uint8))
 
 
-def slow_median_run(plan: Plan, engine: Any) -> tuple[list[np.ndarray], list[float]]:
+def slow_median_run(plan: RunPlan, engine: Any) -> tuple[list[np.ndarray], list[float]]:
     """Algorithm 6 as on paper, phase by phase, all released without noise: iterates, and each round's score."""
     p, half_width = plan.parameters, plan.problem.domain.half_width
     algorithm = LocalisedSGD(plan, CoordinateMedian(p))
@@ -112,14 +112,14 @@ def test_median_sgd_is_the_algorithm_on_paper(radius) -> None:
     np.testing.assert_allclose(states[-1].released, np.mean(expected[-p.phases[-1].suffix :], axis=0), atol=1e-12)
 
 
-def quiet(plan: Plan) -> Plan:
+def quiet(plan: RunPlan) -> RunPlan:
     """Without release noise, which would hide what one user moves; every test passes."""
     p = plan.parameters
     phases = tuple(replace(phase, release_scale=0.0) for phase in p.phases)
     return replace(plan, parameters=replace(p, phases=phases))
 
 
-def farthest(name: str, plan: Plan, seed: int, domain: Any = None) -> float:
+def farthest(name: str, plan: RunPlan, seed: int, domain: Any = None) -> float:
     """How far one user's gradient of any size moves later iterates, over what the theorem allows, both in ℓ∞."""
     p = plan.parameters
     rule = {"filtered-sgd/linf": OutlierFilter, "soft-filtered-sgd/linf": SoftFilter}.get(name, CoordinateMedian)(p)

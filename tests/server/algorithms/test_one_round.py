@@ -10,7 +10,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_round.intervals import Solved
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 INFO = ALGORITHMS["one-round-least-squares"]
 
@@ -22,7 +22,7 @@ def items(users=20_000, seed=1):
     return ItemBatch(rows, labels, np.arange(users + 1) * 3)
 
 
-def plan_of(users=20_000, privacy=Privacy(8.0, 1e-6), label_bound=1.0, feature_norm=1.0, **constants) -> Plan:  # noqa: B008
+def plan_of(users=20_000, privacy=Privacy(8.0, 1e-6), label_bound=1.0, feature_norm=1.0, **constants) -> RunPlan:  # noqa: B008
     loss = make_loss("least_squares", label_bound=label_bound or 1.0, feature_norm=feature_norm)
     usual = {
         "users": users,
@@ -39,7 +39,7 @@ def plan_of(users=20_000, privacy=Privacy(8.0, 1e-6), label_bound=1.0, feature_n
     return INFO.plan(problem_of(**{**usual, **constants}), privacy)
 
 
-def model_of(batch: ItemBatch, plan: Plan, loss="least_squares", **bounds) -> np.ndarray:
+def model_of(batch: ItemBatch, plan: RunPlan, loss="least_squares", **bounds) -> np.ndarray:
     made, noise = INFO.make(plan), SeededNoise(1)
     question = made.request(made.init(), noise)
     state = made.update(made.init(), answer(make_loss(loss, **bounds), batch, question.task), noise).state
@@ -94,7 +94,7 @@ def test_what_it_is_not_for_is_refused(constants, said):
         plan_of(**constants)
 
 
-def solved_of(batch: ItemBatch, plan: Plan, seed: int) -> Solved | None:
+def solved_of(batch: ItemBatch, plan: RunPlan, seed: int) -> Solved | None:
     """What is made of the moment that a run tells."""
     made, noise, d = INFO.make(plan), SeededNoise(seed), plan.problem.dimension
     question = made.request(made.init(), noise)

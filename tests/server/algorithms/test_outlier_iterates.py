@@ -76,8 +76,8 @@ def test_the_model_is_that_of_chains_run_one_after_another(name):
 def test_only_chains_of_one_user_promise_private_broadcasts(name):
     plan = make_plan(name)
     single = all(phase.users == 1 for phase in plan.parameters.phases)
-    assert plan.guarantee.exposure == ("broadcast" if single else "model")
-    assert single == name.endswith("broadcast")
+    assert plan.guarantee.trust_model == ("central-broadcast" if single else "central-release")
+    assert single == name.endswith("central-broadcast")
     assert plan.guarantee.proved
     assert plan.guarantee.assumptions == ()
 
@@ -187,7 +187,7 @@ def tampered(plan):
         "a smaller shift": released(mean=replace(mean, shifts=(mean.shifts[0] * 0.99,))),
         "a smaller delta": replace(plan, guarantee=replace(plan.guarantee, delta=plan.guarantee.delta / 2)),
         "a smaller epsilon": replace(plan, guarantee=replace(plan.guarantee, epsilon=plan.guarantee.epsilon * 0.9)),
-        "private broadcasts": replace(plan, guarantee=replace(plan.guarantee, exposure="broadcast")),
+        "private broadcasts": replace(plan, guarantee=replace(plan.guarantee, trust_model="central-broadcast")),
         "fewer users": replace(plan, problem=replace(plan.problem, users=plan.cost.messages - 1)),
         "another cost": replace(plan, cost=replace(plan.cost, rounds=plan.cost.rounds - 1)),
         "averages of users not asked": phase(averaged=first.users + 1),

@@ -161,7 +161,7 @@ def test_absences_that_look_at_the_iterate_break_the_bound():
     ends = [float(last_point(algorithm, Linear(sign, looks=True)).released[0]) for sign in (-1.0, 1.0)]
     assert abs(ends[0] - ends[1]) == pytest.approx(0.4975, abs=2e-3)
     assert algorithm.parameters.phases[0].sensitivity == pytest.approx(0.0020, abs=1e-5)
-    assert INFO.plan(PROBLEM, PRIVACY, INFO.options(), "calibrated", 7).guarantee.rests_on(Kind.UNMOVED_ATTENDANCE)
+    assert INFO.plan(PROBLEM, PRIVACY, INFO.options(), "calibrated", 7).guarantee.rests_on(Kind.UNMOVED_PARTICIPATION)
 
 
 class Bowl:
@@ -217,7 +217,7 @@ def test_one_absent_user_voids_the_certificate():
 
 def test_the_accelerated_solver_is_refused_outside_simulation():
     make_plan("phased-erm").require_deployable(trust_clients=True)
-    with pytest.raises(ConfigError, match="trust_clients=true"):
+    with pytest.raises(ConfigError, match="central-release"):
         make_plan("phased-erm").require_deployable(trust_clients=False)
     accelerated = make_plan("phased-erm/agd")
     assert "answers every one of its questions" in sentence(accelerated.guarantee)

@@ -58,7 +58,11 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
     plan = bare.plan(made.problem, Privacy(3.0, 1e-5), seed=9)
     promise = plan.guarantee
     assert (plan.algorithm, plan.seed, promise.epsilon, promise.delta) == (info.name, 9, 3.0, 1e-5)
-    assert (promise.exposure, promise.adjacency, promise.theorem) == ("broadcast", "replace-one", info.promises.theorem)
+    assert (promise.trust_model, promise.adjacency, promise.theorem) == (
+        "central-broadcast",
+        "replace-one",
+        info.promises.theorem,
+    )
     assert promise.proved
     assert promise.assumptions == derived(plan)
     assert plan.cost == made.cost
@@ -73,11 +77,11 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
     assert "as printed: ε = 7, δ = 1e-05, zero-out, by our accountant; the paper claims ε = 5\n" in repr(plan)
     filled = "Filled in where the paper leaves a constant open: c = 1."
     assert numbers.remarks()[1:] == (filled, "η β = 2 > 1")
-    for refused in (Privacy(3.0, 1e-5, 0.5, 0.1), Privacy(3.0, 1e-5, exposure="two-servers")):
+    for refused in (Privacy(3.0, 1e-5, 0.5, 0.1), Privacy(3.0, 1e-5, trust_model="two-servers")):
         with pytest.raises(ConfigError, match="with constants='paper'"):
             with_paper.plan(made.problem, refused, constants="paper")
     with pytest.raises(ConfigError, match="calibrated constants"):
         plan.require_deployable(trust_clients=True)
-    assert (plan.guarantee.theorem, plan.guarantee.exposure) == ("elsewhere.md#x1", "model")
+    assert (plan.guarantee.theorem, plan.guarantee.trust_model) == ("elsewhere.md#x1", "model")
     assert (plan.guarantee.adjacency, plan.guarantee.proved) == ("zero-out", False)
     assert (plan.cost, plan.predicted_excess_risk) == (Cost(1, 2, 3, 4, 5), None)

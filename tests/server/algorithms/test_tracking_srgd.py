@@ -24,14 +24,14 @@ BOTH = ("recursive", "independent")
 
 CASES = [
     {"factorisation": "sqrt-toeplitz"},
-    {"factorisation": "blt", "ridge": 0.05, "attendance": 0.8, "logistic": True},
-    {"factorisation": "tree", "ridge": 0.05, "domain": Box(0.2), "attendance": 0.8},
+    {"factorisation": "blt", "ridge": 0.05, "participation": 0.8, "logistic": True},
+    {"factorisation": "tree", "ridge": 0.05, "domain": Box(0.2), "participation": 0.8},
     {"factorisation": "independent", "domain": L2Ball(0.3), "logistic": True, "reference_items": 3},
     {"factorisation": "blt", "main": (1, 40), "warmup": (1, 20)},
     {"factorisation": "blt", "main": (20, 12), "spread": 0.05, "first_radius": 3.0, "beyond": 0.1},
-    {"factorisation": "blt", "adjacency": "zero-out", "attendance": 0.8},
+    {"factorisation": "blt", "adjacency": "zero-out", "participation": 0.8},
     {"variant": "independent", "adjacency": "zero-out"},
-    {"variant": "independent", "ridge": 0.05, "attendance": 0.8},
+    {"variant": "independent", "ridge": 0.05, "participation": 0.8},
     {"variant": "independent", "domain": L2Ball(0.3), "logistic": True},
     {"factorisation": "blt", "logistic": True, "sigmoid": True},
     {"factorisation": "blt", "logistic": True, "sigmoid": True, "intercept": True, "main": (4, 40)},
@@ -44,7 +44,7 @@ def test_a_run_is_the_algorithm_box_line_by_line(case):
     case = dict(case)
     logistic, ridge = case.pop("logistic", False), case.get("ridge", 0.0)
     plan = small_plan(**case)
-    n, absent = plan.problem.users, range(0, plan.problem.users, 5) if "attendance" in case else ()
+    n, absent = plan.problem.users, range(0, plan.problem.users, 5) if "participation" in case else ()
     items = plan.parameters.reference_items
     users = Users(n, 3, ridge=ridge, reference_items=items, logistic=logistic, absent=absent)
     hessian, path, model = run(plan, users, SeededNoise(4))

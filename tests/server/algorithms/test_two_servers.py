@@ -26,16 +26,16 @@ from quoron_server.algorithms.two_servers import method
 from quoron_server.algorithms.two_servers import plan as planning
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_helper
 from quoron_server.algorithms.two_servers.plan import server_mu
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
 from quoron_server.wording import sentence
 
-TWO = replace(PRIVACY, exposure="two-servers")
+TWO = replace(PRIVACY, trust_model="two-servers")
 SCENES = list(TWO_SERVERS)
 ABLE = [name for name, info in ALGORITHMS.items() if info.promises.one_server is None]
 
 
-def planned(name: str, privacy: Privacy = TWO, **options: Any) -> Plan:
+def planned(name: str, privacy: Privacy = TWO, **options: Any) -> RunPlan:
     info = ALGORITHMS[name]
     return info.plan(PROBLEMS.get(name, PROBLEM), privacy, info.options(**options), "calibrated", 7)
 
@@ -58,7 +58,7 @@ def test_a_tiny_epsilon_whose_rows_are_few_steps_long_has_a_plan_that_keeps_both
     problem = replace(PROBLEM, users=20_000, items_per_user=50)
     for name in ("online-to-batch", "recentred-sgd"):
         for epsilon in (0.05, 0.0213):
-            plan = ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-9, exposure="two-servers"))
+            plan = ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-9, trust_model="two-servers"))
             ALGORITHMS[name].verify(plan)
 
 
@@ -174,7 +174,7 @@ def test_nobody_is_asked_through_an_engine_that_sees_answers() -> None:
 @pytest.mark.parametrize("name", SCENES)
 def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
     """The broken twin: the plan of one server, whose noise two then halve between them."""
-    plan, one = make_plan(name), replace(TWO, exposure=None)
+    plan, one = make_plan(name), replace(TWO, trust_model=None)
     info, more = ALGORITHMS[plan.algorithm], {"rate": 1.0} if "mean" in name else {}
     more |= {"parts": True} if "whitened" in name else {}
     whole = info.plan(plan.problem, one, info.options(**TWO_SERVERS[name] | more), "calibrated", 7)
@@ -197,7 +197,7 @@ def test_a_plan_keeps_its_promise_by_both_accounts(where: Any, name: str, monkey
 
 def test_server_epsilon_costs_outsiders_nothing_and_a_server_the_root_of_two() -> None:
     """Both numbers stand in the sentence, and the larger one is what is charged."""
-    privacy = Privacy(1.0, 1e-6, exposure="two-servers", server_epsilon=4.0)
+    privacy = Privacy(1.0, 1e-6, trust_model="two-servers", server_epsilon=4.0)
     plan = planned("one-round-least-squares", privacy)
     ALGORITHMS[plan.algorithm].verify(plan)
     alone = planned("one-round-least-squares", Privacy(1.0, 1e-6))
@@ -213,14 +213,14 @@ def test_server_epsilon_costs_outsiders_nothing_and_a_server_the_root_of_two() -
     with pytest.raises(ConfigError, match="Expected server_epsilon in"):
         replace(privacy, server_epsilon=0.5)
     with pytest.raises(ConfigError, match="Expected server_epsilon in"):
-        replace(privacy, exposure=None)
+        replace(privacy, trust_model=None)
 
 
-def test_a_quorum_is_counted_exactly_and_costs_nothing_as_both_servers_see_who_answers() -> None:
-    plan = planned("tracking-srgd", replace(TWO, quorum=0.5, quorum_epsilon=0.4), rounds=13)
+def test_a_min_cohort_is_counted_exactly_and_costs_nothing_as_both_servers_see_who_answers() -> None:
+    plan = planned("tracking-srgd", replace(TWO, min_cohort=0.5, min_cohort_epsilon=0.4), rounds=13)
     ALGORITHMS["tracking-srgd"].verify(plan)
-    assert plan.guarantee.quorum is not None
-    assert plan.guarantee.quorum.epsilon == 0
+    assert plan.guarantee.min_cohort is not None
+    assert plan.guarantee.min_cohort.epsilon == 0
     algorithm, noise, engine = ALGORITHMS["tracking-srgd"].make(plan), SeededNoise(3), Quadratic()
     state = algorithm.init()
     question = algorithm.request(state, noise)
@@ -248,7 +248,7 @@ def test_a_promise_of_secret_cohorts_is_no_promise_of_two_servers() -> None:
     info = ALGORITHMS["dp-sgd-wor"]
     sampled = info.plan(PROBLEM, PRIVACY, info.options(rounds=5, rate=0.1), "calibrated", 7)
     servers = Servers(PRIVACY.epsilon)
-    twin = replace(sampled, guarantee=replace(sampled.guarantee, exposure="two-servers", servers=servers))
+    twin = replace(sampled, guarantee=replace(sampled.guarantee, trust_model="two-servers", servers=servers))
     info.verify(sampled)
     with pytest.raises(VerificationError):
         info.verify(twin)

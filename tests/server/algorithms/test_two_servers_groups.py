@@ -16,10 +16,10 @@ from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers
 from quoron_server.algorithms.two_servers.plan import server_mu
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.wording import sentence
 
-TWO = replace(PRIVACY, exposure="two-servers")
+TWO = replace(PRIVACY, trust_model="two-servers")
 NAMES = "one-round-least-squares", "tracking-srgd", "one-pass-dp-sgd", "dp-ftrl"
 SMALL: dict[str, dict[str, Any]] = {
     "tracking-srgd": {"rounds": 13},
@@ -28,14 +28,14 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def planned(name: str, groups: int) -> Plan:
+def planned(name: str, groups: int) -> RunPlan:
     info, privacy = ALGORITHMS[name], replace(TWO, groups=groups)
     plan = info.plan(PROBLEMS.get(name, PROBLEM), privacy, info.options(**SMALL.get(name, {})), "calibrated", 7)
     info.verify(plan)
     return plan
 
 
-def carried_out(plan: Plan, group: int | None = None, by: int = 0) -> Any:
+def carried_out(plan: RunPlan, group: int | None = None, by: int = 0) -> Any:
     """The model; `by` is added to each number of one group's sum of each round, as a hostile user can."""
     algorithm, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(5)
     engine, state = BothServers(Quadratic(), plan, b"5"), algorithm.init()

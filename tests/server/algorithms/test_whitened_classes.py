@@ -16,7 +16,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.estimates import GradientModel
 from quoron_server.algorithms.whitened.law import Contrasts, Law
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 INFO = ALGORITHMS["whitened-tracking"]
 PRIVACY = Privacy(4.0, 1e-6)
@@ -32,7 +32,7 @@ def table(users=800, features=4, classes=3, items=4) -> ItemBatch:
     return ItemBatch(rows, labels, np.arange(users + 1) * items)
 
 
-def plan_of(batch: ItemBatch, classes=3, ridge=0.0, items=4, **options) -> Plan:
+def plan_of(batch: ItemBatch, classes=3, ridge=0.0, items=4, **options) -> RunPlan:
     loss, d = Softmax(classes=classes, ridge=ridge), classes * batch.dimension
     problem = problem_of(
         users=batch.users,
@@ -52,11 +52,11 @@ def plan_of(batch: ItemBatch, classes=3, ridge=0.0, items=4, **options) -> Plan:
     return INFO.plan(problem, PRIVACY, INFO.options(**options))
 
 
-def learnt(batch: ItemBatch, plan: Plan) -> np.ndarray:
+def learnt(batch: ItemBatch, plan: RunPlan) -> np.ndarray:
     return INFO.make(plan).model(ended(batch, plan))
 
 
-def ended(batch: ItemBatch, plan: Plan):
+def ended(batch: ItemBatch, plan: RunPlan):
     known = Softmax(classes=plan.problem.outputs, ridge=plan.problem.ridge)
     made, noise = INFO.make(plan), SeededNoise(3)
     state = made.init()

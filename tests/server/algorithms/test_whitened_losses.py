@@ -13,7 +13,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 INFO = ALGORITHMS["whitened-tracking"]
 
@@ -28,7 +28,7 @@ def table(signs: bool, users=1500, items=3) -> ItemBatch:
     return ItemBatch(rows, labels, np.arange(users + 1) * items)
 
 
-def plan_of(batch: ItemBatch, loss, label_bound=None, **options) -> Plan:
+def plan_of(batch: ItemBatch, loss, label_bound=None, **options) -> RunPlan:
     problem = problem_of(
         users=batch.users,
         items_per_user=3,
@@ -45,7 +45,7 @@ def plan_of(batch: ItemBatch, loss, label_bound=None, **options) -> Plan:
     return INFO.plan(problem, Privacy(4.0, 1e-6), INFO.options(**options))
 
 
-def left(batch: ItemBatch, plan: Plan, loss) -> float:
+def left(batch: ItemBatch, plan: RunPlan, loss) -> float:
     """Share of the start's excess risk that a run leaves; also sees to what is asked."""
     made, noise = INFO.make(plan), SeededNoise(3)
     state = made.init()

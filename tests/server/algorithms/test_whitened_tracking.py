@@ -15,7 +15,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.estimates import (
     tail_power,
 )
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 
 NAME = "whitened-tracking"
 INFO = ALGORITHMS[NAME]
@@ -34,7 +34,7 @@ def table(users=400, features=4, items=5, seed=1, loss="logistic"):
     return ItemBatch(rows, labels, np.arange(users + 1) * items)
 
 
-def plan_of(batch, loss="logistic", privacy=PRIVACY, ridge=0.0, **options) -> Plan:
+def plan_of(batch, loss="logistic", privacy=PRIVACY, ridge=0.0, **options) -> RunPlan:
     known = make_loss(loss, ridge=ridge)
     problem = problem_of(
         users=batch.users,
@@ -54,7 +54,7 @@ def plan_of(batch, loss="logistic", privacy=PRIVACY, ridge=0.0, **options) -> Pl
     return INFO.plan(problem, privacy, INFO.options(**options))
 
 
-def left(batch, plan: Plan, loss="logistic", seed=3, tamper=None) -> float:
+def left(batch, plan: RunPlan, loss="logistic", seed=3, tamper=None) -> float:
     """Share of the start's excess risk that a run leaves."""
     known, model, _ = run(batch, plan, loss, seed, tamper)
 
@@ -66,7 +66,7 @@ def left(batch, plan: Plan, loss="logistic", seed=3, tamper=None) -> float:
     return (risk(model) - best) / (risk(start) - best)
 
 
-def run(batch, plan: Plan, loss="logistic", seed=3, tamper=None):
+def run(batch, plan: RunPlan, loss="logistic", seed=3, tamper=None):
     """The loss, the model and what is told at the end."""
     known, made, noise = make_loss(loss, ridge=plan.problem.ridge), INFO.make(plan), SeededNoise(seed)
     state = made.init()

@@ -8,7 +8,7 @@ from problems import changed
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import QuoronError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem, Wide
 
 PROBLEM = Problem(
@@ -24,10 +24,10 @@ PROBLEM = Problem(
     beliefs=Beliefs(distance=3.0),
 )
 WIDE = replace(PROBLEM, wide=Wide(L2Ball(30.0), 7.0))
-PRIVATE = [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
+PRIVATE = [name for name, info in ALGORITHMS.items() if info.trust_model != "none"]
 
 
-def planned(name: str, problem: Problem) -> Plan | str:
+def planned(name: str, problem: Problem) -> RunPlan | str:
     adjacency = ALGORITHMS[name].promises.adjacency[0]
     try:
         return ALGORITHMS[name].plan(problem, Privacy(4.0, 1e-5))

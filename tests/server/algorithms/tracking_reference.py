@@ -19,7 +19,7 @@ from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
 from quoron_server.algorithms.whitening import eigen, typical_length, whitening
-from quoron_server.plan import Cost, Guarantee, Plan
+from quoron_server.plan import Cost, Guarantee, RunPlan
 from quoron_server.problem import Problem
 
 
@@ -31,7 +31,7 @@ def small_plan(
     main=(5, 16),
     variant="recursive",
     factorisation="sqrt-toeplitz",
-    attendance=1.0,
+    participation=1.0,
     mu=2.0,
     adjacency="replace-one",
     domain=None,
@@ -47,7 +47,7 @@ def small_plan(
     delta=0.1,
 ):
     """A plan of chosen sizes: a μ-GDP transcript. No planner is involved."""
-    divisors = [int(attendance * size) for size in (pilot, warmup[1], main[1])]
+    divisors = [int(participation * size) for size in (pilot, warmup[1], main[1])]
     moments = {"dimension": dimension, "users": divisors[0], "mu": mu * (1 - 1e-6), "adjacency": adjacency}
     recursive = variant == "recursive"
     own = {"dimension": dimension, "mu": mu * (1 - 1e-6), "adjacency": adjacency}
@@ -96,8 +96,8 @@ def small_plan(
         link_curvature=1.0,
         ridge=ridge,
     )
-    promise = Guarantee(epsilon, delta, adjacency, "broadcast", (), THEOREM)
-    return Plan("tracking-srgd", problem, promise, Cost(p.rounds, p.asked, 0, 0, 0), p, None, 3)
+    promise = Guarantee(epsilon, delta, adjacency, "central-broadcast", (), THEOREM)
+    return RunPlan("tracking-srgd", problem, promise, Cost(p.rounds, p.asked, 0, 0, 0), p, None, 3)
 
 
 class Users:

@@ -17,7 +17,7 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.books.database import Database
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import Books, charge_of
 from quoron_server.specification import RunSpecification, make_plan
 
@@ -29,7 +29,7 @@ def wanted(number: int, algorithm: str = "one-pass-dp-sgd") -> RunSpecification:
     return specification(algorithm, f"run-{number}", epsilon=0.5, delta=1e-7)
 
 
-def small_plan(algorithm: str) -> Plan:
+def small_plan(algorithm: str) -> RunPlan:
     return make_plan(wanted(0, algorithm))
 
 
@@ -38,7 +38,7 @@ def exact_delta(mu: float, epsilon: float) -> float:
     return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
 
 
-def admitted(tmp_path: Path, share: float, plan: Plan) -> list[Charge]:
+def admitted(tmp_path: Path, share: float, plan: RunPlan) -> list[Charge]:
     """The charges of as many runs of `plan` as begin under the limit."""
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
         books = Books(database)

@@ -18,7 +18,7 @@ INFO = AlgorithmInfo(
         LOWY_2024.at("Algorithms 2 and 3"), note="users without replacement; tests are inside what is sampled"
     ),
     promises=Promises(
-        ("broadcast",),
+        ("central-broadcast",),
         ("replace-one",),
         planning.THEOREM,
         planning.pairs,

@@ -10,7 +10,7 @@
 
 A step whose test fails is skipped: nothing moves, and the stage has one step less. With the lottery later steps go on;
 with a noisy threshold the phase keeps its last point. Users are asked as planned in any case: nothing visible but the
-releases depends on data. Everything sent out is a function of releases: exposure `broadcast`.
+releases depends on data. Everything sent out is a function of releases: trust model `central-broadcast`.
 
 Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4 and remark 3.6; where this differs from the paper, and
 why, and the proof: docs/privacy/accelerated-erm.md.
@@ -32,7 +32,7 @@ from quoron_server.algorithms import acsa
 from quoron_server.algorithms.accelerated_erm.parameters import SECRET, AcceleratedERMParameters, Phase
 from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class AcceleratedERMState:
 class AcceleratedERM:
     """Algorithm object for a plan with AcceleratedERMParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(AcceleratedERMParameters)
         self._places = acsa.places(self.parameters.phases)

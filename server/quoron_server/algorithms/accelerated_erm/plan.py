@@ -46,7 +46,7 @@ from quoron_server.algorithms.noisy.draws import DRAWS
 from quoron_server.algorithms.noisy.sampled import Sampling as Cohorts
 from quoron_server.algorithms.search import Candidate, exactly, ranked, too_few
 from quoron_server.parameters import Moves
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "accelerated-erm"
@@ -72,7 +72,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> 
     return found
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Disjoint phases, each (ε, δ) by its theorem's second route, noise as accounted for, cost as planned."""
     p = plan.parameters_of(AcceleratedERMParameters)
     last = 0
@@ -113,7 +113,7 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
     )
 
 
-def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
+def verify_privacy(plan: RunPlan, sampling: Sampling, phase: Numbers) -> None:
     """The account is about this schedule, its theorem accepts it, and noise with rounding stays within it."""
     accounting, dimension = phase.accounting, plan.problem.dimension
     epsilon = plan.guarantee.epsilon
@@ -171,7 +171,7 @@ def pairs(p: AcceleratedERMParameters, problem: Problem, adjacency: Adjacency) -
 
 
 def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
-    """quorum-free#q4: of the means of phases without a test."""
+    """minimum cohort-free#q4: of the means of phases without a test."""
     del problem
 
     def once(phase: Numbers) -> Moves | None:

@@ -33,7 +33,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.local_model.parameters import LocalModelParameters
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class LocalModelState:
 class LocalModel:
     """Algorithm object for a plan with LocalModelParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(LocalModelParameters)
         self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None

@@ -104,7 +104,7 @@ class LocalModelParameters(Parameters):
         """One report of each kind a user, and nothing told by who sends it."""
         del problem
         reports = Kind.ONE_REPORT if self.reports == "disjoint" else Kind.TWO_REPORTS
-        return Assumption(reports), Assumption(Kind.CARELESS_ATTENDANCE)
+        return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)
 
     def step(self, round_: int) -> int:
         """t of an interaction; 0 of those before."""

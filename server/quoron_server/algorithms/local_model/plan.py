@@ -27,7 +27,7 @@ from quoron_server.algorithms.local_model.forecast import accelerated_risk, resp
 from quoron_server.algorithms.local_model.parameters import Estimator, LocalModelParameters, Reports
 from quoron_server.algorithms.local_reports import vector_scale
 from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -121,7 +121,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chos
     return Chosen(p, chosen.risk, Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up))
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Slots are disjoint, and what one user sends is (ε, δ)-locally private, whatever centres and radii are."""
     p = plan.parameters_of(LocalModelParameters)
     promise, ranged = plan.guarantee, p.estimator == "range"

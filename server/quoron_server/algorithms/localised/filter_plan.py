@@ -30,7 +30,7 @@ from quoron_server.algorithms.localised.geometry import (
 )
 from quoron_server.algorithms.localised.plan import Schedule, SizedOptions, best_schedule, cohorts
 from quoron_server.algorithms.search import round_grid
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -103,7 +103,7 @@ def sampler_slack(problem: Problem) -> float:
     return total_variation(gaussians=problem.dimension, laplaces=problem.users) + problem.users * 2.0**-95
 
 
-def remarks(plan: Plan) -> tuple[str, ...]:
+def remarks(plan: RunPlan) -> tuple[str, ...]:
     """On a box, with its choice of norms: the noise beside a plain mean's, and the other norm's."""
     p = plan.parameters_of(FilteringParameters)
     if not isinstance(plan.problem.domain, Box):

@@ -32,7 +32,7 @@ from quoron_server.algorithms.localised.geometry import require_of_phases
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "filtered-sgd"
@@ -99,7 +99,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) ->
     return planning.search(NAME, FilteredParameters, problem, options, smallest, calibrate)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(FilteredParameters), plan.guarantee
     weight = p.filter.cohort_size - 2 * p.filter.cutoff_centre + 2  # N + 1
@@ -110,7 +110,7 @@ def verify(plan: Plan) -> None:
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
-def make(plan: Plan) -> LocalisedSGD:
+def make(plan: RunPlan) -> LocalisedSGD:
     """The algorithm of a plan."""
     return LocalisedSGD(plan, OutlierFilter(plan.parameters_of(FilteredParameters)))
 
@@ -122,7 +122,7 @@ INFO = AlgorithmInfo(
         GHAZI_2026.at("Algorithms 1 and 2"), note="noise apart from the cutoff, an integer; a halt does not say when"
     ),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         "docs/privacy/outlier-filter.md",
         one_server="its filter looks at single answers: take tracking-srgd",

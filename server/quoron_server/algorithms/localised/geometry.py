@@ -24,7 +24,7 @@ from quoron_server.algorithms.localised.plan import (
     require_conditions,
     require_contraction,
 )
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 FAILURE = 1e-2  # probability that a proved distance leaves out some ordinary user
@@ -63,7 +63,7 @@ def coordinate_distance(problem: Problem) -> float:
     return 2 * min(items + problem.beliefs.heterogeneity, problem.coordinate_bound)
 
 
-def against_mean(plan: Plan) -> tuple[str, ...]:
+def against_mean(plan: RunPlan) -> tuple[str, ...]:
     """The first release's noise beside that of a plain mean of the same cohorts and steps, and where they would meet.
 
     The plain mean's shift is 2Gη/B (phased-sgd); the other's is in proportion to 1/√m while users are alike.
@@ -104,7 +104,7 @@ def behind_filter(
 
 
 def require_of_phases(
-    plan: Plan,
+    plan: RunPlan,
     filter_: Filter,
     norm: str,
     distance: float,
@@ -135,7 +135,7 @@ def require_of_phases(
     require_conditions(plan.algorithm, conditions)
 
 
-def _measured_in(plan: Plan, norm: str, distance: float) -> Geometry:
+def _measured_in(plan: RunPlan, norm: str, distance: float) -> Geometry:
     if norm == "l2":
         return Geometry("l2", plan.problem.beta or 0.0, distance, 1.0)
     try:

@@ -39,7 +39,7 @@ from quoron_server.algorithms.localised.plan import Shape, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "group-phased-sgd"
@@ -207,7 +207,7 @@ def _parts(shape: Shape, whole: int) -> list[int]:
     return [whole - sum(later), *later]
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Contraction for items, disjoint places, each phase's sensitivity from its integers, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(GroupedParameters)
     problem = plan.problem
@@ -264,7 +264,7 @@ def _check_places(problem: Problem, p: GroupedParameters) -> None:
             )
 
 
-def make(plan: Plan) -> LocalisedSGD:
+def make(plan: RunPlan) -> LocalisedSGD:
     """The algorithm of a plan."""
     p = plan.parameters_of(GroupedParameters)
 
@@ -288,7 +288,7 @@ INFO = AlgorithmInfo(
         FELDMAN_2020.at("Algorithm 2"), note="over items, noise for all items of a user; their text was not at hand"
     ),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         "docs/privacy/group-privacy.md",
         pairs,

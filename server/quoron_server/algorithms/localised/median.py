@@ -55,7 +55,7 @@ from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import round_grid
 from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -171,7 +171,7 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
     )
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
     problem, median = plan.problem, p.median
@@ -202,7 +202,7 @@ def sampler_slack(problem: Problem, privacy: Privacy) -> float:
     return exact + 1e-5 * privacy.delta / (1 + math.exp(privacy.epsilon))
 
 
-def make(plan: Plan) -> LocalisedSGD:
+def make(plan: RunPlan) -> LocalisedSGD:
     """The algorithm of a plan."""
     return LocalisedSGD(plan, CoordinateMedian(plan.parameters_of(CoordinateMedianParameters)))
 
@@ -232,7 +232,7 @@ INFO = AlgorithmInfo(
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
     origin=repaired(GHAZI_2026.at("Algorithms 5 to 8"), note="one noisy bit a phase in place of a test a batch"),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         "docs/privacy/median-sgd.md",
         one_server="a median looks at single answers: take tracking-srgd",

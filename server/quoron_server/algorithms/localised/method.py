@@ -28,7 +28,7 @@ from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import CONTRACTION, Assumption, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 RELEASED, HALTED, PENDING = 1, 0, -1
@@ -67,7 +67,7 @@ class InPhases(Protocol):
         """In their order."""
 
 
-def in_phases(plan: Plan) -> InPhases:
+def in_phases(plan: RunPlan) -> InPhases:
     """The parameters of a plan in phases; VerificationError for others."""
     if not isinstance(plan.parameters, InPhases):
         raise VerificationError(f"Expected parameters with phases, got {type(plan.parameters).__name__}.")
@@ -86,7 +86,7 @@ class LocalisedParameters(Parameters):
         return (self.cohort_size,) * sum(phase.rounds for phase in self.phases)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Non-expansive steps, and attendance that tells nothing of the iterates."""
+        """Non-expansive steps, and participation that tells nothing of the iterates."""
         del problem
         return CONTRACTION
 
@@ -139,7 +139,7 @@ class LocalisedState:
 class LocalisedSGD:
     """Algorithm object for any plan in phases."""
 
-    def __init__(self, plan: Plan, rule: Rule, ask: Callable[[int, Vector], Question] | None = None) -> None:
+    def __init__(self, plan: RunPlan, rule: Rule, ask: Callable[[int, Vector], Question] | None = None) -> None:
         """`rule` must be the one that the plan's guarantee is about; `ask` makes a round's question about a point.
 
         Without `ask` it is for the average gradients of the next `cohort_size` users.

@@ -34,7 +34,7 @@ from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import round_grid
 from quoron_server.parameters import Moves
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -70,7 +70,7 @@ def shift_per_step(problem: Problem, cohort_size: int) -> float:
     return 2 * problem.lipschitz / cohort_size * (1 + 2e-6)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Contraction, sensitivity 2Lη/B in every phase, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(PhasedParameters)
     checks.require_smooth(NAME, plan.problem)
@@ -93,13 +93,13 @@ def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[
 
 
 def moves(p: PhasedParameters, problem: Problem) -> list[Moves]:
-    """quorum-free#q4: of the average of each phase, by one answer."""
+    """minimum cohort-free#q4: of the average of each phase, by one answer."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)
     found = [(far * each.step_size / each.release_scale, each.rounds) for each in p.phases]
     return [Moves(once, once / 2) for once, rounds in found for _ in range(rounds)]
 
 
-def make(plan: Plan) -> LocalisedSGD:
+def make(plan: RunPlan) -> LocalisedSGD:
     """The algorithm of a plan."""
     cohort = plan.parameters_of(PhasedParameters).cohort_size
     return LocalisedSGD(plan, PlainMean(cohort, plan.problem.lipschitz))
@@ -112,7 +112,7 @@ INFO = AlgorithmInfo(
         FELDMAN_2020.at("Algorithm 2"), note="cohorts of users in place of single examples; their text was not at hand"
     ),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         "docs/privacy/phased-sgd.md",
         pairs,

@@ -128,7 +128,7 @@ class GroupedParameters(Parameters):
         return sum(questions) if self.layout == "spread" else max(questions)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Non-expansive steps, and attendance that tells nothing of the iterates."""
+        """Non-expansive steps, and participation that tells nothing of the iterates."""
         del problem
         return CONTRACTION
 

@@ -21,7 +21,7 @@ from quoron_server.algorithms.averaged_sgd import (
     suffix_shares,
 )
 from quoron_server.algorithms.localised.method import Phase, in_phases
-from quoron_server.plan import MOST_ROUNDS, Plan
+from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -222,7 +222,7 @@ def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
     )
 
 
-def require_contraction(plan: Plan) -> None:
+def require_contraction(plan: RunPlan) -> None:
     """Every step satisfies ηβ ≤ 2, and the phases use disjoint users."""
     beta = plan.problem.beta or 0.0
     p = in_phases(plan)

@@ -27,7 +27,7 @@ from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import require_of_phases
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
 from quoron_server.algorithms.references import GHAZI_2026, ours
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "soft-filtered-sgd"
@@ -86,7 +86,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) ->
     return planning.search(NAME, SoftFilteredParameters, problem, options, smallest, calibrate)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """soft-filter#sf1 for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(SoftFilteredParameters), plan.guarantee
     weight = p.filter.cohort_size - p.filter.softness_limit
@@ -95,7 +95,7 @@ def verify(plan: Plan) -> None:
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
-def make(plan: Plan) -> LocalisedSGD:
+def make(plan: RunPlan) -> LocalisedSGD:
     """The algorithm of a plan."""
     return LocalisedSGD(plan, SoftFilter(plan.parameters_of(SoftFilteredParameters)))
 
@@ -110,7 +110,7 @@ INFO = AlgorithmInfo(
     summary="As filtered-sgd with a deterministic soft filter and one test a phase; feasible with fewer users",
     origin=ours(GHAZI_2026.at("Algorithms 1 and 2"), note="a deterministic soft filter in place of theirs"),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         "docs/privacy/soft-filter.md",
         one_server="its filter looks at single answers: take tracking-srgd",

@@ -15,7 +15,7 @@ RECENTRED = AlgorithmInfo(
     summary="Several passes, secret cohorts, a private mean clipped around the last release",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 4"), note="the last release is the centre, and the radius follows it"),
     promises=Promises(
-        ("broadcast",),
+        ("central-broadcast",),
         ("replace-one", "zero-out"),
         planning.THEOREM,
         planning.pairs,

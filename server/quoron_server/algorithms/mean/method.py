@@ -29,7 +29,7 @@ from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class MeanSGDState:
 class MeanSGD:
     """Algorithm object for a plan with MeanSGDParameters, of `mean-sgd` or `recentred-sgd`."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(MeanSGDParameters)
         self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None

@@ -43,7 +43,7 @@ from quoron_server.algorithms.noisy.draws import DRAWS, room_for_counts
 from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.search import NEAR, Candidate, best, round_grid
 from quoron_server.parameters import Moves
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME, RECENTRED = "mean-sgd", "recentred-sgd"
@@ -108,7 +108,7 @@ def plan(problem: Problem, privacy: Privacy, options: Options) -> Chosen:
     return drawn
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Radius-free noise and the choices of the range are as private as they claim; all rounds: the registry."""
     p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
     users = plan.problem.users
@@ -159,7 +159,10 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
 
 
 def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
-    """quorum-free#q4: of the mean of unit rows. The choices of a range are charged beside it, whoever is there."""
+    """minimum cohort-free#q4: of the mean of unit rows.
+
+    The choices of a range are charged beside it, whoever is there.
+    """
     del problem
     return [Moves.of(lambda how: moved.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds
 

@@ -31,7 +31,7 @@ from quoron_server.algorithms.noisy.worth import with_count
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.references import MCMAHAN_2018, WANG_2019, Origin, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 LARGEST_ROUNDS = 1024
@@ -91,7 +91,7 @@ def _candidates(
     return noisy.sampled(problem, rates, rounds, np.array(variances), step_size=options.step_size)
 
 
-def _verify(schemes: _Schemes, plan: Plan) -> None:
+def _verify(schemes: _Schemes, plan: RunPlan) -> None:
     """Cohorts drawn as promised, and each round's Gaussian as private as it claims; all rounds: the registry."""
     p, sampling = plan.parameters_of(NoisySGDParameters), schemes[plan.guarantee.adjacency]
     verify_round(plan, DRAWS[sampling].moved)
@@ -119,7 +119,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         summary=summary,
         origin=origin,
         promises=Promises(
-            ("broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves, one_server=None
+            ("central-broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves, one_server=None
         ),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,

@@ -27,7 +27,7 @@ from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
 from quoron_server.algorithms.references import ABADI_2016, CHARLES_2024, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 RATES = (0.3, 0.1, 0.03, 0.01)
@@ -114,7 +114,7 @@ def _candidates(
     return noisy.sampled(problem, rates, rounds, np.array(variances), step_size=options.step_size)
 
 
-def _verify(adjacency: Adjacency, plan: Plan) -> None:
+def _verify(adjacency: Adjacency, plan: RunPlan) -> None:
     """A place's sensitivity, the noise in its units, and the mixture's ε of all rounds within the promise."""
     p = plan.parameters_of(GroupSGDParameters)
     problem = plan.problem
@@ -149,7 +149,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
             note="over items, with noise for all items of a user; the text of Charles et al. was not at hand",
         ),
         promises=Promises(
-            ("broadcast",),
+            ("central-broadcast",),
             (adjacency,),
             "docs/privacy/group-privacy.md#sampled-items",
             _pairs,

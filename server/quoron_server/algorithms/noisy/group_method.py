@@ -6,7 +6,8 @@
     model = uniform average of the last `suffix` iterates
 
 Only users with a chosen place are asked, and each is told its own places alone. A place without an item adds zero, the
-divisor is fixed. Everything sent out is private: exposure `broadcast`. Proof: docs/privacy/group-privacy.md#g2.
+divisor is fixed. Everything sent out is private: trust model `central-broadcast`.
+Proof: docs/privacy/group-privacy.md#g2.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -83,7 +84,7 @@ class GroupSGDParameters(Parameters):
 class GroupSGD:
     """Algorithm object for a plan with GroupSGDParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(GroupSGDParameters)
 

@@ -10,7 +10,7 @@ units of it, and noisy shares that say for nothing how far they reach set the ne
 
 The state machine of every baseline in this family; what differs is how cohorts are drawn and what that costs:
 disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is absent contributes exactly zero and the
-divisor stays B. Everything sent out is private: exposure `broadcast`.
+divisor stays B. Everything sent out is private: trust model `central-broadcast`.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Attendance, MaskedRounds, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -143,7 +143,7 @@ class NoisyState:
 class NoisySGD:
     """Algorithm object for a plan with NoisySGDParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(NoisySGDParameters)
 

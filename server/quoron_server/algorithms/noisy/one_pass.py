@@ -22,7 +22,7 @@ from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.noisy.verify import moves, pairs, verify_round
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.references import ABADI_2016, ours
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "one-pass-dp-sgd"
@@ -56,7 +56,7 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions) -> Chosen:
     return noisy.chosen("disjoint", cohort, phase, chosen.risk, made, optimiser)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Each round is μ-GDP at replace-one sensitivity 2C/B, cohorts are disjoint, and μ gives (ε, δ)."""
     p = plan.parameters_of(NoisySGDParameters)
     verify_round(plan, "replace-one")
@@ -69,7 +69,7 @@ INFO = AlgorithmInfo(
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     origin=ours(ABADI_2016.at("Algorithm 1"), note="a baseline: users, in disjoint cohorts instead of samples"),
     promises=Promises(
-        ("broadcast",),
+        ("central-broadcast",),
         ("replace-one",),
         "docs/privacy/gaussian.md#parallel-composition",
         pairs,

@@ -10,7 +10,7 @@ from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.noisy.method import NoisySGDParameters, drawn
 from quoron_server.parameters import Moves
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -31,7 +31,7 @@ def require_clip(
         raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {clip_norm}.")
 
 
-def verify_round(plan: Plan, adjacency: Adjacency) -> None:
+def verify_round(plan: RunPlan, adjacency: Adjacency) -> None:
     """One round's clip, sensitivity and noise agree with its claimed GDP parameter; VerificationError otherwise."""
     p = plan.parameters_of(NoisySGDParameters)
     require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
@@ -51,7 +51,7 @@ def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: NoisySGDParameters, problem: Problem) -> list[Moves]:
-    """quorum-free#q4: of a mean of rows that are cut to a fixed length."""
+    """minimum cohort-free#q4: of a mean of rows that are cut to a fixed length."""
     del problem
     if p.adaptive is not None or not p.noise_scale > 0:
         return []

@@ -23,7 +23,7 @@ from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.slots import first_answered, partition
 from quoron_server.parameters import Assumption, Attendance, Kind, MaskedRounds, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Gradients = Literal["recursive", "independent", "ftrl"]
@@ -156,7 +156,7 @@ def recursive(t: int) -> tuple[float, ...]:
 class OneEpoch:
     """An algorithm of this family but for its steps, for a plan with OneEpochParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan, self.parameters = plan, plan.parameters_of(OneEpochParameters)
         self.noise, self.project = self.parameters.noise, plan.problem.domain.project
 

@@ -20,7 +20,7 @@ from quoron_privacy.release import Sums
 from quoron_server.algorithm import Update
 from quoron_server.algorithms.one_epoch.base import Iterates, OneEpoch
 from quoron_server.algorithms.optimisers import Moments
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +35,7 @@ class FTRLState(Iterates):
 class DPFTRL(OneEpoch):
     """Algorithm object for a plan of method `ftrl`."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan)
         self._shares = self.parameters.shares(plan.problem.dimension)
 

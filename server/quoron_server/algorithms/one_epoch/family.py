@@ -29,7 +29,12 @@ def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> Algor
     return AlgorithmInfo(
         name=name,
         promises=Promises(
-            ("broadcast",), ("replace-one",), planning.THEOREM, planning.pairs, moves=planning.moves, one_server=None
+            ("central-broadcast",),
+            ("replace-one",),
+            planning.THEOREM,
+            planning.pairs,
+            moves=planning.moves,
+            one_server=None,
         ),
         options=planning.FTRLOptions if gradients == "ftrl" else planning.OneEpochOptions,
         parameters=OneEpochParameters,

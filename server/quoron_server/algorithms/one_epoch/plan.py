@@ -31,7 +31,7 @@ from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, iso
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.parameters import Moves
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 THEOREM = "docs/privacy/srgd.md"
@@ -153,7 +153,7 @@ def plan(
     return Chosen(parameters, risk, _cost(problem, parameters))
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Disjoint cohorts, the clip's sensitivity, the mechanism's μ, and (ε, δ) from μ; VerificationError otherwise."""
     p = plan.parameters_of(OneEpochParameters)
     adjacency = plan.guarantee.adjacency
@@ -179,7 +179,10 @@ def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
-    """quorum-free#q4: of a round's own term, at least 1 of a column of C; in one epoch as loud as the loudest."""
+    """minimum cohort-free#q4: of a round's own term, at least 1 of a column of C.
+
+    In one epoch as loud as the loudest.
+    """
     del problem
     if p.adaptive is not None:
         return []

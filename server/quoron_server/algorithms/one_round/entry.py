@@ -8,13 +8,13 @@ from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes,
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares, OneRoundParameters
 from quoron_server.algorithms.references import WANG_2018, ours
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
 ONE = "three rounds or fewer are allowed, and it needs one"
 
 
-def _rule(_plan: Plan, allowed: Allowance) -> Verdict:
+def _rule(_plan: RunPlan, allowed: Allowance) -> Verdict:
     if allowed.budget.max_rounds is not None:
         return Verdict(True, "no more of the rounds that are allowed would leave less, and it needs one")
     taken = (allowed.budget.rounds or math.inf) <= MOST_ROUNDS
@@ -25,7 +25,9 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
     origin=ours(WANG_2018.at(), note="AdaSSP for users, with one release and a ridge by public numbers"),
-    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, one_server=None),
+    promises=Promises(
+        ("central-broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, one_server=None
+    ),
     options=planning.OneRoundOptions,
     parameters=OneRoundParameters,
     planner=planning.plan,

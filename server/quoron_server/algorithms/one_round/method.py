@@ -20,7 +20,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import Update, Vector
 from quoron_server.parameters import MaskedRounds, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 MOST_COLUMNS = 128  # of which the moment is told, as it was released: coefficients' intervals are made of it
@@ -84,7 +84,7 @@ class OneRoundState:
 class OneRoundLeastSquares:
     """Algorithm object for a plan with OneRoundParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(OneRoundParameters)
 

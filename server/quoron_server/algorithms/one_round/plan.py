@@ -14,7 +14,7 @@ from quoron_server.algorithms.forecast import loss_scale
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
 from quoron_server.algorithms.search import too_few
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "one-round-least-squares"
@@ -73,7 +73,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
     )
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Everybody once with divisor n, and docs/privacy/second-moment.md#sm2 for features and label."""
     p = plan.parameters_of(OneRoundParameters)
     promise = plan.guarantee

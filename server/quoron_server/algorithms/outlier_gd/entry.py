@@ -16,7 +16,7 @@ INFO = AlgorithmInfo(
         "with another ramp of weights and one draw of the test's noise",
     ),
     promises=Promises(
-        ("broadcast",),
+        ("central-broadcast",),
         ("replace-one",),
         planning.THEOREM,
         one_server="its test and its filter look at single answers: take tracking-srgd",

@@ -9,7 +9,7 @@
     model: mean of the last w iterates
 
 With a noisy threshold the first miss ends the run's releases for good, with the lottery later steps go on. Users are
-asked as planned in any case, and everything sent out is a function of releases: exposure `broadcast`.
+asked as planned in any case, and everything sent out is a function of releases: trust model `central-broadcast`.
 
 Source: Asi & Liu (2024), as Lowy, Liu & Asi (2024), Algorithm 2, has its step; what differs from print, and the proof:
 docs/privacy/outlier-gd.md.
@@ -32,7 +32,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -109,7 +109,7 @@ class OutlierGDState:
 class OutlierGD:
     """Algorithm object for a plan with OutlierGDParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(OutlierGDParameters)
         self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None

@@ -27,7 +27,7 @@ from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.outlier_gd.method import OutlierGDParameters
 from quoron_server.algorithms.search import Candidate, exactly, ranked, round_grid, too_few
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -82,7 +82,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Chose
     return found
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """A proved test and aggregate over everybody, its theorem by a second route, noise as accounted for."""
     p = plan.parameters_of(OutlierGDParameters)
     mean = p.accounting.mean

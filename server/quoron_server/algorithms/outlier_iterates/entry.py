@@ -13,7 +13,7 @@ INFO = AlgorithmInfo(
     summary="Chains of local SGD, outlier iterates removed, few private means; noise falls as 1/√m",
     origin=repaired(LOWY_2024.at("Algorithm 1"), note="another ramp of weights; a phase that halts keeps its start"),
     promises=Promises(
-        ("model", "broadcast"),
+        ("central-release", "central-broadcast"),
         ("replace-one",),
         planning.THEOREM,
         one_server="its test and its filter look at single answers: take tracking-srgd",

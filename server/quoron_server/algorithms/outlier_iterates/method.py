@@ -10,7 +10,7 @@
 
 Privacy asks nothing of the losses: it holds for arbitrary vectors y_j, so clients may clip, and losses may be rough or
 not convex. A chain in which anybody is silent, late or sends nonsense is an isolated point for the phase. Clients see
-iterates without noise (exposure `model`), unless every chain is one user long: then nobody does (`broadcast`).
+iterates without noise (trust model `central-release`), unless every chain is one user long (`central-broadcast`).
 
 Changed from print, with proofs in docs/privacy/outlier-iterates.md: lottery and weighted mean in place of Laplace test
 and random inclusion (both of which remain as options), our ramp, exact calibration, projected releases, free sizes.
@@ -29,7 +29,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, largest
 from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 RELEASED, HALTED, PENDING = 1, 0, -1
 
@@ -49,7 +49,7 @@ class OutlierIterateState:
 class OutlierIterates:
     """Algorithm object for a plan with OutlierIterateParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(OutlierIterateParameters)
         self._ends = np.cumsum([phase.users for phase in self.parameters.phases])

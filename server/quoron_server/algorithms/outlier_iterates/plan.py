@@ -27,7 +27,7 @@ from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.outlier_iterates.forecast import Course, Number, Stage, apart, course, distance
 from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -139,10 +139,10 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
     )
     parameters = OutlierIterateParameters(chains, phases)
     single = all(phase.users == 1 for phase in phases)
-    return Chosen(parameters, risk, exposure="broadcast" if single else "model")
+    return Chosen(parameters, risk, trust_model="central-broadcast" if single else "central-release")
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
     p = plan.parameters_of(OutlierIterateParameters)
     asked = sum(phase.users * p.cohort_size for phase in p.phases)
@@ -151,13 +151,13 @@ def verify(plan: Plan) -> None:
             f"Expected phases on disjoint users among {plan.problem.users:,} and their cost, got {plan.cost}."
         )
     single = all(phase.users == 1 for phase in p.phases)
-    if plan.guarantee.exposure == "broadcast" and not single:
-        raise VerificationError("Expected chains of one user under exposure 'broadcast', got longer ones.")
+    if plan.guarantee.trust_model == "central-broadcast" and not single:
+        raise VerificationError("Expected chains of one user under trust model 'central-broadcast', got longer ones.")
     for phase in p.phases:
         _verify_phase(phase, p.cohort_size, plan)
 
 
-def _verify_phase(phase: ChainPhase, chains: int, plan: Plan) -> None:
+def _verify_phase(phase: ChainPhase, chains: int, plan: RunPlan) -> None:
     dimension = plan.problem.dimension
     mean = phase.release.mean
     if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):

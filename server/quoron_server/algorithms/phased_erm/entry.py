@@ -11,7 +11,7 @@ INFO = AlgorithmInfo(
     summary="Phases of regularised ERM on fresh users by full-batch steps, one noisy release a phase",
     origin=ours(ZHANG_BYO_2022.at(), note="users, and a solver of fixed length; their text was not at hand"),
     promises=Promises(
-        ("model",),
+        ("central-release",),
         ("replace-one",),
         planning.THEOREM,
         planning.pairs,

@@ -26,7 +26,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Solver = Literal["gd", "agd"]
@@ -97,7 +97,7 @@ class PhasedERMParameters(Parameters):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Contraction, and whatever the solver's bound takes of absences."""
         del problem
-        absent = Kind.UNMOVED_ATTENDANCE if self.solver == "gd" else Kind.FULL_ATTENDANCE
+        absent = Kind.UNMOVED_PARTICIPATION if self.solver == "gd" else Kind.FULL_PARTICIPATION
         return tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, absent)))
 
     def simulation_only(self) -> str | None:
@@ -118,7 +118,7 @@ class PhasedERMState:
 class PhasedERM:
     """Algorithm object for a plan with PhasedERMParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(PhasedERMParameters)
         self._ends = np.cumsum([phase.rounds for phase in self.parameters.phases])

@@ -22,7 +22,7 @@ from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERMParameters, Solver, apart, momentum
 from quoron_server.algorithms.search import Candidate, best, halves, round_grid
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -80,7 +80,7 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions) -> Chose
     return Chosen(PhasedERMParameters(options.solver, phases, mu), found.risk)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Disjoint phases, steps that contract, Δ added up step by step, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(PhasedERMParameters)
     problem, last = plan.problem, 0

@@ -39,7 +39,7 @@ from quoron_server.algorithms.local_reports import RangeReports, VectorReports, 
 from quoron_server.algorithms.noisy import sampled, worth
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Cost, Plan, Privacy
+from quoron_server.plan import MOST_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 LARGEST_BINS = 1 << 16  # of a range
@@ -252,7 +252,7 @@ class NoisySGDState:
 class UserLevelNoisySGD:
     """Algorithm 4, User-level private noisy SGD, line by line."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(PrintedMeanSGD)
 
@@ -380,7 +380,7 @@ class PrintedLocalModel(PrintedParameters):
         """Two reports a user, and nothing told by who sends them."""
         del problem
         reports = Kind.TWO_REPORTS if self.interactions == 2 else Kind.ONE_REPORT
-        return Assumption(reports), Assumption(Kind.CARELESS_ATTENDANCE)
+        return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)
 
 
 def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Chosen:
@@ -500,7 +500,7 @@ class LocalSCOState:
 class UserLevelLocalSCO:
     """Algorithm 5, User-level LDP SCO, line by line."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(PrintedLocalModel)
 

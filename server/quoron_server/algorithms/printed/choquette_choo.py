@@ -38,7 +38,7 @@ from quoron_server.algorithms import checks
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Cost, Plan, Privacy
+from quoron_server.plan import MOST_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME, THEOREM = "accelerated-srgd", "docs/privacy/srgd.md#sp1"
@@ -114,7 +114,7 @@ class SRGDState:
 class AcceleratedDPSRGD:
     """Algorithm 1, line by line."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan, self.parameters = plan, plan.parameters_of(PrintedSRGD)
         self._noise, self._project = self.parameters.noise, plan.problem.domain.project
 

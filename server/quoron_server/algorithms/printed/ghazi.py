@@ -42,7 +42,7 @@ from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risk
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease, PrintedParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 FILTERED, MEDIAN = "filtered-sgd", "median-sgd"
@@ -150,7 +150,7 @@ class Phase(Protocol):
 class Localisation:
     """Algorithm 1 with `Filter` (Algorithm 2), Algorithm 5 with `Medians` (Algorithms 6 to 8)."""
 
-    def __init__(self, plan: Plan, phase: Phase, numbers: PhasesAsPrinted) -> None:
+    def __init__(self, plan: RunPlan, phase: Phase, numbers: PhasesAsPrinted) -> None:
         self.plan, self.phase, self.numbers = plan, phase, numbers
         self._ends = np.cumsum([each.rounds for each in numbers.phases])
 
@@ -193,7 +193,7 @@ class Localisation:
 class Filter:
     """Algorithm 2: SGD whose users are filtered by their noisy concentration scores."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.p, self.domain = plan.parameters_of(FilterAsPrinted), plan.problem.domain
 
     def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
@@ -223,7 +223,7 @@ class Filter:
 class Medians:
     """Algorithm 6: SGD on means held near medians (Algorithm 7), returned if every test passes (Algorithms 3 and 8)."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.p, self.domain = plan.parameters_of(MediansAsPrinted), plan.problem.domain
 
     def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:

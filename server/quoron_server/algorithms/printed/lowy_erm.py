@@ -34,7 +34,7 @@ from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Plan, Privacy
+from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "accelerated-erm"
@@ -288,7 +288,7 @@ class PrintedERMState:
 class PrintedERM:
     """Algorithm 3, with Algorithm 2 for its line 7."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan, self.parameters = plan, plan.parameters_of(PrintedERMParameters)
         self._places = acsa.places(self.parameters.phases)
 

@@ -33,7 +33,7 @@ from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import PlannedRelease, PrintedParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "outlier-iterates"
@@ -123,7 +123,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) 
         ),
     )
     single = all(phase.users == 1 for phase in parameters.phases)
-    return Chosen(parameters, None, theorem=THEOREM, exposure="broadcast" if single else "model")
+    return Chosen(parameters, None, theorem=THEOREM, trust_model="central-broadcast" if single else "central-release")
 
 
 def epsilon_of(parameters: PrintedIterateParameters, problem: Problem, delta: float) -> float:
@@ -187,7 +187,7 @@ class PrintedIterateState:
 class PrintedIterates:
     """Algorithm 1, line by line."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan, self.parameters = plan, plan.parameters_of(PrintedIterateParameters)
         self._ends = np.cumsum([phase.users for phase in self.parameters.phases])
 

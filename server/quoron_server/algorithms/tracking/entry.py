@@ -11,7 +11,7 @@ INFO = AlgorithmInfo(
     summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 1"), CHOQUETTE_CHOO_2025.at("Algorithm 1")),
     promises=Promises(
-        ("broadcast",),
+        ("central-broadcast",),
         ("replace-one", "zero-out"),
         planning.THEOREM,
         planning.pairs,

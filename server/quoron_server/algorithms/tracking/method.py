@@ -38,7 +38,7 @@ from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.metric import Metric
 from quoron_server.algorithms.whitening import curvature_share, mean_chance, typical_length, whitening
 from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Variant = Literal["recursive", "independent"]
@@ -202,7 +202,7 @@ class TrackingState:
 class TrackingSRGD:
     """Algorithm object for a plan with TrackingParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(TrackingParameters)
         self._mechanisms = mechanisms(self.parameters, plan.problem.features, plan.problem.dimension)

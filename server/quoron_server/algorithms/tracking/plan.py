@@ -41,7 +41,7 @@ from quoron_server.algorithms.tracking.method import (
 )
 from quoron_server.algorithms.whitening import curvature_share
 from quoron_server.parameters import Assumption, Kind, Moves
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "tracking-srgd"
@@ -61,7 +61,7 @@ NEAR_PREDICTION = 0.6  # of FARTHEST or of a label, where not training is looked
 ALONG = 0.35  # of the mean: a logistic Hessian along the optimum, where predictions are far from even
 SHORT = 0.5  # a known Hessian over the metric in the slowest direction: the pilot's noise makes steps shorter
 RANGES = {
-    "attendance": "in [1/32, 1]",
+    "participation": "in [1/32, 1]",
     "pilot_share": "in (0, 0.9]",
     "first_radius": "in (1e-100, 1e100)",
     "reference_items": ">= 1",
@@ -80,7 +80,7 @@ class TrackingOptions:
 
     rounds: int | None = None  # all of them: pilot, warm-up and main
     variant: Variant = "recursive"
-    attendance: float = 1.0  # declared share of asked users who answer; divisors count on it
+    participation: float = 1.0  # declared share of asked users who answer; divisors count on it
     reference_items: int | None = None  # m_ref; users with fewer items count for less. None: items_per_user
     first_radius: float | None = None  # C_0, from public knowledge
     pilot_share: float | None = None  # share of the users in the pilot
@@ -114,11 +114,11 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen
     twice = (p.main_rounds - 1) * p.main_cohort if p.variant == "recursive" else 0  # at a second point as well
     up = once * row + pilot * 8 * packed(problem.features)
     cost = Cost(p.rounds, p.asked, (once + twice) * problem.items_per_user, (2 * once + twice) * row, up)
-    attendance = (_attendance(options),)
-    return Chosen(p, float(prediction.total), cost, adjacency=p.adjacency, assumptions=attendance)
+    participation = (_participation(options),)
+    return Chosen(p, float(prediction.total), cost, adjacency=p.adjacency, assumptions=participation)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Disjoint cohorts, divisors as declared, and each cohort's releases together μ-GDP, whatever the radii are."""
     p = plan.parameters_of(TrackingParameters)
     _verify_shape(plan.problem, p)
@@ -137,7 +137,7 @@ def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: TrackingParameters, problem: Problem) -> list[Moves | None]:
-    """quorum-free#q4: none, as all releases tell their counts themselves."""
+    """minimum cohort-free#q4: none, as all releases tell their counts themselves."""
     del problem
     return [None] * p.rounds
 
@@ -196,7 +196,7 @@ def require(problem: Problem, options: TrackingOptions) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
     for name, holds in (
         ("variant", options.variant in ("recursive", "independent")),
-        ("attendance", 1 / 32 <= options.attendance <= 1),
+        ("participation", 1 / 32 <= options.participation <= 1),
         ("pilot_share", options.pilot_share is None or 0 < options.pilot_share <= 0.9),
         ("first_radius", options.first_radius is None or 1e-100 < options.first_radius < 1e100),
         ("reference_items", options.reference_items is None or options.reference_items >= 1),
@@ -242,24 +242,24 @@ def _candidates(problem: Problem, mu: float, options: TrackingOptions, every: in
     least, least_main = (each * root for each in RESOLVED)
     for share in [options.pilot_share or _pilot_share(problem, mu, options)]:
         pilot = round(share * n)
-        wanted = [math.ceil(each / (mu * options.attendance)) for each in LENGTHS]
+        wanted = [math.ceil(each / (mu * options.participation)) for each in LENGTHS]
         length = min(max(wanted[0], pilot // 20), wanted[1], max(2, pilot // (3 * PASSES)))
         moment = pilot // PASSES - length
         for warmups in WARMUPS[::every] if options.rounds is None else (1, *WARMUPS):
             for part in WARMUP_SHARES[::every]:
                 warmup = round(part * n)
                 left = n - pilot - warmups * warmup
-                if left < n // 10 or warmup * options.attendance * mu <= least or moment < 2:
+                if left < n // 10 or warmup * options.participation * mu <= least or moment < 2:
                     continue
                 for rounds in _main_rounds(options.rounds, warmups)[::every]:
                     main = left // rounds
-                    if main * options.attendance * mu > least_main:
+                    if main * options.participation * mu > least_main:
                         yield _Sizes(length, moment, warmups, warmup, rounds, main)
 
 
 def _pilot_share(problem: Problem, mu: float, options: TrackingOptions) -> float:
     """Of the users: as many as bring the noise of a second moment down to EDGE."""
-    enough = PASSES * _edge(problem, mu * options.attendance) / EDGE / problem.users
+    enough = PASSES * _edge(problem, mu * options.participation) / EDGE / problem.users
     return min(max(enough, PILOT_SHARE[0]), PILOT_SHARE[1])
 
 
@@ -284,8 +284,8 @@ def predicted(
     d, p = problem.dimension, problem.features
     typical, least = _curvatures(problem)
     apart, noise = _UNITS[adjacency]
-    warm, main = (np.maximum(1, np.floor(options.attendance * size)) for size in (warmup, main))
-    edge = _edge(problem, options.attendance * mu) * apart / math.sqrt(2) / moment
+    warm, main = (np.maximum(1, np.floor(options.participation * size)) for size in (warmup, main))
+    edge = _edge(problem, options.participation * mu) * apart / math.sqrt(2) / moment
     distance = _distance(problem)
     square = distance**2 / (problem.link_curvature or 1.0)  # of predictions
     share = max(curvature_share(problem.beliefs.sigmoid, square), LEAST_SHARE[0])
@@ -359,7 +359,7 @@ def _worth(problem: Problem) -> float:
 
 def _beyond(problem: Problem, mu: float, sizes: _Sizes, options: TrackingOptions) -> float:
     """π*: users who are clipped are few of one kind, a bias that no number of users removes; noise falls with it."""
-    users = sizes.rounds * sizes.main * options.attendance
+    users = sizes.rounds * sizes.main * options.participation
     wanted = BEYOND * math.sqrt(problem.dimension) * problem.items_per_user / (users * mu)
     return min(0.5, max(min(max(wanted, BEYOND_RANGE[0]), BEYOND_RANGE[1]), 2 * problem.beliefs.hostile_share))
 
@@ -372,7 +372,8 @@ def _calibrated(
     mu = mu_for(privacy.epsilon, left * (1 - 1e-9))
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
     length, moment, warm, main = (
-        max(1, math.floor(options.attendance * size)) for size in (sizes.length, sizes.moment, sizes.warmup, sizes.main)
+        max(1, math.floor(options.participation * size))
+        for size in (sizes.length, sizes.moment, sizes.warmup, sizes.main)
     )
     warmup = NormCountMean.for_mu(dimension=d, users=warm, mu=target, adjacency=adjacency).scale
     if options.variant == "recursive":
@@ -443,7 +444,7 @@ def _infeasible(
     )
 
 
-def _attendance(options: TrackingOptions) -> Assumption:
-    if options.attendance == 1:
+def _participation(options: TrackingOptions) -> Assumption:
+    if options.participation == 1:
         return Assumption(Kind.ABSENT_IS_ZERO_ROW)
-    return Assumption(Kind.DECLARED_ATTENDANCE, (options.attendance,))
+    return Assumption(Kind.DECLARED_PARTICIPATION, (options.participation,))

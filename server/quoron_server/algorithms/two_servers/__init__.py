@@ -1,1 +1,1 @@
-"""Plans and runs of two servers, neither of which sees an answer: imported where the exposure is two-servers alone."""
+"""Plans and runs of two servers, neither of which sees an answer: imported for that trust model alone."""

@@ -30,7 +30,7 @@ from quoron_privacy.two_servers.sheet import SUMS
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms.slots import first_answered
 from quoron_server.algorithms.two_servers.rows import FirstRows, rows_of
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
 from quoron_server.wording import digest
 
@@ -62,7 +62,7 @@ class Reserving(Protocol):
 class WithServers:
     """The algorithm `inner` of the plan of one server, with the rounds of `plan`."""
 
-    def __init__(self, plan: Plan, inner: Algorithm[Any]) -> None:
+    def __init__(self, plan: RunPlan, inner: Algorithm[Any]) -> None:
         self.plan, self.inner = plan, inner
         self._sheet = plan.sheet
         self._noise: tuple[bytes, ServerNoise] | None = None
@@ -135,7 +135,7 @@ class WithServers:
         return self._noise[1]
 
 
-def with_helper(engine: Engine, plan: Plan, simulation_seed: int | None) -> Engine:
+def with_helper(engine: Engine, plan: RunPlan, simulation_seed: int | None) -> Engine:
     """The engine itself, if it says that it `hides_answers` behind a helper; in a simulation one that plays the helper.
 
     RunError for any other: no client is asked for an answer that somebody would see.
@@ -144,7 +144,7 @@ def with_helper(engine: Engine, plan: Plan, simulation_seed: int | None) -> Engi
         return engine
     if simulation_seed is None:
         raise RunError(
-            "Expected an engine with a helper for a run of exposure two-servers, got one that sees single answers."
+            "Expected an engine with a helper for a run of trust model two-servers, got one that sees single answers."
         )
     return BothServers(engine, plan, str(simulation_seed).encode())
 
@@ -156,9 +156,9 @@ class BothServers:
     engine that has a helper of its own are handed on.
     """
 
-    def __init__(self, engine: Engine, plan: Plan, seed: bytes) -> None:
+    def __init__(self, engine: Engine, plan: RunPlan, seed: bytes) -> None:
         self.engine = engine
-        self._noise = noise_of(seed, HELPER, plan.without_quorum())
+        self._noise = noise_of(seed, HELPER, plan.without_min_cohort())
 
     def __getattr__(self, name: str) -> Any:
         if name == "engine":  # of one that is being made
@@ -180,7 +180,7 @@ class BothServers:
         return replace(sums, total=added(sums.total, noise_of_groups(self._noise, history)), chain=history[-1])
 
 
-def noise_of(key: bytes, whose: bytes, plan: Plan) -> ServerNoise:
+def noise_of(key: bytes, whose: bytes, plan: RunPlan) -> ServerNoise:
     """One server's noise for a plan; a run's key is its own, so that its name need not be in the labels."""
     own = blake2b(key, digest_size=32, person=whose).digest()
     return ServerNoise(own, "", bytes.fromhex(digest(plan)), plan.sheet)

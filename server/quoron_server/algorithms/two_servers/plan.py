@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import quorum as quorums
+from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
@@ -23,7 +23,7 @@ from quoron_server.algorithms import checks
 from quoron_server.algorithms.options import summed
 from quoron_server.algorithms.search import two_digits
 from quoron_server.parameters import Kind
-from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
+from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -44,17 +44,17 @@ _APART = {
 }
 
 
-def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> Plan:
-    """The plan with the least predicted risk under exposure two-servers.
+def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> RunPlan:
+    """The plan with the least predicted risk under trust model two-servers.
 
     ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
     """
     if (why := info.promises.one_server) is not None:
-        raise ConfigError(f"Expected an algorithm of exposure two-servers, got algorithm.name={info.name!r}: {why}.")
+        raise ConfigError(f"Expected an algorithm of trust model two-servers, got algorithm.name={info.name!r}: {why}.")
     if constants != "calibrated":
-        raise ConfigError(f"Expected constants='calibrated' with exposure two-servers, got {constants!r}.")
+        raise ConfigError(f"Expected constants='calibrated' with trust model two-servers, got {constants!r}.")
     limit = privacy.server_epsilon or privacy.epsilon
-    left = privacy.delta if privacy.quorum is None else quorums.rest(limit, privacy.delta, 0.0)[1]
+    left = privacy.delta if privacy.min_cohort is None else min_cohorts.rest(limit, privacy.delta, 0.0)[1]
     server = gdp.mu_for(limit, left) * (1 - 1e-7)
     whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), _asking_all(options)
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
@@ -85,23 +85,23 @@ def _asking_all(options: Any) -> Any:
     return replace(options, rate=1.0) if drawn else options
 
 
-def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
+def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunPlan:
     """The plan of two servers whose noise together is that of `own`."""
-    quorum, p = None, own.parameters
-    if privacy.quorum is not None:  # who answers is seen by both servers, so counting costs nothing
+    min_cohort, p = None, own.parameters
+    if privacy.min_cohort is not None:  # who answers is seen by both servers, so counting costs nothing
         rest = limit, own.guarantee.delta
-        quorum = quorums.exact(privacy.quorum, p.cohorts(), participations=p.participations(), rest=rest)
+        min_cohort = min_cohorts.exact(privacy.min_cohort, p.cohorts(), participations=p.participations(), rest=rest)
     promise = replace(
         own.guarantee,
         epsilon=limit,
         delta=privacy.delta,
-        exposure="two-servers",
+        trust_model="two-servers",
         servers=Servers(together, privacy.groups),
     )
-    return replace(own, guarantee=replace(promise, quorum=quorum))
+    return replace(own, guarantee=replace(promise, min_cohort=min_cohort))
 
 
-def require_masked(plan: Plan) -> None:
+def require_masked(plan: RunPlan) -> None:
     """Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
     name, p = plan.algorithm, plan.parameters
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
@@ -112,7 +112,7 @@ def require_masked(plan: Plan) -> None:
         raise Infeasible(name, condition, "other options, or tracking-srgd")
 
 
-def pairs(plan: Plan) -> tuple[Pair, ...]:
+def pairs(plan: RunPlan) -> tuple[Pair, ...]:
     """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
     sheet = plan.sheet
     numbers = sheet.groups * sum(each.length for each in sheet.rounds)
@@ -186,10 +186,10 @@ def _series(sheet: Sheet, part: float) -> float:
     return worst
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """The sheet is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
     promise = plan.guarantee
-    servers, own = promise.servers, plan.without_quorum()
+    servers, own = promise.servers, plan.without_min_cohort()
     if servers is None or own.guarantee.curated:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
     beside = (promise.health, promise.bought, promise.held_out)
@@ -207,7 +207,11 @@ def verify(plan: Plan) -> None:
         ("rows of the promised adjacency", adjacency == {promise.adjacency}, adjacency),
         ("a round of the sheet for each planned", len(sheet.rounds) == plan.cost.rounds, len(sheet.rounds)),
         ("together_epsilon <= epsilon", servers.together_epsilon <= own.guarantee.epsilon, servers),
-        ("a quorum by exact counts", promise.quorum is None or promise.quorum.public, promise.quorum),
+        (
+            "a minimum cohort by exact counts",
+            promise.min_cohort is None or promise.min_cohort.public,
+            promise.min_cohort,
+        ),
     )
     (against,) = pairs(plan)
     both = replace(against, mu=spent_by(sheet)[1], lack=2 * against.lack)  # of either server's sampler

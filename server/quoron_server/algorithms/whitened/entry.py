@@ -12,7 +12,7 @@ INFO = AlgorithmInfo(
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     origin=ours(DWORK_2014.at(), BASSILY_SUN_2023.at("Algorithm 1")),
     promises=Promises(
-        ("broadcast",),
+        ("central-broadcast",),
         ("replace-one", "zero-out"),
         planning.THEOREM,
         planning.pairs,

@@ -19,19 +19,19 @@ from quoron_server.algorithms.whitened.columns import narrowed, scaled
 from quoron_server.algorithms.whitened.estimates import GradientModel, WhitenedState, told
 from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 OPENED = 2.0  # times that, where directions were narrow: few users may have all that varies along them
 
 
-def unit(plan: Plan) -> float:
+def unit(plan: RunPlan) -> float:
     """What features are multiplied by, so that columns may be as long as 1."""
     return math.sqrt(plan.problem.features) / plan.parameters_of(WhitenedParameters).feature_norm
 
 
-def looked(plan: Plan, state: WhitenedState, released: Columns, stage: int) -> WhitenedState:
+def looked(plan: RunPlan, state: WhitenedState, released: Columns, stage: int) -> WhitenedState:
     """By what was released of columns; after the last time those that surely are narrow are made wider."""
     p = plan.parameters_of(WhitenedParameters)
     mechanism, constant = p.columns(plan.problem.features), p.constant(plan.problem.features)
@@ -44,7 +44,7 @@ def looked(plan: Plan, state: WhitenedState, released: Columns, stage: int) -> W
 
 
 def at_features(
-    plan: Plan, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
+    plan: RunPlan, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
 ) -> tuple[WhitenedState, tuple[Release, ...]]:
     """All looks of a first message: columns, second moments, each clipped at a typical length; a typical gradient."""
     p, d = plan.parameters_of(WhitenedParameters), plan.problem.features
@@ -67,13 +67,13 @@ def at_features(
     return state, (*entries, length.entry())
 
 
-def typical(plan: Plan, released: Length) -> float:
+def typical(plan: RunPlan, released: Length) -> float:
     """A typical length of second moments, of users who have any."""
     d = float(plan.problem.features)
     return min(d, typical_length(released, plan.parameters_of(WhitenedParameters).length(), d))
 
 
-def radius(plan: Plan, state: WhitenedState, stage: int, length: float) -> float:
+def radius(plan: RunPlan, state: WhitenedState, stage: int, length: float) -> float:
     """At which second moments of a typical length are clipped."""
     p = plan.parameters_of(WhitenedParameters)
     if p.robust or stage == 0:
@@ -82,7 +82,7 @@ def radius(plan: Plan, state: WhitenedState, stage: int, length: float) -> float
     return room * length * (1.0 if state.unwidened is None else OPENED)
 
 
-def whitened(plan: Plan, state: WhitenedState, moment: Moment, stage: int, length: float) -> WhitenedState:
+def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int, length: float) -> WhitenedState:
     """By a second moment of features that were clipped at a typical length.
 
     Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
@@ -109,19 +109,19 @@ def whitened(plan: Plan, state: WhitenedState, moment: Moment, stage: int, lengt
     return replace(after, moment=np.zeros_like(moment.mean), known=0.0, unwidened=unwidened)
 
 
-def bound(plan: Plan) -> float:
+def bound(plan: RunPlan) -> float:
     """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
     return plan.parameters_of(WhitenedParameters).start_slope * math.sqrt(plan.problem.features)
 
 
-def begun(plan: Plan, state: WhitenedState, released: Length) -> WhitenedState:
+def begun(plan: RunPlan, state: WhitenedState, released: Length) -> WhitenedState:
     """With a typical length of gradients at the start."""
     most = bound(plan)
     start = typical_length(released, plan.parameters_of(WhitenedParameters).length(), most)
     return replace(state, start_length=start, radius=min(most, FIRST_FACTOR * start))
 
 
-def known(plan: Plan, state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
+def known(plan: RunPlan, state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
     """A point, (D,), less what lies along widened directions of which neither a look nor gradients tell anything."""
     if state.unwidened is None or not state.widened.any():
         return point

@@ -51,7 +51,7 @@ from quoron_server.algorithms.whitened.forecast import Seen, hidden
 from quoron_server.algorithms.whitened.forecast import after as bound_after
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitening import along
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
@@ -79,7 +79,7 @@ EVEN = 0.9  # 1 - Σ p̄² of the mean chances, over that of even ones, above wh
 class WhitenedTracking:
     """Algorithm object for a plan with WhitenedParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(WhitenedParameters)
         self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)

@@ -28,7 +28,7 @@ from quoron_server.algorithms.whitened import looks
 from quoron_server.algorithms.whitened.estimates import WhitenedState
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, WhitenedParameters
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 VECTOR = PARTS - 1  # the part that asks for the length of a gradient
 
@@ -42,7 +42,7 @@ class PartsState:
     inner: WhitenedState
 
 
-def made(plan: Plan) -> Algorithm[Any]:
+def made(plan: RunPlan) -> Algorithm[Any]:
     """Of a plan with WhitenedParameters."""
     return WhitenedInParts(plan) if plan.parameters_of(WhitenedParameters).parts else WhitenedTracking(plan)
 
@@ -50,7 +50,7 @@ def made(plan: Plan) -> Algorithm[Any]:
 class WhitenedInParts:
     """Algorithm object for a plan with WhitenedParameters in parts."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan, self.inner = plan, WhitenedTracking(plan)
         self.parameters = self.inner.parameters
         self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)

@@ -24,14 +24,16 @@ from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
-from quoron_server.plan import Cost, Plan, Privacy
+from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1"
 MOST_CLASSES = 1_000  # whose curvatures are a matrix
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
-LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answer is never taken for less than a fifth
+LEAST_PARTICIPATION = (
+    0.25  # with which `auto` takes it: a share of users who answer is never taken for less than a fifth
+)
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
@@ -59,7 +61,7 @@ class WhitenedOptions:
     """Planning options; None lets the plan choose."""
 
     rounds: int | None = None  # all of them; 13 unless told
-    attendance: float = 1.0  # declared share of users who answer; it steers the forecast, never a divisor
+    participation: float = 1.0  # declared share of users who answer; it steers the forecast, never a divisor
     smoothing: float | None = None  # of a hinge: λ of its Moreau envelope, at most 1; SMOOTHING unless told
     # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
     # one in fifty are declared, below which it has not been worth that.
@@ -99,7 +101,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     return Chosen(p, risk, cost, adjacency=adjacency)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Everybody in every round with divisor n, the sensitivities of free-presence (p1 to p3, p6), and Σ μ_i² <= μ²."""
     p = plan.parameters_of(WhitenedParameters)
     promise = plan.guarantee
@@ -138,20 +140,20 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
-    """quorum-free#q4: of the vote. Gradients tell their counts themselves."""
+    """minimum cohort-free#q4: of the vote. Gradients tell their counts themselves."""
     del problem
     vote = Moves.of(lambda how: moved.rows(1.0, p.cohort_size, how) / p.vote_scale)
     return [*[None] * (p.first + p.gradients), vote]
 
 
-def taken(plan: Plan, allowed: Allowance) -> Verdict:
+def taken(plan: RunPlan, allowed: Allowance) -> Verdict:
     """Whether everybody may be asked in every round: always by whoever holds all rows, else where so many will answer.
 
     Neither n, d nor ε has a limit: more of any is as good as before, or better. A budget that forbids so many rounds,
     answers or bytes leaves no plan to be asked about, or one of fewer rounds.
     """
-    if allowed.attendance < LEAST_ATTENDANCE:
-        return Verdict(False, f"where {LEAST_ATTENDANCE:.0%} of users are expected to answer, {NAME} would be taken")
+    if allowed.participation < LEAST_PARTICIPATION:
+        return Verdict(False, f"where {LEAST_PARTICIPATION:.0%} of users are expected to answer, {NAME} would be taken")
     if allowed.everybody:
         return Verdict(True, "one machine holds all rows, and may ask everybody in every round")
     return Verdict(
@@ -159,7 +161,7 @@ def taken(plan: Plan, allowed: Allowance) -> Verdict:
     )
 
 
-def remarks(plan: Plan) -> tuple[str, ...]:
+def remarks(plan: RunPlan) -> tuple[str, ...]:
     """What its forecast takes for granted; what being ready for hostile users costs, and not to be."""
     if plan.problem.outputs > 2:
         return (SURE_CLASSES, *_ready(plan))
@@ -171,7 +173,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
     return (odd, *_ready(plan))
 
 
-def _ready(plan: Plan) -> tuple[str, ...]:
+def _ready(plan: RunPlan) -> tuple[str, ...]:
     if plan.parameters_of(WhitenedParameters).robust:
         return (
             "It clips more (robust), in fear of hostile users: if nobody is, that leaves 1 to 240 times as much, most "
@@ -186,9 +188,9 @@ def _ready(plan: Plan) -> tuple[str, ...]:
     return ()
 
 
-def too_few(problem: Problem, privacy: Privacy, attendance: float) -> Infeasible | None:
+def too_few(problem: Problem, privacy: Privacy, participation: float) -> Infeasible | None:
     """Why nothing can be expected of few users at this ε: the best that we know would leave the start as it was."""
-    problem, options = problem.settled(wide=True), WhitenedOptions(attendance=attendance)
+    problem, options = problem.settled(wide=True), WhitenedOptions(participation=participation)
     try:
         _require(problem, options)
         return _unlearnable(problem, _mu(problem, privacy, ROUNDS), options)
@@ -199,7 +201,7 @@ def too_few(problem: Problem, privacy: Privacy, attendance: float) -> Infeasible
 def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int) -> float:
     """ν = nμ_g / √D, by which a forecast goes; n is the users expected to answer."""
     numbers = Contrasts(problem.features, problem.outputs).dimension
-    return options.attendance * users * mu * math.sqrt(_gradient_share(users, mu)) / math.sqrt(numbers)
+    return options.participation * users * mu * math.sqrt(_gradient_share(users, mu)) / math.sqrt(numbers)
 
 
 def _mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
@@ -223,8 +225,10 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
     if options.rounds is not None and not least <= options.rounds <= most:
         condition = f"rounds={options.rounds} is not within {least} and {most}"
         raise Infeasible(NAME, condition, Needs(f"{least} to {most} rounds", rounds=least))
-    if not 1 / 32 <= options.attendance <= 1:
-        raise ConfigError(f"Expected algorithm.options.attendance in [1/32, 1], got attendance={options.attendance:g}.")
+    if not 1 / 32 <= options.participation <= 1:
+        raise ConfigError(
+            f"Expected algorithm.options.participation in [1/32, 1], got participation={options.participation:g}."
+        )
     hinge = problem.link_curvature is None and problem.beliefs.label_bound is None
     if problem.feature_norm is None or not (problem.link_curvature or hinge) or not problem.convex:
         condition = (

@@ -16,7 +16,7 @@ INFO = AlgorithmInfo(
         "in a box that is wider by half a bin",
     ),
     promises=Promises(
-        ("broadcast",),
+        ("central-broadcast",),
         ("replace-one", "zero-out"),
         planning.THEOREM,
         planning.pairs,

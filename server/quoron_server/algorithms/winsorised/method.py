@@ -25,7 +25,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Parameters, PlannedRelease
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class WinsorisedERMState:
 class WinsorisedERM:
     """Algorithm object for a plan with WinsorisedERMParameters."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(WinsorisedERMParameters)
         self._ends = np.cumsum([phase.rounds for phase in self.parameters.phases])

@@ -28,7 +28,7 @@ from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.phased_erm import forecast as regularised
 from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERMParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -79,7 +79,7 @@ def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> C
     return Chosen(numbers, found.risk, adjacency=options.adjacency)
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: RunPlan) -> None:
     """Disjoint phases, each round's choices and box paid for, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(WinsorisedERMParameters)
     problem, last, promise = plan.problem, 0, plan.guarantee

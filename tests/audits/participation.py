@@ -1,4 +1,7 @@
-"""Audits of who is there: the quorum, counts beside a mean, public attendance, and persons' own limits in two runs."""
+"""Audits of who is there.
+
+The minimum cohort, counts beside a mean, public participation, and persons' own limits in two runs.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,13 +20,13 @@ from quoron_client.protocol.flower_records import values_of
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, Question
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.quorum import Quorum, calibrate, exact, noisy_count
+from quoron_privacy.counts.min_cohort import MinCohort, calibrate, exact, noisy_count
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithm import Update
-from quoron_server.algorithms.quorum import MET, WithQuorum, decide, draw_limit
+from quoron_server.algorithms.min_cohort import MET, WithMinCohort, decide, draw_limit
 from quoron_server.parameters import Attendance
-from quoron_server.rounds import attendance_of
+from quoron_server.rounds import participation_of
 
 REST = (1.0, 1e-6)
 
@@ -40,21 +43,21 @@ class Telling:
         return Update(state, (told.entry(),), present=present)
 
 
-class ByTheRealisedNumber(WithQuorum):
+class ByTheRealisedNumber(WithMinCohort):
     """Asks for the number that answered, not for what was told of it."""
 
     def update(self, state, answers, noise):
         told = super().update(state, answers, noise)
-        met = self.counted(answers) >= self._quorum.needed(self._cohorts[state.round])
-        return replace(told, public={"quorum": MET if met else "not met"})
+        met = self.counted(answers) >= self._min_cohort.needed(self._cohorts[state.round])
+        return replace(told, public={"min_cohort": MET if met else "not met"})
 
 
-class BeforeItIsCommitted(WithQuorum):
+class BeforeItIsCommitted(WithMinCohort):
     """Tells its decision before the books hold the release: a start that is killed decides again, by other noise."""
 
     def update(self, state, answers, noise):
         starts = [super(BeforeItIsCommitted, self).update(state, answers, Start(noise.seed, k)) for k in range(30)]
-        return replace(starts[-1], public={"quorum": sum(start.public["quorum"] == MET for start in starts)})
+        return replace(starts[-1], public={"min_cohort": sum(start.public["min_cohort"] == MET for start in starts)})
 
 
 @dataclass(frozen=True)
@@ -68,56 +71,58 @@ class Start:
         return SeededNoise(self.seed).stream(*labels, self.nonce)
 
 
-def quorum_audits():
+def min_cohort_audits():
     """After how many rounds a run ends, where every round is at the edge.
 
     One user answers in all rounds, in none, or first not and then always.
     """
     epsilon, rounds, asked = 2.0, 3, 400
     once, edge = calibrate(0.5, epsilon, (asked,) * rounds, participations=1, rest=REST), asked // 2
-    often = Quorum(0.5, epsilon, rounds, 1.25, 2 / (epsilon - 1 / 1.25), *REST)
+    often = MinCohort(0.5, epsilon, rounds, 1.25, 2 / (epsilon - 1 / 1.25), *REST)
 
-    def world(counts, number, quorum=once):
+    def world(counts, number, min_cohort=once):
         """The number of rounds that passed."""
 
         def draw(size):
             stream, passed = SeededNoise(number + 1).stream("audit"), np.zeros(size)
             for i in range(size):
-                limit = draw_limit(quorum, stream)
-                while passed[i] < rounds and decide(quorum, counts[int(passed[i])], asked, limit, stream):
+                limit = draw_limit(min_cohort, stream)
+                while passed[i] < rounds and decide(min_cohort, counts[int(passed[i])], asked, limit, stream):
                     passed[i] += 1
             return passed
 
         return draw
 
-    def quarter(quorum):
-        return replace(quorum, threshold_scale=quorum.threshold_scale / 4, count_scale=quorum.count_scale / 4)
+    def quarter(min_cohort):
+        return replace(
+            min_cohort, threshold_scale=min_cohort.threshold_scale / 4, count_scale=min_cohort.count_scale / 4
+        )
 
     early, late = [edge] * (rounds - 1), [asked] * (rounds - 1)
     first, last = ([edge, *early], [edge - 1, *early]), ([*late, edge], [*late, edge - 1])
     every = ([edge, edge, edge - 1], [edge - 1, edge - 1, edge - 2])
     then_there = ([edge - 1] + [edge] * (rounds - 1), [edge] + [edge - 1] * (rounds - 1))
     yield Audit(
-        "quorum",
+        "min_cohort",
         epsilon,
         events(world, ends=first, delta=0.0, draws=1000),
         {
             "asked once, in the first round": case(),
             "asked once, in the last round": case(ends=last),
-            "asked and there in every round": case(quorum=often, ends=every),
-            "first absent, then there": case(quorum=often, ends=then_there),
+            "asked and there in every round": case(min_cohort=often, ends=every),
+            "first absent, then there": case(min_cohort=often, ends=then_there),
         },
         {
-            "a quarter of the noise": case(quorum=quarter(once)),
+            "a quarter of the noise": case(min_cohort=quarter(once)),
             # the exact one is 2.8
-            "a quarter of the noise, asked often": case(quorum=quarter(often), ends=every, draws=16_000, slow=True),
-            "a count without noise": case(quorum=Quorum(0.5, epsilon, rounds, 0.0, 0.0, *REST), ends=last),
+            "a quarter of the noise, asked often": case(min_cohort=quarter(often), ends=every, draws=16_000, slow=True),
+            "a count without noise": case(min_cohort=MinCohort(0.5, epsilon, rounds, 0.0, 0.0, *REST), ends=last),
             "noise for one round, asked in every": case(ends=every, draws=4000),
         },
     )
 
     # A mean of n rows in [-1, 1] is mu-GDP; a user sends 1, or is absent: the row of zeros.
-    mu, delta, alone = 1.0, 1e-2, Quorum(0.5, 0.0, 1, 0.0, 0.0, *REST)
+    mu, delta, alone = 1.0, 1e-2, MinCohort(0.5, 0.0, 1, 0.0, 0.0, *REST)
     claimed = gdp.epsilon_for(mu, delta)
 
     def beside(here, number, free=SPARE * mu):
@@ -139,18 +144,18 @@ def quorum_audits():
         {f"composed without its mu of {free}": case(free=free) for free in (1.5 * mu, 2 * mu)},
     )
 
-    def told(answered, number, kind=WithQuorum):
+    def told(answered, number, kind=WithMinCohort):
         """What so many runs of one round show of their decision."""
         status = np.zeros(asked, np.uint8)
         status[answered:] = MISSING
         answers, here = Answers(np.zeros((asked, 1)), status), (Attendance(mu, told=True),)
         parameters = SimpleNamespace(cohorts=lambda: (asked,))
-        made = kind(SimpleNamespace(parameters=parameters, attendance=lambda: here), alone, Telling(1 / mu))
+        made = kind(SimpleNamespace(parameters=parameters, participation=lambda: here), alone, Telling(1 / mu))
         state = SimpleNamespace(round=0, limit=0, ended=False, inner=None)
 
         def draw(size):
             starts = [Start(10**6 * number + run) for run in range(size)]
-            shown = [made.update(state, answers, start).public["quorum"] for start in starts]
+            shown = [made.update(state, answers, start).public["min_cohort"] for start in starts]
             return np.array([float(said == MET if isinstance(said, str) else said) for said in shown])
 
         return draw
@@ -167,14 +172,14 @@ def quorum_audits():
     )
 
 
-def public_attendance_audits():
+def public_participation_audits():
     """All that is told without noise: who answered, how many, whether the run ended.
 
     It is a function of who is there. So worlds that differ in one user's items have to tell the same, word for word; a
     twin that tells anything else once is told from it for sure.
     """
     users, rounds = 6, 3
-    quorum = exact(0.5, (users,) * rounds, participations=rounds, rest=REST)
+    min_cohort = exact(0.5, (users,) * rounds, participations=rounds, rest=REST)
     sends = {
         "fine": ([1.0], ANSWERED),
         "nothing": ([0.0], MISSING),
@@ -191,10 +196,10 @@ def public_attendance_audits():
         )
         plan = SimpleNamespace(
             parameters=SimpleNamespace(cohorts=lambda: (users,) * rounds),
-            attendance=lambda: (Attendance(math.inf),) * rounds,
+            participation=lambda: (Attendance(math.inf),) * rounds,
             guarantee=SimpleNamespace(servers=None),
         )
-        run = WithQuorum(plan, quorum, inner)
+        run = WithMinCohort(plan, min_cohort, inner)
         state, noise, shown = run.init(), SeededNoise(1), []
         while state.round < rounds and (question := run.request(state, noise)) is not None:
             # A client that is there sends zeros, as an answer, where it has none; a broken one says so.
@@ -203,7 +208,7 @@ def public_attendance_audits():
             answers = Answers.checked(np.array([sends[name][0] for name in sent]), came, largest=10.0)
             answers = answers if usable else answers.attended()
             update = run.update(state, answers, noise)
-            shown.append({**update.public, **attendance_of(question, answers)})
+            shown.append({**update.public, **participation_of(question, answers)})
             state = update.state
         return shown
 
@@ -211,10 +216,10 @@ def public_attendance_audits():
     patterns = [*drawn.tolist(), [[True] * users] * rounds, [[False] * users] * rounds]
 
     def differing(sent, **twin):
-        """How many attendances tell one user's items from others; some of them end for want of a quorum."""
+        """How many attendances tell one user's items from others; some of them end for want of a minimum cohort."""
         rest = ["fine"] * (users - 1)
         pairs = [(told(there, [sent, *rest], **twin), told(there, ["fine", *rest], **twin)) for there in patterns]
-        assert any(said["quorum"] == "not met" for one, _ in pairs for said in one)
+        assert any(said["min_cohort"] == "not met" for one, _ in pairs for said in one)
         return float(sum(one != other for one, other in pairs))
 
     def absent(own):
@@ -224,7 +229,7 @@ def public_attendance_audits():
         return float(sum(said != heard for said, heard in zip(one, other, strict=False)) + abs(len(one) - len(other)))
 
     yield Audit(
-        "public attendance",
+        "public participation",
         0.0,
         differing,
         {sent: case(sent=sent) for sent in sends},
@@ -234,7 +239,7 @@ def public_attendance_audits():
             "a count of usable answers, far": case(sent="far", usable=True),
         },
     )
-    yield Audit("attendance of neighbours", 0.0, absent, {"there": case(own=True)}, {"zero-out": case(own=False)})
+    yield Audit("participation of neighbours", 0.0, absent, {"there": case(own=True)}, {"zero-out": case(own=False)})
 
     mu, rate, inside = 2.0, 0.1, 2.0
 
@@ -261,7 +266,7 @@ def own_limit_audits():
     """Two runs with a real record: who is absent in the second tells nothing of whom the first had drawn.
 
     Exact: one person is drawn by a coin of ½ and, if drawn, answers its bit with randomised response; who is there in
-    the second run is told, as with public attendance.
+    the second run is told, as with public participation.
     """
     drawn_epsilon, second_epsilon, anna = 3.0, 0.1, np.zeros(1, np.int64)
     amplified = math.log(1 + (math.exp(drawn_epsilon) - 1) / 2)  # what the first run promises, by the coin
@@ -326,4 +331,4 @@ def own_limit_audits():
     )
 
 
-AUDITS = [*quorum_audits(), *public_attendance_audits(), *own_limit_audits()]
+AUDITS = [*min_cohort_audits(), *public_participation_audits(), *own_limit_audits()]

@@ -2,10 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import few, in_lines
@@ -15,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
 else:
     Axes = Any
+
+M = TypeVar("M")
 
 
 class Printed(ABC):
@@ -58,6 +65,38 @@ class Tabular(Printed):
     def to_pandas(self) -> "pd.DataFrame":
         """Return `records` as a pandas DataFrame. ConfigError without pandas."""
         return _needed("pandas", "to_pandas", "pandas").DataFrame(list(self.records()))
+
+
+class Release(Tabular):
+    """Numbers that were released once with noise, and what was promised for them: `epsilon`, `delta`, `statement`."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Run(Tabular, Generic[M]):
+    """A complete run, trained or simulated: its model, its privacy guarantee and its folder.
+
+    Args:
+        model: the `quoron.Model` of a table; of other users a torch module, a tree of JAX or an array of shape (d,).
+        weights: the model's numbers, shape (d,).
+        statement: the privacy guarantee in one sentence.
+        directory: the run's folder.
+    """
+
+    model: M
+    weights: NDArray[np.float64]
+    statement: str
+    directory: Path
+
+    @property
+    def title(self) -> str:
+        """Return "Run in" the folder."""
+        return f"Run in {self.directory}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the kind and size of the model."""
+        return [("model", f"a {type(self.model).__name__} of {self.weights.size:,} numbers")]
 
 
 def axes(ax: Axes | None, **labels: str) -> Axes:

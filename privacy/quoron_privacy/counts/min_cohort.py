@@ -1,9 +1,9 @@
-"""A quorum: a run goes on only while enough of those it asks answer, by a count with noise.
+"""A minimum cohort: a run goes on only while enough of those it asks answer, by a count with noise.
 
-    >>> quorum = calibrate(0.5, 0.0, (1000,) * 10, participations=1, rest=(1.0, 1e-6), free=(0.2,) * 10)
-    >>> round(quorum.deviation(0.2), 6), quorum.needed(1001)
+    >>> min_cohort = calibrate(0.5, 0.0, (1000,) * 10, participations=1, rest=(1.0, 1e-6), free=(0.2,) * 10)
+    >>> round(minimum cohort.deviation(0.2), 6), minimum cohort.needed(1001)
     (5.0, 501)
-    >>> present_fails, nobody_passes = chances(quorum, (1000,) * 10, free=(0.2,) * 10)
+    >>> present_fails, nobody_passes = chances(minimum cohort, (1000,) * 10, free=(0.2,) * 10)
     >>> max(present_fails, nobody_passes) <= BETA
     True
 
@@ -11,8 +11,8 @@ Round t goes on iff answered_t + V_t >= q · asked_t + Ξ, all in whole users: V
 run that falls below ends for good. Where a round's own release leaves room for a count with Gaussian noise, or tells
 one, that is free; what it leaves too little room for is paid for, with Gaussian noise in every round, or with Laplace
 noise by sparse vectors, whichever can count smaller cohorts. Where who answers is public, answers are counted as they
-are. Statement, proof and symbols: docs/privacy/quorum.md#q1, quorum-free#q4 and #q5, quorum-secret#q2,
-public-attendance#pa1.
+are. Statement, proof and symbols: docs/privacy/min-cohort.md#q1, minimum cohort-free#q4 and #q5, minimum
+cohort-secret#q2, public-participation#pa1.
 """
 
 import math
@@ -58,11 +58,11 @@ class TellsPresence(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Quorum:
-    """Numbers of a run's quorum, fixed before it starts.
+class MinCohort:
+    """Numbers of a run's minimum cohort, fixed before it starts.
 
-    Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (quorum#q1), or a
-    count of μ = `each` in every round (quorum-free#q5), or nothing (quorum-free#q4).
+    Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (minimum cohort#q1),
+    or a count of μ = `each` in every round (minimum cohort-free#q5), or nothing (minimum cohort-free#q4).
     """
 
     share: float  # q, of those asked in a round
@@ -73,7 +73,7 @@ class Quorum:
     rest_epsilon: float  # what the algorithm itself promises
     rest_delta: float
     each: float = 0.0  # μ_p of a count with Gaussian noise, paid for in every round; 0: none
-    public: bool = False  # who answers is public: counts are exact, and cost nothing (public-attendance#pa1)
+    public: bool = False  # who answers is public: counts are exact, and cost nothing (public-participation#pa1)
 
     def needed(self, asked: int) -> int:
         """⌈q · asked⌉, with q the decimal number that it is written as."""
@@ -94,11 +94,11 @@ class Quorum:
         noise = {"threshold_scale": self.threshold_scale, "count_scale": self.count_scale}
         if not self.count_scale:
             noise = {"deviation": self.deviation(free)}
-        return Release("quorum", {"share": self.share, "asked": asked, "epsilon": self.epsilon, **noise})
+        return Release("min_cohort", {"share": self.share, "asked": asked, "epsilon": self.epsilon, **noise})
 
     @property
     def cost(self) -> Fraction:
-        """What quorum#q1 certifies for all decisions with Laplace noise: r / s_V, or 1 / s_Ξ + 2 / s_V."""
+        """What minimum cohort#q1 certifies for all decisions with Laplace noise: r / s_V, or 1 / s_Ξ + 2 / s_V."""
         if not self.count_scale:
             return Fraction(0)
         if not self.threshold_scale:
@@ -138,31 +138,34 @@ def noisy_count(answered: int, deviation: float, stream: RandomStream) -> float:
     return float(noise.release(np.array([float(answered * steps)]), stream)[0]) / steps
 
 
-def rest(epsilon: float, delta: float, quorum_epsilon: float) -> tuple[float, float]:
-    """(ε, δ) that a quorum of ε_q leaves to the algorithm. ConfigError if it leaves too little."""
-    left = epsilon - quorum_epsilon
-    while _exact(left) + _exact(quorum_epsilon) > _exact(epsilon):
+def rest(epsilon: float, delta: float, min_cohort_epsilon: float) -> tuple[float, float]:
+    """(ε, δ) that a minimum cohort of ε_q leaves to the algorithm. ConfigError if it leaves too little."""
+    left = epsilon - min_cohort_epsilon
+    while _exact(left) + _exact(min_cohort_epsilon) > _exact(epsilon):
         left = math.nextafter(left, -math.inf)
     slack = total_variation(laplaces=_MOST_DRAWS) * (1 + math.exp(epsilon))
     if not (left >= 0.01 and delta - slack >= 1e-12):
         raise ConfigError(
-            "Expected quorum_epsilon to leave an epsilon of at least 0.01 and a delta of a little more than 1e-12, got "
-            f"quorum_epsilon={quorum_epsilon:g} of epsilon={epsilon:g} and delta={delta:g}."
+            "Expected min_cohort_epsilon to leave an epsilon of at least 0.01 and a delta of a little more than "
+            f"1e-12, got min_cohort_epsilon={min_cohort_epsilon:g} of epsilon={epsilon:g} and delta={delta:g}."
         )
     return left, math.nextafter(delta - slack, 0.0)
 
 
 def spent_on(share: float | None, epsilon: float, wanted: float | None) -> float:
-    """ε_q: as `wanted`, else a twentieth of ε; 0 without a quorum, unless one is `wanted` for none, to be refused."""
+    """ε_q: as `wanted`, else a twentieth of ε.
+
+    0 below its minimum cohort, unless one is `wanted` for none, to be refused.
+    """
     if wanted is not None:
         return wanted
     return 0.0 if share is None else SHARE * epsilon
 
 
-def exact(share: float, cohorts: Sequence[int], *, participations: int, rest: tuple[float, float]) -> Quorum:
-    """The quorum of a run whose attendance is public: never wrong, whatever the size of a cohort."""
+def exact(share: float, cohorts: Sequence[int], *, participations: int, rest: tuple[float, float]) -> MinCohort:
+    """The minimum cohort of a run whose participation is public: never wrong, whatever the size of a cohort."""
     _check(share, 0.0, cohorts, participations)
-    return Quorum(share, 0.0, participations, 0.0, 0.0, *rest, public=True)
+    return MinCohort(share, 0.0, participations, 0.0, 0.0, *rest, public=True)
 
 
 def calibrate(
@@ -177,8 +180,8 @@ def calibrate(
     present: Callable[[int], int] = int,
     beta: float = BETA,
     name: str = "this run",
-) -> Quorum:
-    """The quorum that needs the smallest cohorts.
+) -> MinCohort:
+    """The minimum cohort that needs the smallest cohorts.
 
     `cohorts` are the users asked in each round, as planned, and `present` how many of a planned cohort are there at
     least when everybody is. `free` are the μ of counts that cost nothing, of each round (none without), and `room(ε_q)`
@@ -188,15 +191,15 @@ def calibrate(
     _check(share, epsilon, cohorts, participations)
     free = free or (0.0,) * len(cohorts)
 
-    def best(spent: float, alike: Alike) -> tuple[float, Quorum]:
+    def best(spent: float, alike: Alike) -> tuple[float, MinCohort]:
         found = _schemes(share, spent, len(cohorts), participations, rest, room)
         wrong = [max(_chances(each, alike, present)) for each in found]
         return min(zip(wrong, found, strict=True), key=lambda each: each[0])
 
     planned, told = Counter(zip(cohorts, free, strict=True)), Counter(free)
-    wrong, quorum = best(epsilon, planned)
+    wrong, min_cohort = best(epsilon, planned)
     if wrong <= beta:
-        return quorum
+        return min_cohort
     ways = []
     smallest, rounds = min(cohorts), len(cohorts)
     least = _first(
@@ -208,80 +211,98 @@ def calibrate(
     most = math.ceil((rest[0] + epsilon) / step) - 1 if math.isfinite(rest[0]) else 0  # without privacy none is spent
     enough = _first(lambda steps: best(steps * step, planned)[0] <= beta, 9 if epsilon else 1, most)
     if enough is not None and MARGIN * enough * step < rest[0] + epsilon:
-        ways.append(f"quorum_epsilon of about {MARGIN * enough * step:.3g}")
+        ways.append(f"min_cohort_epsilon of about {MARGIN * enough * step:.3g}")
     raise Infeasible(
         name,
-        f"a round of {smallest:,} users, with noise worth quorum_epsilon={epsilon:.3g}, does not tell a share of "
+        f"a round of {smallest:,} users, with noise worth min_cohort_epsilon={epsilon:.3g}, does not tell a share of "
         f"{share:g} who answer from everybody or nobody in {rounds:,} rounds",
-        " or ".join([*ways, "no quorum (`--quorum none`)"]),
+        " or ".join([*ways, "no minimum cohort (`--quorum none`)"]),
     )
 
 
-def verify(quorum: Quorum, epsilon: float, delta: float, cohorts: Sequence[int], *, participations: int) -> None:
-    """quorum#q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε, δ).
+def verify(min_cohort: MinCohort, epsilon: float, delta: float, cohorts: Sequence[int], *, participations: int) -> None:
+    """minimum cohort#q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε,
+    δ).
 
     Of counts with Gaussian noise, that none of it is Laplace noise; whoever knows the run asks what they cost together.
     """
-    _check(quorum.share, quorum.epsilon, cohorts, quorum.participations)
-    scales = (quorum.threshold_scale, quorum.count_scale)
-    slack = Fraction(total_variation(laplaces=quorum.draws(len(cohorts)))) * (
+    _check(min_cohort.share, min_cohort.epsilon, cohorts, min_cohort.participations)
+    scales = (min_cohort.threshold_scale, min_cohort.count_scale)
+    slack = Fraction(total_variation(laplaces=min_cohort.draws(len(cohorts)))) * (
         1 + Fraction(math.exp(epsilon) * (1 + 1e-12))
     )
-    added = _exact(quorum.rest_epsilon) + (0 if quorum.each else _exact(quorum.epsilon))
+    added = _exact(min_cohort.rest_epsilon) + (0 if min_cohort.each else _exact(min_cohort.epsilon))
     for what, holds, got in (
-        (f"participations >= {participations}", quorum.participations >= participations, quorum.participations),
-        ("scales from 0 to 2**50", min(scales) >= 0 and max(scales) <= 2.0**50, quorum),
-        ("a threshold without noise beside counts without Laplace noise", scales[1] > 0 or not scales[0], quorum),
-        ("counts with one kind of noise", not (quorum.each and scales[1]) and 0 <= quorum.each <= 2.0**20, quorum),
-        ("no noise in public counts, and no cost", not (quorum.public and (quorum.epsilon or any(scales))), quorum),
-        (f"a cost of at most quorum.epsilon={quorum.epsilon}", quorum.cost <= _exact(quorum.epsilon), quorum.cost),
-        (f"epsilon of algorithm and quorum <= {epsilon}", added <= _exact(epsilon), (quorum.rest_epsilon, quorum)),
-        (f"delta with the samplers <= {delta}", Fraction(quorum.rest_delta) + slack <= Fraction(delta), quorum),
+        (f"participations >= {participations}", min_cohort.participations >= participations, min_cohort.participations),
+        ("scales from 0 to 2**50", min(scales) >= 0 and max(scales) <= 2.0**50, min_cohort),
+        ("a threshold without noise beside counts without Laplace noise", scales[1] > 0 or not scales[0], min_cohort),
+        (
+            "counts with one kind of noise",
+            not (min_cohort.each and scales[1]) and 0 <= min_cohort.each <= 2.0**20,
+            min_cohort,
+        ),
+        (
+            "no noise in public counts, and no cost",
+            not (min_cohort.public and (min_cohort.epsilon or any(scales))),
+            min_cohort,
+        ),
+        (
+            f"a cost of at most minimum cohort.epsilon={min_cohort.epsilon}",
+            min_cohort.cost <= _exact(min_cohort.epsilon),
+            min_cohort.cost,
+        ),
+        (
+            f"epsilon of algorithm and minimum cohort <= {epsilon}",
+            added <= _exact(epsilon),
+            (min_cohort.rest_epsilon, min_cohort),
+        ),
+        (f"delta with the samplers <= {delta}", Fraction(min_cohort.rest_delta) + slack <= Fraction(delta), min_cohort),
     ):
         if not holds:
-            raise VerificationError(f"Expected {what} in a quorum, got {got}.")
+            raise VerificationError(f"Expected {what} in a minimum cohort, got {got}.")
 
 
 def chances(
-    quorum: Quorum, cohorts: Sequence[int], present: Callable[[int], int] = int, free: Sequence[float] = ()
+    min_cohort: MinCohort, cohorts: Sequence[int], present: Callable[[int], int] = int, free: Sequence[float] = ()
 ) -> tuple[float, float]:
-    """Chance that a run with everybody present ends without a quorum, and that a round which nobody answers passes.
+    """Chance that a run with everybody present ends below its minimum cohort, and that a round which nobody answers
+    passes.
 
     Both rounded up, and for any round that is decided, after whatever went before: Ξ is integrated cell by cell, each
     at its worse end. (0, 1) where no round is decided. `free` as for `calibrate`.
     """
-    return _chances(quorum, Counter(zip(cohorts, free or (0.0,) * len(cohorts), strict=True)), present)
+    return _chances(min_cohort, Counter(zip(cohorts, free or (0.0,) * len(cohorts), strict=True)), present)
 
 
-def _chances(quorum: Quorum, alike: Alike, present: Callable[[int], int]) -> tuple[float, float]:
+def _chances(min_cohort: MinCohort, alike: Alike, present: Callable[[int], int]) -> tuple[float, float]:
     """The same, with rounds that are alike counted."""
     slack = (sum(alike.values()) + 1) * 2.0**-52  # of the sums; the samplers need next to nothing
-    if not quorum.count_scale:
-        wrong = _gaussian_chances(quorum, alike, present)
+    if not min_cohort.count_scale:
+        wrong = _gaussian_chances(min_cohort, alike, present)
         return min(1.0, wrong[0] * (1 + 1e-9) + slack), min(1.0, wrong[1] * (1 + 1e-9) + slack)
     margins: Counter[int] = Counter()
     for (size, _), times in alike.items():
-        margins[present(size) - quorum.needed(size)] += times
-    needed = min(quorum.needed(size) for size, _ in alike)
-    ends, mass = _cells(quorum.threshold_scale)
+        margins[present(size) - min_cohort.needed(size)] += times
+    needed = min(min_cohort.needed(size) for size, _ in alike)
+    ends, mass = _cells(min_cohort.threshold_scale)
     with np.errstate(divide="ignore"):
         log_passes = sum(
-            times * np.log(_reaches(ends - margin, quorum.count_scale)) for margin, times in margins.items()
+            times * np.log(_reaches(ends - margin, min_cohort.count_scale)) for margin, times in margins.items()
         )
     fails = -np.expm1(log_passes)  # grows with Ξ: at each cell's upper end
-    passes = _reaches(ends + needed, quorum.count_scale)  # falls: at its lower end
-    if quorum.threshold_scale:
+    passes = _reaches(ends + needed, min_cohort.count_scale)  # falls: at its lower end
+    if min_cohort.threshold_scale:
         fails = np.append(fails, 1.0)
-        passes = np.append(1.0, _reaches(ends + 1 + needed, quorum.count_scale))
+        passes = np.append(1.0, _reaches(ends + 1 + needed, min_cohort.count_scale))
     failing, passing = (min(1.0, float(mass @ worst) * (1 + 1e-9) + slack) for worst in (fails, passes))
     return failing, passing
 
 
-def _gaussian_chances(quorum: Quorum, alike: Alike, present: Callable[[int], int]) -> tuple[float, float]:
+def _gaussian_chances(min_cohort: MinCohort, alike: Alike, present: Callable[[int], int]) -> tuple[float, float]:
     """The same of counts with Gaussian noise, or none: a margin of m users is met with chance Φ(m / σ_t), exactly."""
     fails, passes = 0.0, None
     for (size, mu), times in alike.items():
-        deviation, needed = quorum.deviation(mu), quorum.needed(size)
+        deviation, needed = min_cohort.deviation(mu), min_cohort.needed(size)
         if math.isinf(deviation):
             continue  # is not decided
         margin = present(size) - needed
@@ -300,20 +321,20 @@ def _schemes(
     participations: int,
     rest: tuple[float, float],
     room: Callable[[float], float],
-) -> list[Quorum]:
+) -> list[MinCohort]:
     """What ε_q pays for: counts with Gaussian noise, where that is known; Laplace noise, the better of two ways."""
     if not epsilon:
-        return [Quorum(share, 0.0, participations, 0.0, 0.0, *rest)]
+        return [MinCohort(share, 0.0, participations, 0.0, 0.0, *rest)]
     once, all_rounds = math.log(1 / (2 * BETA)), math.log(rounds / (2 * BETA))
     up = 1 + 1e-12
     together = (math.sqrt(once) + math.sqrt(2 * all_rounds)) ** 2
     if participations * all_rounds <= together:
-        laplace = Quorum(share, epsilon, participations, 0.0, participations / epsilon * up, *rest)
+        laplace = MinCohort(share, epsilon, participations, 0.0, participations / epsilon * up, *rest)
     else:  # Least s_Ξ · once + s_V · all_rounds with 1/s_Ξ + 2/s_V = ε_q.
         threshold, counts = math.sqrt(together / once), math.sqrt(2 * together / all_rounds)
-        laplace = Quorum(share, epsilon, participations, threshold / epsilon * up, counts / epsilon * up, *rest)
+        laplace = MinCohort(share, epsilon, participations, threshold / epsilon * up, counts / epsilon * up, *rest)
     each = room(epsilon)
-    return [Quorum(share, epsilon, participations, 0.0, 0.0, *rest, each=each), laplace] if each else [laplace]
+    return [MinCohort(share, epsilon, participations, 0.0, 0.0, *rest, each=each), laplace] if each else [laplace]
 
 
 def _reaches(levels: Integers, scale: float) -> Floats:
@@ -356,10 +377,12 @@ def _first(holds: Callable[[int], bool], start: int, most: int = _LARGEST) -> in
 def _check(share: float, epsilon: float, cohorts: Sequence[int], participations: int) -> None:
     probability(share=share)
     if epsilon:
-        positive(quorum_epsilon=epsilon)
+        positive(min_cohort_epsilon=epsilon)
     count(participations=participations)
     if not cohorts or min(cohorts) < 1 or len(cohorts) >= _MOST_DRAWS:
-        raise ConfigError(f"Expected a quorum for 1 to {_MOST_DRAWS - 1:,} rounds that ask somebody, got {cohorts}.")
+        raise ConfigError(
+            f"Expected a minimum cohort for 1 to {_MOST_DRAWS - 1:,} rounds that ask somebody, got {cohorts}."
+        )
 
 
 @lru_cache(maxsize=256)

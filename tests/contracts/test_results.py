@@ -16,8 +16,8 @@ import quoron
 import quoron.private_bounds as declarations
 from contracts.scenes import make_plan
 from quoron.model import Model
-from quoron.planning.plans import Planned, RoundsCurve
-from quoron.printed import Printed
+from quoron.planning.plans import Plan, RoundsCurve
+from quoron.results import Printed
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
 from quoron_privacy.errors import ConfigError
@@ -66,8 +66,8 @@ def trained(place: Path) -> Any:
 def test_a_plan_of_every_algorithm_prints_what_it_promises_and_takes(name: str) -> None:
     plan = make_plan(name)
     rounds = f"{plan.cost.rounds:,}, "
-    lines_of(plan, name, "ε = ", "δ = ", plan.guarantee.adjacency, plan.guarantee.exposure, "rounds", rounds, "risk")
-    lines_of(Planned(plan, (), remarks=("x" * 1000,) * 50), name, "50: xxx")
+    lines_of(plan, name, "ε = ", "δ = ", plan.guarantee.adjacency, plan.guarantee.trust_model, "rounds", rounds, "risk")
+    lines_of(Plan(plan, (), remarks=("x" * 1000,) * 50), name, "50: xxx")
     assert "SIMULATED" in repr(plan.simulated())
 
 
@@ -94,13 +94,13 @@ def plot_of(result: Any) -> None:
 
 def test_html_is_escaped_and_a_plan_is_a_table_a_plot_and_an_event() -> None:
     plan = make_plan("one-pass-dp-sgd")
-    planned = Planned(plan, (), RoundsCurve(((1, 0.5), (plan.cost.rounds, 0.25))), remarks=("<b>&",))
+    planned = Plan(plan, (), RoundsCurve(((1, 0.5), (plan.cost.rounds, 0.25))), remarks=("<b>&",))
     assert "&lt;b&gt;&amp;" in planned._repr_html_()
     table_of(planned, 1, "algorithm", "feasible", "rounds", "predicted_excess_risk", "bytes_per_user", "infeasible")
     plot_of(planned)
     assert planned.dp_event == ALGORITHMS[plan.algorithm].dp_event(plan)
     with pytest.raises(ConfigError, match="a curve of its rounds"):
-        Planned(plan, ()).plot()
+        Plan(plan, ()).plot()
 
 
 def test_a_run_prints_its_guarantee_and_how_good_it_is(trained: Any) -> None:
@@ -146,7 +146,7 @@ def test_other_releases_print_their_figures() -> None:
     table_of(found, 41, "question", "group", "value", "low", "high")
     plot_of(found)
     declared = declarations.find_bounds(ROWS, user="who", numeric=["age"], items=True, epsilon=8.0, delta=1e-4)
-    lines_of(declared, "1,500 users", "age = ", "ε = 8")
+    lines_of(declared, "1,500 users", "age = ", "(8, ")
     table_of(declared, 2, "kind", "name", "value", "epsilon")
     given: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "items_per_user": 3, "radius": 1.0, "clip_norm": 1.0}
     zeros = lambda users, point: np.zeros((len(users), len(point)))  # noqa: E731
@@ -156,5 +156,5 @@ def test_other_releases_print_their_figures() -> None:
 
 def test_a_search_prints_its_price_and_its_choice() -> None:
     asked: dict[str, Any] = {**TABLE, "vary": {"loss.ridge": [0.0, 0.1]}, "settings": QUICK}
-    lines_of(quoron.tune(ROWS, **asked, dry_run=True), "settings", "ε = 8")
+    lines_of(quoron.tune(ROWS, **asked, dry_run=True), "settings", "(8, ")
     lines_of(quoron.tune(ROWS, **asked, n_trials=2.0), "chosen", "differential privacy")

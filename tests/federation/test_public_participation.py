@@ -24,7 +24,7 @@ from federation.crowd import (
 )
 from quoron.operate.watching import words
 from quoron_client.federation import Record, read_terms, session, work
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE
+from quoron_client.federation.owner import PUBLIC_PARTICIPATION
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, WireError
@@ -46,9 +46,9 @@ SECONDS = 4.0  # by a clock that a test puts forward
 def wanted(users: int, **changes: object) -> RunSpecification:
     """Everybody is asked in both rounds."""
     problem = replace(specification("one-pass-dp-sgd").problem, users=users)
-    quorum = {"quorum": 0.5, "quorum_epsilon": 2.0, "attendance": "public"}
+    min_cohort = {"min_cohort": 0.5, "min_cohort_epsilon": 2.0, "participation": "public"}
     options = {"rounds": ROUNDS, "rate": 1.0}
-    return specification(NAME, **({"problem": problem, "options": options} | quorum | changes))
+    return specification(NAME, **({"problem": problem, "options": options} | min_cohort | changes))
 
 
 async def events_of(running: Any) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def charged(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("users", "stopped"), [(3, 2), (20, 11), (200, 101)])
-async def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missing(
+async def test_a_run_without_its_min_cohort_ends_in_its_first_round_and_names_who_is_missing(
     users: int, stopped: int, tmp_path: Path
 ) -> None:
     """Below some 500 users a private count is refused: exact ones decide at any size, for nothing."""
@@ -81,15 +81,15 @@ async def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is
             await asyncio.sleep(0.01)
         events = await events_of(running)
     assert [event["kind"] for event in events] == ["round", "ended"], "in its first round"
-    assert events[0]["public"]["quorum"] == "not met"
+    assert events[0]["public"]["min_cohort"] == "not met"
     assert events[0]["public"]["answered"] == users - stopped
     assert events[0]["public"]["missing"] == [f"client-{user}" for user in silent]
-    assert events[1]["how"] == "without-quorum"
+    assert events[1]["how"] == "below-min-cohort"
     assert f"{users - stopped} messages came; missing: client-{silent[0]}, " in events[1]["error"]
     assert f"missing: client-{silent[0]}" in words(events[0])
     assert "answered" not in words(events[0])
     assert (" and others" in words(events[0])) == (stopped > 20)
-    assert f"{users} users asked, {users - stopped} messages came, quorum " in shown[0]
+    assert f"{users} users asked, {users - stopped} messages came, minimum cohort " in shown[0]
     assert charged(tmp_path) == ["trial"]
 
 
@@ -105,28 +105,28 @@ async def test_whoever_answers_is_counted_whatever_the_answer_holds(tmp_path: Pa
             return answer
 
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-        await running.manager.submit(wanted(users, quorum=0.99).as_text())
+        await running.manager.submit(wanted(users, min_cohort=0.99).as_text())
         honest = Broken.of(users)
         for peer in await stack.enter_async_context(crowd(running.listen, users)):
             stack.callback(asyncio.create_task(peer.work(honest)).cancel)
         _, events = await complete(running), await events_of(running)
-    told = {"quorum": "met", "answered": users, "absent": []}
+    told = {"min_cohort": "met", "answered": users, "absent": []}
     assert [{key: event["public"][key] for key in told} for event in events[:-1]] == [told] * ROUNDS
 
 
-@pytest.mark.parametrize("attendance", ["private", "public"])
+@pytest.mark.parametrize("participation", ["private", "public"])
 async def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(
-    attendance: str, tmp_path: Path
+    participation: str, tmp_path: Path
 ) -> None:
     users, there = 20, 9
-    changes: dict[str, object] = {"waiting": 60.0, "attendance": attendance}
-    if attendance == "private":
+    changes: dict[str, object] = {"waiting": 60.0, "participation": participation}
+    if participation == "private":
         changes |= {"problem": replace(wanted(80).problem, users=80), "options": {"rounds": 2}}
         users = 80
     specified = (
         wanted(users, **changes)
-        if attendance == "public"
-        else specification("one-pass-dp-sgd", quorum=0.5, quorum_epsilon=2.0, **changes)
+        if participation == "public"
+        else specification("one-pass-dp-sgd", min_cohort=0.5, min_cohort_epsilon=2.0, **changes)
     )
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await running.manager.submit(specified.as_text())
@@ -144,12 +144,12 @@ async def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_cha
         events = await events_of(running)
         assert honest.asked == []
         (event,) = events
-    assert event["how"] == "without-quorum"
-    assert f"No quorum of willing clients: {there} of {users}" in event["error"]
-    assert ("Missing: client-9, " in event["error"]) == (attendance == "public"), "names are public or nobody's"
+    assert event["how"] == "below-min-cohort"
+    assert f"No minimum cohort of willing clients: {there} of {users}" in event["error"]
+    assert ("Missing: client-9, " in event["error"]) == (participation == "public"), "names are public or nobody's"
     assert charged(tmp_path) == []
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
-        assert Registry(database).run("trial").state == "without-quorum"
+        assert Registry(database).run("trial").state == "below-min-cohort"
 
 
 @pytest.mark.parametrize(("asked", "how"), [(False, "unasked"), (True, "cancelled")])
@@ -168,9 +168,9 @@ async def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: 
 
 
 async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
-    """How long a client with private attendance reads its file is a function of the file."""
+    """How long a client with private participation reads its file is a function of the file."""
     session = Sessions().open("trial", "{}", np.arange(3))
-    gathering = Gathering(wanted(3, quorum=1.0, seconds=3600.0, early_ends=False), session)
+    gathering = Gathering(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), session)
     waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))
     await asyncio.sleep(0)
     session.present |= {0, 2}
@@ -181,8 +181,8 @@ async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
 
 
 LASTING = 60.0
-PUBLIC = {"attendance": "public", "seconds": LASTING}
-OWNER = {"accept_exposures": ("broadcast", PUBLIC_ATTENDANCE), "one_user": True}
+PUBLIC = {"participation": "public", "seconds": LASTING}
+OWNER = {"accept_trust_models": ("central-broadcast", PUBLIC_PARTICIPATION), "one_user": True}
 
 
 def missing(data, monkeypatch):
@@ -375,9 +375,9 @@ def test_one_that_would_look_at_its_file_before_it_comes_up_is_refused(data):
         converse(data, script, **(OWNER | {"one_user": False}))
 
 
-@pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}, {"exposure": "local"}])
+@pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}, {"trust_model": "local"}])
 def test_terms_that_cannot_be_kept_are_no_terms(changes):
-    with pytest.raises(WireError, match="public attendance"):
+    with pytest.raises(WireError, match="public participation"):
         read_terms("r", terms(**(PUBLIC | changes)))
 
 

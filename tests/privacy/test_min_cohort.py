@@ -1,4 +1,4 @@
-"""A quorum's numbers: what its decisions cost, exactly, and how rarely it is wrong."""
+"""A minimum cohort's numbers: what its decisions cost, exactly, and how rarely it is wrong."""
 
 import itertools
 import math
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.quorum import (
+from quoron_privacy.counts.min_cohort import (
     BETA,
-    Quorum,
+    MinCohort,
     calibrate,
     chances,
     noisy_count,
@@ -44,51 +44,53 @@ def passing(level: np.ndarray, scale: float) -> np.ndarray:
     return above[np.asarray(level) + reach]
 
 
-def ending_laws(quorum: Quorum, needed: list[int], counts: list[int]) -> np.ndarray:
+def ending_laws(min_cohort: MinCohort, needed: list[int], counts: list[int]) -> np.ndarray:
     """P(the run ends in round t) for each t, and that it never does, summed over Ξ."""
-    reach = math.ceil(REACH * quorum.threshold_scale)
+    reach = math.ceil(REACH * min_cohort.threshold_scale)
     limits = np.arange(-reach, reach + 1)
-    mass, going, ends = cell(limits, quorum.threshold_scale), np.ones(len(limits)), []
+    mass, going, ends = cell(limits, min_cohort.threshold_scale), np.ones(len(limits)), []
     for least, counted in zip(needed, counts, strict=True):
-        passes = passing(limits + least - counted, quorum.count_scale)
+        passes = passing(limits + least - counted, min_cohort.count_scale)
         ends.append(float(mass @ (going * (1 - passes))))
         going = going * passes
     return np.array([*ends, float(mass @ going)])
 
 
-def loss(quorum: Quorum, counts: list[int], moves: tuple[int, ...]) -> float:
+def loss(min_cohort: MinCohort, counts: list[int], moves: tuple[int, ...]) -> float:
     """The largest log ratio of any event of the run's end between a dataset and a neighbour of it."""
     needed = [10] * len(counts)
-    one = ending_laws(quorum, needed, counts)
-    other = ending_laws(quorum, needed, [count + move for count, move in zip(counts, moves, strict=True)])
+    one = ending_laws(min_cohort, needed, counts)
+    other = ending_laws(min_cohort, needed, [count + move for count, move in zip(counts, moves, strict=True)])
     return float(np.abs(np.log(one / other)).max())
 
 
-def neighbours(quorum: Quorum, rounds: int) -> list[tuple[int, ...]]:
+def neighbours(min_cohort: MinCohort, rounds: int) -> list[tuple[int, ...]]:
     """How one user can move the counts: in at most r rounds, by one each, either way."""
     every = itertools.product((-1, 0, 1), repeat=rounds)
-    return [moves for moves in every if sum(map(abs, moves)) <= quorum.participations]
+    return [moves for moves in every if sum(map(abs, moves)) <= min_cohort.participations]
 
 
-SEVERAL = Quorum(0.5, 1.0, 3, 3.2, 2 / (1 - 1 / 3.2), *REST)
-ALONE = Quorum(0.5, 1.0, 1, 0.0, 1.0, *REST)
-TWICE = Quorum(0.5, 1.0, 2, 0.0, 2.0, *REST)
+SEVERAL = MinCohort(0.5, 1.0, 3, 3.2, 2 / (1 - 1 / 3.2), *REST)
+ALONE = MinCohort(0.5, 1.0, 1, 0.0, 1.0, *REST)
+TWICE = MinCohort(0.5, 1.0, 2, 0.0, 2.0, *REST)
 
 
-@pytest.mark.parametrize("quorum", [SEVERAL, ALONE, TWICE], ids=["sparse vectors", "asked once", "asked twice"])
+@pytest.mark.parametrize("min_cohort", [SEVERAL, ALONE, TWICE], ids=["sparse vectors", "asked once", "asked twice"])
 @pytest.mark.parametrize("counts", [[10, 10, 10], [20, 9, 10], [0, 10, 20], [11, 8, 15]], ids=str)
-def test_no_neighbour_moves_the_end_of_a_run_by_more_than_epsilon(quorum: Quorum, counts: list[int]) -> None:
-    assert float(quorum.cost) == pytest.approx(1.0)
-    worst = max(loss(quorum, counts, moves) for moves in neighbours(quorum, 3))
-    assert worst <= quorum.epsilon * (1 + 1e-9)
+def test_no_neighbour_moves_the_end_of_a_run_by_more_than_epsilon(min_cohort: MinCohort, counts: list[int]) -> None:
+    assert float(min_cohort.cost) == pytest.approx(1.0)
+    worst = max(loss(min_cohort, counts, moves) for moves in neighbours(min_cohort, 3))
+    assert worst <= min_cohort.epsilon * (1 + 1e-9)
 
 
 def test_a_quarter_of_the_noise_moves_it_further() -> None:
     """The broken twin: the test above is sharp enough to see it."""
-    for quorum in (SEVERAL, ALONE, TWICE):
-        broken = replace(quorum, threshold_scale=quorum.threshold_scale / 4, count_scale=quorum.count_scale / 4)
-        worst = max(loss(broken, [10, 10, 10], moves) for moves in neighbours(quorum, 3))
-        assert worst > 1.5 * quorum.epsilon
+    for min_cohort in (SEVERAL, ALONE, TWICE):
+        broken = replace(
+            min_cohort, threshold_scale=min_cohort.threshold_scale / 4, count_scale=min_cohort.count_scale / 4
+        )
+        worst = max(loss(broken, [10, 10, 10], moves) for moves in neighbours(min_cohort, 3))
+        assert worst > 1.5 * min_cohort.epsilon
 
 
 def test_fresh_noise_for_one_round_is_not_enough_where_a_user_is_asked_in_three() -> None:
@@ -108,30 +110,30 @@ def test_whatever_is_calibrated_is_verified_and_is_wrong_at_most_as_often_as_sai
 ) -> None:
     left, delta = rest(5.0, 1e-6, epsilon)
     try:
-        quorum = calibrate(share, epsilon, (size,) * rounds, participations=often, rest=(left, delta))
+        min_cohort = calibrate(share, epsilon, (size,) * rounds, participations=often, rest=(left, delta))
     except Infeasible:
         return
-    verify(quorum, 5.0, 1e-6, (size,) * rounds, participations=often)
-    assert max(chances(quorum, (size,) * rounds)) <= BETA
+    verify(min_cohort, 5.0, 1e-6, (size,) * rounds, participations=often)
+    assert max(chances(min_cohort, (size,) * rounds)) <= BETA
 
 
 @pytest.mark.parametrize(
-    ("quorum", "cohorts"),
+    ("min_cohort", "cohorts"),
     [(SEVERAL, (40, 60, 40)), (ALONE, (30,) * 5), (TWICE, (44, 50))],
     ids=["sparse vectors", "asked once", "asked twice"],
 )
-def test_chances_are_those_of_the_noise_and_nearly_no_more(quorum: Quorum, cohorts: tuple[int, ...]) -> None:
-    needed = [quorum.needed(size) for size in cohorts]
-    fails = 1 - ending_laws(quorum, needed, list(cohorts))[-1]
+def test_chances_are_those_of_the_noise_and_nearly_no_more(min_cohort: MinCohort, cohorts: tuple[int, ...]) -> None:
+    needed = [min_cohort.needed(size) for size in cohorts]
+    fails = 1 - ending_laws(min_cohort, needed, list(cohorts))[-1]
     smallest = min(needed)
-    passes = ending_laws(quorum, [smallest], [0])[-1]
-    for found, exact in zip(chances(quorum, cohorts), (fails, passes), strict=True):
+    passes = ending_laws(min_cohort, [smallest], [0])[-1]
+    for found, exact in zip(chances(min_cohort, cohorts), (fails, passes), strict=True):
         assert exact * (1 - 1e-6) - 1e-15 <= found <= exact * 1.02 + 1e-14
 
 
 def test_a_needed_share_is_the_decimal_number_that_was_written() -> None:
-    quorum = replace(ALONE, share=0.1)
-    assert [quorum.needed(asked) for asked in (1, 10, 11, 30)] == [1, 1, 2, 3]
+    min_cohort = replace(ALONE, share=0.1)
+    assert [min_cohort.needed(asked) for asked in (1, 10, 11, 30)] == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -139,14 +141,14 @@ def test_a_needed_share_is_the_decimal_number_that_was_written() -> None:
     [
         ({"count_scale": 0.99}, "a cost of at most"),
         ({"participations": 1}, "participations >= 2"),
-        ({"epsilon": 1.01}, "epsilon of algorithm and quorum"),
-        ({"rest_epsilon": 1.01}, "epsilon of algorithm and quorum"),
+        ({"epsilon": 1.01}, "epsilon of algorithm and minimum cohort"),
+        ({"rest_epsilon": 1.01}, "epsilon of algorithm and minimum cohort"),
         ({"rest_delta": 1e-6}, "delta with the samplers"),
     ],
 )
-def test_a_quorum_that_costs_more_than_it_says_is_not_verified(changes: dict[str, float], words: str) -> None:
+def test_a_min_cohort_that_costs_more_than_it_says_is_not_verified(changes: dict[str, float], words: str) -> None:
     left, delta = rest(2.0, 1e-6, 1.0)
-    sound = Quorum(0.5, 1.0, 2, 0.0, 2.0, left, delta)
+    sound = MinCohort(0.5, 1.0, 2, 0.0, 2.0, left, delta)
     verify(sound, 2.0, 1e-6, (50,) * 4, participations=2)
     with pytest.raises(VerificationError, match=words):
         verify(replace(sound, **changes), 2.0, 1e-6, (50,) * 4, participations=2)
@@ -154,7 +156,10 @@ def test_a_quorum_that_costs_more_than_it_says_is_not_verified(changes: dict[str
 
 @pytest.mark.parametrize("epsilon", [0.0005, 0.05, 1.0, 5.0])
 def test_mu_is_worth_pure_epsilon(epsilon: float) -> None:
-    """At the corner of the curve of (ε, 0) both meet; elsewhere that of μ lies below (docs/privacy/quorum.md#q3)."""
+    """At the corner of the curve of (ε, 0) both meet.
+
+    Elsewhere that of μ lies below (docs/privacy/min-cohort.md#q3).
+    """
     mu = replace(ALONE, epsilon=epsilon).mu
     assert gdp.delta_for(mu, epsilon) > 0
     for alpha in np.linspace(0.001, 0.999, 999):
@@ -174,7 +179,9 @@ def released(total: int, scale: float) -> np.ndarray:
     return law
 
 
-def joint(quorum: Quorum, items: tuple[int, ...], answers: tuple[bool, ...], scale: float, fixed: bool) -> np.ndarray:
+def joint(
+    min_cohort: MinCohort, items: tuple[int, ...], answers: tuple[bool, ...], scale: float, fixed: bool
+) -> np.ndarray:
     """The joint law of two releases and of how the decisions went, over all secret draws: shape (cells, cells, 3)."""
     if fixed:
         draws = [(draw, 1.0) for draw in itertools.combinations(range(USERS), COHORT)]
@@ -185,7 +192,7 @@ def joint(quorum: Quorum, items: tuple[int, ...], answers: tuple[bool, ...], sca
     for (first, one), (second, two) in itertools.product(draws, repeat=2):
         sums, counts = ([sum(each[u] for u in draw) for draw in (first, second)] for each in (items, answers))
         releases = np.outer(*(released(total, scale) for total in sums))
-        ends = ending_laws(quorum, [1, 1], counts)
+        ends = ending_laws(min_cohort, [1, 1], counts)
         law += one * two / weight**2 * releases[:, :, None] * ends
     return law
 
@@ -202,14 +209,18 @@ def amplified(share: float, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize("fixed", [True, False], ids=["of a fixed size", "by coins"])
-@pytest.mark.parametrize("quorum", [replace(SEVERAL, participations=2), TWICE], ids=["sparse vectors", "fresh noise"])
-def test_decisions_by_a_secret_cohort_cost_their_epsilon_beside_what_it_amplifies(quorum: Quorum, fixed: bool) -> None:
+@pytest.mark.parametrize(
+    "min_cohort", [replace(SEVERAL, participations=2), TWICE], ids=["sparse vectors", "fresh noise"]
+)
+def test_decisions_by_a_secret_cohort_cost_their_epsilon_beside_what_it_amplifies(
+    min_cohort: MinCohort, fixed: bool
+) -> None:
     """subsampling#k5, over all draws of four users: the own one is absent, replaced, or there without an item."""
     scale, q = 2.0, COHORT / USERS
-    claimed = 2 * amplified(q, loss_of_a_release(scale, -1, 0, 1)) + float(quorum.cost)
+    claimed = 2 * amplified(q, loss_of_a_release(scale, -1, 0, 1)) + float(min_cohort.cost)
     for items, here in (((0, 0, 0), (False,) * 3), ((1, 0, 0), (True, True, False)), ((1, -1, 1), (True,) * 3)):
         worlds = [
-            joint(quorum, (own, *items), (answers, *here), scale, fixed)
+            joint(min_cohort, (own, *items), (answers, *here), scale, fixed)
             for own, answers in ((0, False), (1, True), (-1, True), (0, True))
         ]
         assert max(float(np.log(p / r).max()) for p, r in itertools.permutations(worlds, 2)) <= claimed * (1 + 1e-9)
@@ -226,7 +237,7 @@ def test_decisions_by_a_secret_cohort_are_not_amplified_themselves() -> None:
     assert (round(apart, 3), round(found, 3), round(claimed, 3)) == (0.601, 0.715, 1.301)
 
 
-def gaussian(epsilon: float, rounds: int, often: int, size: int, *, free: float = 0.0) -> Quorum:
+def gaussian(epsilon: float, rounds: int, often: int, size: int, *, free: float = 0.0) -> MinCohort:
     """Of a run of (1, 1e-6) whose rest is planned for ε_q less, or that leaves room for counts of μ = `free`."""
     whole, own = gdp.mu_for(1.0, 1e-6), gdp.mu_for(1.0 - epsilon, 1e-6)
     each = math.sqrt((whole**2 - own**2) / often)
@@ -261,12 +272,12 @@ def test_the_page_prints_the_smallest_cohorts_that_are_counted_for_nothing(
 def test_chances_of_gaussian_counts_are_those_of_the_normal_law(
     free: float, each: float, rounds: int, size: int
 ) -> None:
-    quorum = Quorum(0.5, 0.1, 1, 0.0, 0.0, *REST, each=each)
-    sigma, needed = quorum.deviation(free), quorum.needed(size)
+    min_cohort = MinCohort(0.5, 0.1, 1, 0.0, 0.0, *REST, each=each)
+    sigma, needed = min_cohort.deviation(free), min_cohort.needed(size)
     assert 1 / math.hypot(free, each) <= sigma <= (1 + 1e-6) / math.hypot(free, each)  # no more than is paid for
     fails = -math.expm1(rounds * norm.logcdf((size - needed) / sigma))
     passes = norm.sf(needed / sigma)
-    for found, exact in zip(chances(quorum, (size,) * rounds, free=(free,) * rounds), (fails, passes), strict=True):
+    for found, exact in zip(chances(min_cohort, (size,) * rounds, free=(free,) * rounds), (fails, passes), strict=True):
         assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-8) + 1e-12
 
 
@@ -283,7 +294,7 @@ class Still:
 def test_one_user_is_a_whole_number_of_steps_of_a_counts_noise() -> None:
     """So that counts cost 1/σ, and nothing for the grid; where a float has no room for all the steps, too."""
     for mu in (1e-4, 0.03, 0.866, 4.0, 1300.0, 1.3 * 2.0**18, 2.0**20):
-        deviation = Quorum(0.5, 0.1, 1, 0.0, 0.0, *REST, each=mu).deviation(0.0)
+        deviation = MinCohort(0.5, 0.1, 1, 0.0, 0.0, *REST, each=mu).deviation(0.0)
         steps = round(2.0**30 / deviation)
         assert steps * 2.0**-30 <= mu < steps * 2.0**-30 * (1 + 1e-5) + 2.0**-29
         for users in (
@@ -312,12 +323,12 @@ def test_a_count_that_costs_nothing_moves_no_two_rows_farther_apart() -> None:
         ({"each": 0.1, "count_scale": 2.0}, "one kind of noise"),
         ({"each": -0.1}, "one kind of noise"),
         ({"threshold_scale": 2.0}, "a threshold without noise"),
-        ({"each": 0.0}, "epsilon of algorithm and quorum"),
+        ({"each": 0.0}, "epsilon of algorithm and minimum cohort"),
     ],
 )
 def test_counts_of_two_kinds_of_noise_are_not_verified(changes: dict[str, float], words: str) -> None:
     left, delta = rest(2.0, 1e-6, 0.5)
-    sound = Quorum(0.5, 0.5, 2, 0.0, 0.0, left, delta, each=0.1)
+    sound = MinCohort(0.5, 0.5, 2, 0.0, 0.0, left, delta, each=0.1)
     verify(sound, 1.99, 1e-6, (50,) * 4, participations=2)  # what run and counts cost together is asked elsewhere
     with pytest.raises(VerificationError, match=words):
         verify(replace(sound, **changes), 1.99, 1e-6, (50,) * 4, participations=2)
@@ -327,14 +338,14 @@ def test_counts_of_two_kinds_of_noise_are_not_verified(changes: dict[str, float]
     ("epsilon", "sizes"), [(0.05, (618, 710, 2422)), (0.2, (156, 178, 606)), (1.0, (32, 36, 122))], ids=str
 )
 def test_the_page_prints_the_smallest_cohorts_that_can_be_counted(epsilon: float, sizes: tuple[int, ...]) -> None:
-    """The table of docs/privacy/quorum-numbers.md, at a share of one half."""
+    """The table of docs/privacy/min-cohort-numbers.md, at a share of one half."""
     for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
         calibrate(0.5, epsilon, (size,) * rounds, participations=often, rest=REST)
         with pytest.raises(Infeasible):
             calibrate(0.5, epsilon, (size - 1,) * rounds, participations=often, rest=REST)
 
 
-def test_what_others_leave_of_beta_is_all_that_a_quorum_may_be_wrong() -> None:
+def test_what_others_leave_of_beta_is_all_that_a_min_cohort_may_be_wrong() -> None:
     rounds = 10
     given = {"participations": 1, "rest": REST, "free": (0.02,) * rounds}
 
@@ -356,7 +367,7 @@ USERS, COHORT, CLIP = 4, 1, 3  # of a world that is small enough to go through e
 def test_the_page_prints_the_smallest_cohorts_of_counts_with_gaussian_noise(
     epsilon: float, sizes: tuple[int, ...]
 ) -> None:
-    """The second table of docs/privacy/quorum-numbers.md."""
+    """The second table of docs/privacy/min-cohort-numbers.md."""
     for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
         gaussian(epsilon, rounds, often, size)
         with pytest.raises(Infeasible):

@@ -1,0 +1,341 @@
+"""A run with a minimum cohort: any algorithm, each of whose rounds counts only if enough of those asked answered.
+
+    algorithm = WithMinCohort(plan, plan.guarantee.min_cohort, inner)
+
+A round's answers reach the algorithm once the round has its minimum cohort, by the count of usable answers plus noise.
+Below it the run has ended: nothing is released from that round but that, nobody is asked again, and there is no model.
+Where a round's own release tells how many answered, what it tells decides: the release is part of the same commit, so
+that the books never hold a decision without what it was made from. Where who answers is public, answers are counted as
+they are: those that came, whatever is in them.
+
+Statement and proof: docs/privacy/min-cohort.md, min-cohort-free.md, public-participation.md; its numbers:
+quoron_privacy.counts.min_cohort.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy
+
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import min_cohort as min_cohorts
+from quoron_privacy.counts.min_cohort import MinCohort, noisy_count, rest
+from quoron_privacy.errors import BelowMinCohort, Infeasible, VerificationError
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.release import Release, Sums
+from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithms import checks
+from quoron_server.parameters import Attendance, GaussianPromise, Kind, Moves
+from quoron_server.plan import Privacy, RunPlan
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from quoron_server.algorithms.info import Counting
+
+MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is told of a round
+TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.FULL_PARTICIPATION)  # by which zeros are none
+_NOTHING = Attendance(0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MinCohortState:
+    """Everything between two rounds."""
+
+    round: int
+    limit: int  # Ξ in whole users, once the first round is decided; secret
+    ended: bool  # below the minimum cohort
+    inner: Any  # the algorithm's own state
+
+
+class WithMinCohort:
+    """The algorithm `inner` with the minimum cohort of `plan`."""
+
+    def __init__(self, plan: RunPlan, min_cohort: MinCohort, inner: Algorithm[Any]) -> None:
+        self.plan, self.inner = plan, inner
+        self._min_cohort, self._cohorts = min_cohort, plan.parameters.cohorts()
+        self._participation = plan.attendance() or (_NOTHING,) * len(self._cohorts)
+
+    def init(self) -> MinCohortState:
+        """Before the first round."""
+        return MinCohortState(0, 0, False, self.inner.init())
+
+    def request(self, state: MinCohortState, noise: NoiseSource) -> Question | None:
+        """The algorithm's own question; None too once the run is below its minimum cohort."""
+        question = None if state.ended else self.inner.request(state.inner, noise)
+        if question is None or not self._min_cohort.public or self.plan.guarantee.servers is not None:
+            return question
+        if question.drawn:  # no plan of these is verified
+            raise VerificationError(f"Expected cohorts that are public with public participation, got {question}.")
+        return replace(question, attended=True)
+
+    def update(self, state: MinCohortState, answers: Answers | Sums, noise: NoiseSource) -> Update[MinCohortState]:
+        """Decide; with a minimum cohort, or where the own release is what decides, the algorithm's own update."""
+        min_cohort, round_ = self._min_cohort, state.round
+        asked, given = self._cohorts[round_], self._participation[round_]
+        counted = self.counted(answers)
+        counted = counted if given.most is None else min(counted, given.most)
+        own, limit, told = None, 0, MET
+        releases: tuple[Release, ...] = ()
+        if min_cohort.count_scale:
+            releases = (min_cohort.entry(asked),)
+            limit = state.limit if round_ else draw_limit(min_cohort, noise.stream("quorum", "threshold"))
+            met = decide(min_cohort, counted, asked, limit, noise.stream("quorum", "count", round_))
+        else:
+            seen: Sequence[tuple[float, float]] = ()  # counts with noise, and the μ of each
+            if given.told:
+                own = self.inner.update(state.inner, answers, noise)
+                assert own.present is not None
+                seen = ((own.present, given.mu),)
+            if (paid := min_cohort.deviation(0.0 if given.told else given.mu)) < math.inf:
+                seen = (*seen, (noisy_count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
+                releases = (min_cohort.entry(asked, 0.0 if given.told else given.mu),)
+            met, told = enough(min_cohort, seen, asked), MET if seen else UNDECIDED
+        if not met:
+            kept, shown = (state.inner, ()) if own is None else (own.state, own.releases)
+            ended = MinCohortState(round_ + 1, 0, True, kept)
+            return Update(ended, (*shown, *releases), {"min_cohort": NOT_MET}, {"answered": counted})
+        own = own or self.inner.update(state.inner, answers, noise)
+        return replace(
+            own,
+            state=MinCohortState(round_ + 1, limit, False, own.state),
+            releases=(*own.releases, *releases),
+            public={**own.public, "min_cohort": told},
+            diagnostics={"answered": counted, **own.diagnostics},
+        )
+
+    def counted(self, answers: Answers | Sums) -> int:
+        """Users of a round whose answer is usable; where who answers is public, whose answer came."""
+        return int(np.sum(answers.answered))
+
+    def model(self, state: MinCohortState) -> Vector:
+        """The algorithm's own; BelowMinCohort if the run has ended so."""
+        if state.ended:
+            count = "" if self._min_cohort.public else ", by a count with noise"
+            raise BelowMinCohort(
+                f"Round {state.round} of at most {self.plan.cost.rounds} was below its minimum cohort: fewer than a "
+                f"share of {self._min_cohort.share:g} of those asked answered{count}. There is no model, and what the "
+                "run has spent stays spent. See that clients are there, then submit another run."
+            )
+        return self.inner.model(state.inner)
+
+    def iterate(self, state: MinCohortState) -> Vector:
+        """The algorithm's own."""
+        return self.inner.iterate(state.inner)
+
+
+def draw_limit(min_cohort: MinCohort, stream: RandomStream) -> int:
+    """⌊Ξ⌋: the noise of the run's threshold, in whole users. Draw it once a run and keep it secret."""
+    return int(stream.laplace_steps(min_cohort.threshold_scale, 1)[0]) if min_cohort.threshold_scale else 0
+
+
+def decide(min_cohort: MinCohort, answered: int, asked: int, limit: int, stream: RandomStream) -> bool:
+    """Whether a round has its minimum cohort by Laplace noise.
+
+    `answered` gave a usable answer, `asked` were planned.
+    """
+    noise = int(stream.laplace_steps(min_cohort.count_scale, 1)[0]) if min_cohort.count_scale else 0
+    return answered + noise >= min_cohort.needed(asked) + limit
+
+
+def enough(min_cohort: MinCohort, seen: Sequence[tuple[float, float]], asked: int) -> bool:
+    """Whether a round has its minimum cohort by all `seen` of it, each a count with the μ of its noise.
+
+    Yes if nothing is.
+    """
+    if not seen:
+        return True
+    mean = math.fsum(value * mu**2 for value, mu in seen) / math.fsum(mu**2 for _, mu in seen)
+    return mean >= min_cohort.needed(asked)
+
+
+def with_min_cohort(
+    own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", *, free: bool
+) -> RunPlan:
+    """The algorithm's own plan, worth `promise`, with the minimum cohort that is asked for: for nothing, or for its
+    ε_q.
+
+    Infeasible if that has too few users to count.
+    """
+    cohorts, alone, given = own.parameters.cohorts(), own.guarantee, own.attendance(paid=not free)
+    private = alone.trust_model != "none"
+    room = partial(_room, own, privacy, promise, counting) if private else lambda spent: 0.0
+    min_cohort = min_cohorts.calibrate(
+        float(privacy.min_cohort or 0.0),
+        0.0 if free else privacy.min_cohort_epsilon,
+        cohorts,
+        participations=own.parameters.participations(),
+        rest=(alone.epsilon, alone.delta),
+        free=[each.mu for each in given],
+        room=room,
+        present=_present(own, given),
+        beta=min_cohorts.BETA / 2 if own.parameters.poisson_sampling else min_cohorts.BETA,
+        name=f"{own.algorithm} with a minimum cohort",
+    )
+    whole = replace(
+        alone,
+        epsilon=privacy.epsilon if private else alone.epsilon,
+        delta=privacy.delta if private else alone.delta,
+        min_cohort=min_cohort,
+    )
+    return replace(own, guarantee=whole)
+
+
+def with_public_participation(own: RunPlan, privacy: Privacy) -> RunPlan:
+    """The algorithm's own plan with a minimum cohort of exact counts, which costs nothing: who answers is public.
+
+    Infeasible unless public-participation#pa1 is about it.
+    """
+    alone = own.guarantee
+    min_cohort = min_cohorts.exact(
+        float(privacy.min_cohort or 0.0),
+        own.parameters.cohorts(),
+        participations=own.parameters.participations(),
+        rest=(alone.epsilon, alone.delta),
+    )
+    private = alone.trust_model != "none"
+    epsilon, delta = (privacy.epsilon, privacy.delta) if private else (alone.epsilon, alone.delta)
+    plan = replace(own, guarantee=replace(alone, epsilon=epsilon, delta=delta, min_cohort=min_cohort))
+    if (why := told_too_much(plan)) is not None:
+        raise Infeasible(
+            f"{own.algorithm} with public participation",
+            why,
+            "participation='private' (privacy.participation), or another one",
+        )
+    return plan
+
+
+def told_too_much(plan: RunPlan) -> str | None:
+    """Why who answers may not be public in a run of this plan; None if it may (public-participation#pa1), or is
+    private.
+
+    By the promise and the parameters alone: what is asked here is what `verify` asks.
+    """
+    promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
+    if min_cohort is None or not min_cohort.public or promise.trust_model == "none":
+        return None
+    if promise.servers is not None:
+        return None  # both servers see whose sealed answers come, whatever is in them (docs/privacy/two-servers.md)
+    if promise.adjacency != "replace-one":
+        return f"under {promise.adjacency} whether a user is there is what the promise hides"
+    if promise.trust_model != "central-broadcast" or any(map(promise.rests_on, TRUE_ANSWERS)):
+        return (
+            "a client whose answer is not ready has no neutral one to send: the proof is about answers that are true, "
+            f"or private by themselves (trust model {promise.trust_model})"
+        )
+    if promise.rests_on(Kind.SECRET_COHORTS) or plan.parameters.poisson_sampling:
+        return "its promise rests on secret cohorts, and the names of those who are missing tell who was asked"
+    if promise.held_out is not None:
+        return "who is held out is drawn in secret, and the names of those who are missing tell who was not"
+    return None
+
+
+def _room(own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", spent: float) -> float:
+    """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
+    parameters, problem, rounds = own.parameters, own.problem, len(own.parameters.cohorts())
+    planned = spent == privacy.min_cohort_epsilon
+    delta = privacy.delta - checks.slack(privacy.epsilon, gaussians=rounds + 1)
+    epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
+    if promise is None:
+        return counting.room(parameters, problem, epsilon, delta)
+    left = delta - (1 + math.exp(epsilon)) * promise.variation
+    whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
+    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.variation
+    mu = max(promise.mu, gdp.mu_for(*alone))  # what the run was planned for, whatever the second account says of it
+    return math.sqrt(max(whole**2 - mu**2, 0.0) / parameters.participations())
+
+
+def verify_min_cohort(plan: RunPlan) -> None:
+    """The promise pays for its minimum cohort, too, if it has one; VerificationError.
+
+    Of counts with Gaussian noise, that they are paid for: `verify_counts` asks what they are, and what they cost beside
+    the run is asked of the pair of both.
+    """
+    promise, min_cohort, cohorts = plan.guarantee, plan.guarantee.min_cohort, plan.parameters.cohorts()
+    if min_cohort is None or promise.trust_model == "none":
+        return
+    participation, participations = plan.attendance(), plan.parameters.participations()
+    if (why := told_too_much(plan)) is not None:
+        raise VerificationError(f"Expected private participation in a plan of {plan.algorithm}, got public: {why}.")
+    if len(cohorts) != plan.cost.rounds or sum(cohorts) != plan.cost.messages:
+        raise VerificationError(f"Expected the cost's rounds and messages in cohorts, got {cohorts}.")
+    if not (min_cohort.epsilon > 0 or (participation and len(participation) == len(cohorts))):
+        raise VerificationError(
+            f"Expected minimum cohort.epsilon > 0 in a plan of {plan.algorithm}, got {min_cohort.epsilon}."
+        )
+    if (min_cohort.each > 0) != (min_cohort.epsilon > 0 and not min_cohort.count_scale):
+        raise VerificationError(
+            f"Expected counts that are paid for exactly by minimum cohort.epsilon > 0, got {min_cohort}."
+        )
+    min_cohorts.verify(min_cohort, promise.epsilon, promise.delta, cohorts, participations=participations)
+
+
+def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves | None]]) -> None:
+    """No count of a verified plan is finer, as drawn, than what its round leaves and ε_q pays for; VerificationError.
+
+    `moves` counts again how far a user moves each round: by staying away and one in the count, no farther than by being
+    another. So it asks neither what a plan declares of that, nor the algorithm that claims the room.
+    """
+    promise, min_cohort, cohorts = plan.guarantee, plan.guarantee.min_cohort, plan.parameters.cohorts()
+    if min_cohort is None or promise.trust_model == "none" or min_cohort.count_scale:
+        return
+    participation = plan.attendance() or (_NOTHING,) * len(cohorts)
+    halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
+    left: Sequence[Moves | None] = moves(plan.parameters, plan.problem) if halved else ()
+    left = left or (None,) * len(cohorts)
+    if not len(participation) == len(left) == len(cohorts):
+        raise VerificationError(f"Expected participation of {len(cohorts)} rounds, got {participation}.")
+    for round_, (given, own) in enumerate(zip(participation, left, strict=True)):
+        if (promise.trust_model == "local" or min_cohort.public) and math.isinf(given.mu):
+            continue
+        room = 0.0
+        if given.told:
+            _verify_told(plan, round_, given)
+        elif given.mu and own is not None and given.most == own.most:
+            room = own.replaced**2 - own.away**2
+        deviation = min_cohort.deviation(0.0 if given.told else given.mu)
+        if not (deviation > 0 and deviation**-2 <= room + min_cohort.each**2):
+            raise VerificationError(
+                f"Expected a count that its round's releases leave room for, or that is paid for, got {given} and "
+                f"noise of {deviation} users beside {own}."
+            )
+
+
+def _verify_told(plan: RunPlan, round_: int, given: Attendance) -> None:
+    """A release of the round tells how many answered, as finely as is said."""
+    for each in plan.parameters.releases(plan.problem.dimension):
+        teller = each.mechanism
+        if round_ in each.rounds and isinstance(teller, min_cohorts.TellsPresence):
+            finest = 1 / (teller.users * teller.presence_deviation)
+            if 0 < given.mu <= finest * (1 + 1e-9):
+                return
+    raise VerificationError(f"Expected a release of round {round_ + 1} that tells who answers, got {given}.")
+
+
+def _present(plan: RunPlan, given: Sequence[Attendance]) -> Callable[[int], int]:
+    """How many who count are there of a cohort when everybody is; by coins, but for a chance of BETA / 2 a run."""
+    cohorts = plan.parameters.cohorts()
+    if not plan.parameters.poisson_sampling:
+        asked = zip(given, cohorts, strict=False)
+        most, cohort = next(((each.most, cohort) for each, cohort in asked if each.most is not None), (1, 1))
+        return lambda size: size * most // cohort
+    users, rare = plan.problem.users, min_cohorts.BETA / (2 * len(cohorts))
+
+    @cache
+    def of_coins(size: int) -> int:
+        return int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
+
+    return of_coins
+
+
+def left_by_min_cohort(target: Privacy, *, spent: bool = True) -> Privacy:
+    """What is left for the algorithm of what is asked for.
+
+    All of it but the samplers' if the minimum cohort costs nothing.
+    """
+    left = rest(target.epsilon, target.delta, target.min_cohort_epsilon if spent else 0.0)
+    return Privacy(*left, adjacency=target.adjacency)
