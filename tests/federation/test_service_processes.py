@@ -388,7 +388,7 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
             pinned = ["--helper-key", theirs / "helper-key.pem"]
             started.append(Program("client", "--coordinator", clients, *authority, *shown, *limits, *data, *pinned))
         operator = reaching(coordinator=control, token_file=ours / "token", authority=authority[1])
-        patient = ["--set", "privacy.quorum=0.9", "--waiting", 300]  # all are there before anybody is asked
+        patient = ["--set", "privacy.min_cohort=0.9", "--waiting", 300]  # all are there before anybody is asked
         quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--timeout", 12.0, *patient, *operator)
         started[0].process.send_signal(signal.SIGKILL)
         started[0].process.wait()

@@ -216,7 +216,7 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         keys = (place.client(6) / "key.pem").read_bytes()
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["here"] == 6
         ask = ["submit", place.path / "run.toml", "--run", "trial", "--users", 6, "--timeout", 2]
-        ask += ["--set", "privacy.quorum=none"]
+        ask += ["--set", "privacy.min_cohort=none"]
         said(tmp_path, *ask, "--set", "algorithm.options.rounds=2", *operator)
         assert "complete" in said(tmp_path, "watch", "trial", *operator)
         assert "stopped" in said(tmp_path, "local", "stop", *where)
@@ -244,7 +244,7 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
         said(tmp_path, "local", "start", tmp_path / "run.toml", "--listen", ports[0], "--control", ports[1], *where)
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["users"] == 12
         ask = ["submit", place.path / "run.toml", "--users", 12, "--timeout", 5, *operator]
-        ask += ["--set", "privacy.epsilon=3", "--set", "privacy.quorum=none"]
+        ask += ["--set", "privacy.epsilon=3", "--set", "privacy.min_cohort=none"]
         for run in ("first", "second"):
             said(tmp_path, *ask, "--run", run)
             assert "complete" in said(tmp_path, "watch", run, *operator)

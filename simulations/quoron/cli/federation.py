@@ -158,15 +158,18 @@ def submit(
     seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
     superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="To Flower, at this SuperLink.")] = None,
     waiting: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For a quorum of clients to agree; Flower: for all users to come.")
+        float,
+        typer.Option(
+            metavar="SECONDS", help="For a minimum cohort of clients to agree; Flower: for all users to come."
+        ),
     ] = 600.0,
     follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show the plan beside others; submit nothing.")] = False,
 ) -> None:
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it.
 
-    Half of those asked have to answer in every round, or the run ends: `privacy.quorum`, a share or "none", by --set.
-    With --early-ends the end of a round tells who was absent.
+    Half of those asked have to answer in every round, or the run ends: `privacy.min_cohort`, a share or "none", by
+    --set. With --early-ends the end of a round tells who was absent.
     """
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
@@ -247,8 +250,8 @@ def watch(
 ) -> None:
     """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
 
-    Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends without a quorum, 4 if it is
-    paused, and 5 if nobody answers for longer than --timeout, at the start or later.
+    Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends below its minimum cohort, 4 if it
+    is paused, and 5 if nobody answers for longer than --timeout, at the start or later.
     """
     from quoron.operate import watching
 

@@ -21,7 +21,7 @@ from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import check_delta
-from quoron_server.plan import Plan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
 from quoron_server.silos import Silos
@@ -46,7 +46,7 @@ def specify(
     waiting: float | None = None,
     whole: bool = False,
     **asked: Any,
-) -> tuple[RunSpecification, Plan]:
+) -> tuple[RunSpecification, RunPlan]:
     """The specification of a run over `users` active users, and the plan that goes with it.
 
     `asked` is its name `run`, the `seconds` of a round, and the `group` of its users.
@@ -108,8 +108,8 @@ def specification_of(
         seed=config.run.seed,
         simulation=simulation_seed is not None,
         simulation_seed=simulation_seed,
-        quorum=privacy_of(config).quorum,
-        quorum_epsilon=privacy_of(config).quorum_epsilon,
+        min_cohort=privacy_of(config).min_cohort,
+        min_cohort_epsilon=privacy_of(config).min_cohort_epsilon,
         adjacency=config.privacy.adjacency,
         participation=config.privacy.participation,
         trust_model=None if plan.guarantee.servers is None else "two-servers",

@@ -110,8 +110,8 @@ def _awaited(event: dict[str, Any]) -> str:
         return f"awaits clients that agree to take part, {_left(event)}: {counts}{_connected(event)}"
     if event["what"] == "users":
         there = f"awaits users: {event['active']} of {event['needed']} are active in population {event['group']}"
-        return f"{there} ({event['away']} away, {event['retired']} retired); {_quorum(event['quorum'])}"
-    return f"{_round(event, event['asked'])}, {_quorum(event['quorum'])}, {_left(event)}{_connected(event)}"
+        return f"{there} ({event['away']} away, {event['retired']} retired); {_min_cohort(event['min_cohort'])}"
+    return f"{_round(event, event['asked'])}, {_min_cohort(event['min_cohort'])}, {_left(event)}{_connected(event)}"
 
 
 def _left(event: dict[str, Any]) -> str:
