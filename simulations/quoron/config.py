@@ -327,9 +327,9 @@ class TrainSection(Section):
         default=None,
         description="share of the users that are not trained on, but tell how good the model is (docs/evaluation.md)",
     )
-    buying: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
+    estimate_share: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
         default=None,
-        description="share of μ² for declarations that are bought; default: by the number of users and of columns",
+        description="share of μ² for what is estimated of the table; default: by the number of users and of columns",
     )
     users: Count | None = Field(
         default=None,
@@ -423,17 +423,17 @@ def require_declared(config: Config, door: str) -> None:
     """ConfigError for a table of which something is to be bought: by what would be left, and of what, nobody knows."""
     if is_wanted(config, simulated=True):
         raise ConfigError(
-            f"Expected a table whose features are declared for {door}, got one of which some are to be bought. Declare "
+            f"Expected a table whose features are declared for {door}, got one of which some are to be estimated. Declare "
             "them (numeric, categorical, hashed, dates), or take declared.toml of a run of quoron train; simulate and "
-            "plan buy."
+            "plan estimate."
         )
 
 
 def bought_of(section: TableSection) -> dict[str, str]:
     """Columns and patterns of which something is bought, each with its kind."""
-    if not (section.buy or section.numeric or section.categorical or section.hashed or section.dates):
+    if not (section.estimate or section.numeric or section.categorical or section.hashed or section.dates):
         return {ALL: "any"} if section.label is not None else {}
-    return {**section.buy, **{name: "category" for name, values in section.categorical.items() if not values}}
+    return {**section.estimate, **{name: "category" for name, values in section.categorical.items() if not values}}
 
 
 def located(config: Config, folder: Path) -> Config:

@@ -96,7 +96,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     ledger: str | Path | None = None  # the file of the accounts; None: as QUORON_LEDGER or the platform says
     fit_intercept: bool = True  # whether there is a constant
     radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
-    missing: str = "middle"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
+    missing: str = "midpoint"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
     algorithm: str = "auto"  # a name from `quoron algorithms`
     rounds: int | None = None  # exactly so many batch gradient steps; None: as many as the plan finds best
     max_rounds: int | None = None  # of these at most so many; not with rounds

@@ -175,7 +175,7 @@ def test_a_threshold_that_cannot_be_meant_is_refused(threshold):
 
 
 @pytest.mark.parametrize(
-    ("weights", "unit_rows", "always"),
+    ("weights", "normalize", "always"),
     [
         ([1.0, 0.5, -0.5, -1.6], False, "no"),
         ([1.0, 0.5, -0.5, -1.4], False, None),
@@ -183,8 +183,8 @@ def test_a_threshold_that_cannot_be_meant_is_refused(threshold):
         ([1.0, 0.5, -0.5, 1.6], True, "yes"),
     ],
 )
-def test_a_model_of_one_answer_is_known_by_its_coefficients(weights, unit_rows, always):
-    model = made(weights, replace(MODEL, unit_rows=unit_rows), label_shares=SHARES)
+def test_a_model_of_one_answer_is_known_by_its_coefficients(weights, normalize, always):
+    model = made(weights, replace(MODEL, normalize=normalize), label_shares=SHARES)
     assert model.always() == always
     ages, wards = np.meshgrid([-50.0, 0, 40, 100, 1e9], ["A", "B", "C"])
     rows = pd.DataFrame({"age": ages.ravel(), "ward": wards.ravel()})

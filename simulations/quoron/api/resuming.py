@@ -8,9 +8,9 @@ from quoron.api import comparing, simulating
 from quoron.arguments import entry_point
 from quoron.comparing import comparison as comparisons
 from quoron.comparing.comparison import Comparison
-from quoron.engines import Engine, Service, from_name, inline_or_ray
+from quoron.engines import Engine, Service, from_spec, inline_or_ray
 from quoron.model import load
-from quoron.reports.summary import from_json
+from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.run import RunResult
@@ -45,7 +45,7 @@ def resume(
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
     """
-    where = from_name(engine)
+    where = from_spec(engine)
     if isinstance(where, Service) and (where.clients is not None or where.keep):
         raise ConfigError("Expected neither clients nor keep to resume a run, got some. Leave them out.")
     if comparisons.is_comparison(Path(directory)):
@@ -59,6 +59,17 @@ def resume(
             return training.resume(folder, observers, sharing=inline_or_ray(where).sharing)
         prepared = runs.prepare(folder.config(), folder.path)
         return simulating.carry_out(where, prepared, folder, folder.path, observers)
+
+
+def stored(directory: str | Path) -> "Summary | TrainedTable | Comparison":
+    """Return what the folder of a complete run, or comparison, holds. RunError before it is complete."""
+    if comparisons.is_comparison(Path(directory)):
+        return comparisons.stored(Path(directory))
+    folder = RunFolder(Path(directory))
+    folder.config()
+    if folder.is_search:
+        return tuning.stored(folder)
+    return training.result.stored(folder) if folder.is_training else from_json(folder.summary())
 
 
 @entry_point

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
-from quoron.engines import Engine, Inline, Ray, Service, from_name
+from quoron.engines import Engine, Inline, Ray, Service, from_spec
 from quoron.planning.plans import Planned
 from quoron.prepared import Prepared
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
@@ -66,7 +66,7 @@ def simulate(
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
-    where = from_name(engine)
+    where = from_spec(engine)
     config, name, frame = described(source, user, label, arguments)
     config, remark = _with_bought(config, frame)
     table, config = needed(frame, config)

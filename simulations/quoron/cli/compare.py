@@ -8,7 +8,7 @@ import typer
 
 import quoron
 from quoron.cli.columns import table_options
-from quoron.cli.common import Address, Epsilon, Json, Link, Quiet, Settings, Source, interruptible, networked, showing
+from quoron.cli.common import Epsilon, Json, Quiet, Settings, InlineOrRay, Source, interruptible, showing
 from quoron.table_columns import DescribedTable
 
 
@@ -38,26 +38,14 @@ def compare(
             metavar="SHARE", help="Of a table's users, held out: they tell how good each model is, privately."
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Runs at once, one a processor unless told otherwise; with the engine ray, workers of each run."
-        ),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(metavar="inline|ray", help="Runs side by side, or one by one on a Ray cluster: the same bits."),
-    ] = "inline",
-    address: Address = None,
+    engine: InlineOrRay = "inline",
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
-    network: Link = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
     from quoron.comparing.request import number_or_auto, sweep
-    from quoron.engines import from_options
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     with interruptible():
@@ -69,9 +57,9 @@ def compare(
             holdout=holdout,
             epsilon=epsilon,
             out=out,
-            settings=(*(settings or ()), *networked(network)),
+            settings=settings or (),
             progress=not quiet and (not as_json or sys.stderr.isatty()),
-            engine=from_options(engine, workers=workers, address=address),
+            engine=engine,
             **columns,
         )
     showing.show_comparison(comparison, as_json=as_json)

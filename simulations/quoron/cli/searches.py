@@ -1,19 +1,18 @@
-"""What `quoron tune` prints: what a search would try and cost, and what it chose."""
+"""What `quoron tune` and `quoron show` print: what a search would try and cost, what it chose, what a folder holds."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich.markup import escape
 
 from quoron.cli import one_screen, showing
 from quoron.comparing.comparison import Comparison
+from quoron.reports.summary import Summary
 from quoron.simulation.run import RunResult
+from quoron.training.result import TrainedTable
 from quoron.tuning.run import Tuned
 from quoron.tuning.tables import TableSearch
 from quoron_server.serial import dumps
-
-if TYPE_CHECKING:
-    from quoron.training.result import TrainedTable
 
 
 def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
@@ -22,6 +21,26 @@ def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> N
         show_tuned(result, as_json=as_json)
     else:
         showing.show(result, as_json=as_json)
+
+
+def show_stored(
+    done: "Summary | TrainedTable | Comparison", page: Path, *, as_json: bool, details: bool = False
+) -> None:
+    """What a folder holds: ten lines, or with `details` all of them, and the path of its page."""
+    if as_json:
+        plain = done.summary.as_json() if isinstance(done, TrainedTable) else done.as_json()
+        chosen = {"choice": asdict(done.choice)} if isinstance(done, Tuned) else {}
+        print(dumps(plain | chosen | {"directory": str(page.parent), "report": str(page)}))
+        return
+    if not details:
+        print(done)
+    elif isinstance(done, Comparison):
+        showing.show_comparison(done, as_json=False)
+    elif isinstance(done, TrainedTable):
+        showing.show_trained(done, as_json=False, details=True)
+    else:
+        showing.show_summary(done)
+    print(page)
 
 
 def show_tuned(tuned: Tuned, *, as_json: bool) -> None:

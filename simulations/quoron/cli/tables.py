@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import quoron
-from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Quiet, Text, check_page, showing
+from quoron.cli.common import RARE, Adjacency, ChargedAlone, Json, MostUsers, Page, Quiet, Text, check_page, showing
 from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
@@ -35,7 +35,7 @@ User = Annotated[str, typer.Option("--user", metavar="COLUMN", help="Column that
 
 @shared_options
 def bounds(
-    charged: Charged,
+    charged: ChargedAlone,
     text: Text,
     table: Table,
     user: User,
@@ -84,7 +84,7 @@ def _names(given: Listed) -> list[str]:
 
 @shared_options
 def stats(
-    charged: Charged,
+    charged: ChargedAlone,
     text: Text,
     table: Table,
     questions: Annotated[
@@ -158,7 +158,7 @@ def _said(word: str, typed: Listed) -> dict[str, Any]:
 
 @shared_options
 def evaluate(
-    charged: Charged,
+    charged: ChargedAlone,
     text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows with labels: a file, a folder or a URL.")],

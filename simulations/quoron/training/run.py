@@ -218,7 +218,7 @@ def _taken_for_granted(label: AnyLabel | None) -> tuple[str, ...]:
     """What values a label has to have of which nothing is said, where its type does not say so."""
     if not isinstance(label, Signs) or label.truth:
         return ()
-    return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or buy it.",)
+    return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or estimate it.",)
 
 
 def _prepared(config: Config, scene: S, planned: Planned, digest: str, identity: Identity) -> Prepared[S]:
