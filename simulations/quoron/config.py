@@ -232,7 +232,7 @@ class AlgorithmSection(Section):
     """Which algorithm, with which constants."""
 
     name: str = Field(
-        default="auto", description="a name from `quoron algorithms`, or auto: a rule chooses, docs/choosing.md"
+        default="auto", description="a name from `quoron show algorithms`, or auto: a rule chooses, docs/choosing.md"
     )
     constants: Literal["calibrated", "paper"] = Field(
         default="calibrated",
@@ -423,8 +423,8 @@ def require_declared(config: Config, door: str) -> None:
     """ConfigError for a table of which something is to be bought: by what would be left, and of what, nobody knows."""
     if is_wanted(config, simulated=True):
         raise ConfigError(
-            f"Expected a table whose features are declared for {door}, got one of which some are to be estimated. Declare "
-            "them (numeric, categorical, hashed, dates), or take declared.toml of a run of quoron train; simulate and "
+            f"Expected a table whose features are declared for {door}, got some to be estimated. Declare them "
+            "(numeric, categorical, hashed, dates), or take declared.toml of a run of quoron train; simulate and "
             "plan estimate."
         )
 

@@ -134,21 +134,17 @@ def from_spec(engine: str | Engine) -> Engine:
             raise ConfigError(f"Expected keys of the engine {name} ({', '.join(kinds)}), got {key!r}. {close}")
         if key in given and key != "kills":
             raise ConfigError(f"Expected one {key} of the engine {name}, got two in {engine!r}. Leave one out.")
-        read = _read(name, key, value, kinds[key])
+        read: Any = value
+        if kinds[key] is bool:
+            read = {"true": True, "false": False}.get(value, value)
+        elif kinds[key] == int | None and value.isdecimal():
+            read = int(value)
         given[key] = (*given.get(key, ()), read) if key == "kills" else read
-    return ENGINES[name](**given)
-
-
-def _read(engine: str, key: str, value: str, kind: Any) -> Any:
-    """Return a field's value that was typed. ConfigError for one of another kind."""
-    if kind is bool and value in ("true", "false"):
-        return value == "true"
-    if kind == int | None and value.isascii() and value.isdigit():
-        return int(value)
-    if kind is bool or kind == int | None or not value:
-        wanted = "true or false" if kind is bool else "a whole number" if kind == int | None else "a text"
-        raise ConfigError(f"Expected {key} of the engine {engine} as {wanted}, got {value!r}. Write {key}=VALUE.")
-    return value
+    try:
+        return ENGINES[name](**given)
+    except ConfigError as error:
+        error.add_note(f"This is of the engine {engine!r}.")
+        raise
 
 
 def inline_or_ray(engine: str | Engine) -> Inline | Ray:
@@ -168,7 +164,7 @@ def _check_fields(engine: Engine, *, needs: str | None = None, extra: str = "") 
         name, value = field.name, getattr(engine, field.name)
         if field.type == int | None and value is not None:
             count(**{name: value})
-        if field.type == str | None and not isinstance(value, str | None):
+        if field.type == str | None and (value == "" or not isinstance(value, str | None)):
             raise ConfigError(f"Expected {name} as a text, got {name}={value!r}.")
         if field.type is bool and not isinstance(value, bool):
             raise ConfigError(f"Expected {name} as true or false, got {name}={value!r}.")

@@ -97,7 +97,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     fit_intercept: bool = True  # whether there is a constant
     radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
     missing: str = "midpoint"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
-    algorithm: str = "auto"  # a name from `quoron algorithms`
+    algorithm: str = "auto"  # a name from `quoron show algorithms`
     rounds: int | None = None  # exactly so many batch gradient steps; None: as many as the plan finds best
     max_rounds: int | None = None  # of these at most so many; not with rounds
     holdout: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody

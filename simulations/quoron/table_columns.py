@@ -188,8 +188,8 @@ class TableColumns(TypedDict, total=False):
     decimal: Annotated[Literal[".", ","], Word("how numbers in text are written, 3.14 or 3,14", ".|,")]
     encoding: Annotated[str, Word("of text, if not UTF-8: utf-16, latin-1 or cp1252", "NAME")]
     quoting: Annotated[Literal["double", "none"], Word("whether cells of text may stand in quotes", "double|none")]
-    intercept: Annotated[bool, Word("whether there is a constant")]
-    normalize: Annotated[bool, Word("whether rows are divided by their own length")]
+    intercept: Annotated[bool, Word("whether there is a constant", "true|false")]
+    normalize: Annotated[bool, Word("whether rows are divided by their own length", "true|false")]
 
 
 class DescribedTable(TableColumns, total=False):

@@ -19,10 +19,12 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
+    from quoron.training import result as results
     from quoron.training import run as training
     from quoron.training.result import TrainedTable
     from quoron.tuning import run as tuning
 else:  # simulations go on without them
+    results = OnFirstUse("quoron.training.result")
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.tuning.run")
 
@@ -69,18 +71,18 @@ def stored(directory: str | Path) -> "Summary | TrainedTable | Comparison":
     folder.config()
     if folder.is_search:
         return tuning.stored(folder)
-    return training.result.stored(folder) if folder.is_training else from_json(folder.summary())
+    return results.stored(folder) if folder.is_training else from_json(folder.summary())
 
 
 @entry_point
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run, or comparison, again, and return its path."""
-    if comparisons.is_comparison(Path(directory)):
-        comparisons.write_results(comparisons.stored(Path(directory)))
-        return Path(directory) / "report.html"
-    folder = RunFolder(Path(directory))
-    folder.config()
-    if folder.is_training or folder.is_search:
-        return training.report(folder)
+    done, folder = stored(directory), RunFolder(Path(directory))
+    if isinstance(done, Comparison):
+        comparisons.write_results(done)
+        return folder.path / "report.html"
+    if not isinstance(done, Summary):
+        page: Path = results.report.write(folder, done.summary, done.model, folder.rounds())
+        return page
     model = load(folder.path) if (folder.path / MODEL).is_file() else None
-    return runs.write_report(folder, from_json(folder.summary()), model, folder.rounds())
+    return runs.write_report(folder, done, model, folder.rounds())

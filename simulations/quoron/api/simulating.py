@@ -96,7 +96,7 @@ def carry_out(
     if prepared.config.population.silos_away or prepared.config.population.silos_hostile:
         raise ConfigError(
             f"Expected no silos_away or silos_hostile with the engine {type(engine).__name__}, got some. Leave out "
-            "--engine, or end clients while they run."
+            "the engine, or end clients while they run."
         )
     if isinstance(engine, Service):
         from quoron.local import engine as local

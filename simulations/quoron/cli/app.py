@@ -7,7 +7,6 @@ resumable). Commands import what they need when they are called, so that `--help
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from errno import ENOSPC, EPIPE
 from functools import partial
 from inspect import cleandoc
@@ -127,7 +126,7 @@ def _with_help_in_two(command: click.Command) -> None:
     if rare:
         command.epilog = f"--help-all shows {len(rare)} more options."
         vars(command)["format_help"] = brief
-    kept = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
+    kept: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
     command.params.append(TyperOption(param_decls=["--help-all"], callback=shown, **kept))
 
 
@@ -190,18 +189,10 @@ def simulate(
     engine: AnyEngine = "inline",
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
+    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "seed": seed, "out": out}
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        result = quoron.simulate(
-            source,
-            epsilon=epsilon,
-            seed=seed,
-            algorithm=algorithm,
-            out=out,
-            settings=settings or (),
-            observers=[observer],
-            engine=engine,
-            **columns,
-        )
+        asked |= {"settings": settings or (), "observers": [observer], "engine": engine, **columns}
+        result = quoron.simulate(source, **asked)
     showing.show_result(result, as_json=as_json)
 
 
@@ -242,9 +233,9 @@ def plan(
 
     A round is what papers count as a batch gradient step (docs/rounds.md).
     """
-    _check_picture(picture)
-    if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
-        raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
+    for option, file, kind in (("--plot", picture, ".svg"), ("--losses", losses, ".json")):
+        if file is not None and not (file.suffix == kind and file.parent.is_dir()):
+            raise ConfigError(f"Expected {option} to name a file {kind} in a folder that exists, got {file}.")
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or (), **columns}
     asked |= {"risk": risk, "accuracy": accuracy, "epsilons": epsilons}
     try:
@@ -323,13 +314,3 @@ def _refuse(why: str, code: int) -> int:
 
     err().print(f"[bold red]error:[/] {escape(why)}", soft_wrap=True, highlight=False)
     return code
-
-
-def _check_picture(picture: Path | None) -> None:
-    """Before any work: an SVG file in a folder that exists."""
-    if picture is None:
-        return
-    if picture.suffix != ".svg":
-        raise ConfigError(f"Expected --plot to name an .svg file, got {picture}.")
-    if not picture.parent.is_dir():
-        raise ConfigError(f"Expected --plot to name a file in a folder that exists, got {picture}.")

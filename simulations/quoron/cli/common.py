@@ -151,12 +151,14 @@ AnyEngine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME[:KEY=VALUE,...]",
-        help="inline, ray, flower or service, as in service:clients=20: the same bits.",
+        help="inline, ray, flower or service, as in service:clients=20; docs/config-reference.md.",
     ),
 ]
 InlineOrRay = Annotated[
     str,
-    typer.Option("--engine", metavar="inline|ray[:KEY=VALUE,...]", help="As in inline:workers=4: the same bits."),
+    typer.Option(
+        "--engine", metavar="inline|ray[:KEY=VALUE,...]", help="As in inline:workers=4; docs/config-reference.md."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 

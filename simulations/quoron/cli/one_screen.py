@@ -1,7 +1,7 @@
 """What `quoron train` says on one screen, at most 24 lines of 80: before it trains, and afterwards.
 
-Rounded, and without what only a reader of proofs asks for: that stands in plan.json, in the
-report, and behind `quoron show RUN --details`. The whole promise, with its theorem, is there too; what is said here of it is true and shorter.
+Rounded, and without what only a reader of proofs asks for: that stands in plan.json, in the report, and behind
+`quoron show RUN --details`. The whole promise, with its theorem, is there too; what is said here is true and shorter.
 """
 
 import textwrap

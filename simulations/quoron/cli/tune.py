@@ -59,22 +59,12 @@ def tune(
     from quoron.comparing.request import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
-    asked: dict[str, Any] = {
-        "vary": sweep(vary or ()),
-        "algorithms": names,
-        "n_trials": n_trials,
-        "max_trials": max_trials,
-        "padded": padded,
-        "holdout": holdout,
-        "epsilon": epsilon,
-        "delta": delta,
-        "out": out,
-        **asdict(charged),
-        "settings": settings or (),
-    }
+    asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
+    asked |= {"n_trials": n_trials, "max_trials": max_trials, "padded": padded}
+    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **asdict(charged), **columns}
     if dry_run:
-        searches.show_search(quoron.tune(source, dry_run=True, **asked, **columns), as_json=as_json)
+        searches.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
         return
     with interruptible(), doubts():
-        tuned = quoron.tune(source, **asked, **columns)
+        tuned = quoron.tune(source, **asked)
     searches.show_tuned(tuned, as_json=as_json)

@@ -367,13 +367,6 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
     return carry_out(prepared, folder, observers, sharing=sharing)
 
 
-def report(folder: RunFolder) -> Path:
-    """Write report.html of a complete run again, and return its path."""
-    done = result.stored(folder)
-    written: Path = result.report.write(folder, done.summary, done.model, folder.rounds())
-    return written
-
-
 def _released(folder: RunFolder) -> NDArray[np.float64] | None:
     """The model of a complete run whose files are there."""
     if not (folder.is_training and (folder.path / MODEL).is_file()):

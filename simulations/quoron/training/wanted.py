@@ -61,8 +61,8 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
         type_ = source.schema.get(name)
         if not named and is_identifier(name):
             left.append(
-                f"Column {name!r} is left out: its name is an identifier's. To use it declare it, or estimate it by name "
-                f"(--estimate '{name}=any')."
+                f"Column {name!r} is left out: its name is an identifier's. To use it declare it, or estimate it by "
+                f"name (--estimate '{name}=any')."
             )
             continue
         if not named and (WILD in name or is_span(name)):
