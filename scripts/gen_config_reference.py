@@ -28,8 +28,8 @@ Generated from `quoron.config` by `scripts/gen_config_reference.py`; do not edit
 A configuration is a TOML file. Every key may also be set on the command line (`--set privacy.epsilon=2`). Unknown keys
 are refused. A complete example with every default written out is the `config.toml` of any run folder.
 """
-TYPED = """Behind `--set population.KEY=` a value is TOML (`["id", "code"]`), or as in the table: commas part, and quotes
-keep together.
+TYPED = """Behind `--set population.KEY=` a value is TOML (`["id", "code"]`), or as in the table: commas part, and
+quotes keep together.
 
 `engine=`, `--engine` take `NAME` or `NAME:KEY=VALUE,...`, such as `ray:address=auto,workers=8`; `kills` may stand there
 several times: `service:clients=20,slow=10%:2s,kills=3@2,kills=8@3`.

@@ -212,13 +212,14 @@ WORDS: dict[str, Word] = {
 def read(name: str, typed: Sequence[str]) -> Any:
     """The value of a word that was typed so, once or several times. ConfigError for what cannot be meant."""
     word = WORDS[name]
-    option = f"--{name.replace('_', '-')}" if word.option else f"--set population.{name}="
+    option = f"--{name.replace('_', '-')}" if word.option else f"--set population.{name}"
     found: list[Any] = []
     for each in typed:
         try:
             found.append(word.read(each))
         except ValueError:
-            raise ConfigError(f"Expected {option} {word.metavar}, got {each!r}.") from None
+            given = f"{option}{' ' if word.option else '='}"
+            raise ConfigError(f"Expected {given}{word.metavar}, got {given}{each!r}.") from None
     if len(found) > 1 and not all(isinstance(each, dict | list) for each in found):
         raise ConfigError(f"Expected {option} once, got it {len(found)} times.")
     if any(isinstance(each, dict) for each in found):

@@ -206,9 +206,18 @@ def test_what_class_weights_cost_is_said_where_it_is_much():
 
 def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
     people.to_csv(tmp_path / "people.csv", index=False)
-    words = ["--user", "who", "--label", "ill", "--classes", "no,yes", "--numeric", "age=0:100,dose=0:5"]
-    command = ["train", str(tmp_path / "people.csv"), *words, "--class-weight", "balanced", "-q", "--epsilon", "2"]
-    assert invoke([*command, "--class-weight-cap", "4", "--out", str(tmp_path / "run")]) == 0
+    words = ["--user", "who", "--label", "ill", "--set", "population.classes=no,yes", "--numeric", "age=0:100,dose=0:5"]
+    command = [
+        "train",
+        str(tmp_path / "people.csv"),
+        *words,
+        "--set",
+        "population.class_weight=balanced",
+        "-q",
+        "--epsilon",
+        "2",
+    ]
+    assert invoke([*command, "--set", "population.class_weight_cap=4", "--out", str(tmp_path / "run")]) == 0
     assert "a row counts" in capsys.readouterr().out
     assert min(quoron.load(tmp_path / "run").encoding.class_weight.counts) == 0.25
 

@@ -144,7 +144,7 @@ def test_every_command_stands_under_what_people_come_for() -> None:
 
 @pytest.mark.programs
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("arguments", [["presets"], ["plan", "small.toml", "--json"], ["train", "--help"]])
+@pytest.mark.parametrize("arguments", [["show", "presets"], ["plan", "small.toml", "--json"], ["train", "--help"]])
 def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: list[str], place: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

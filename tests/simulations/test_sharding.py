@@ -18,7 +18,7 @@ from contracts.scenes import SMALL
 from cover import EVERY_QUESTION, by_default
 from quoron import kernels, sources
 from quoron.datasets.population import from_dataset
-from quoron.engines import Inline, from_options
+from quoron.engines import Inline, from_spec
 from quoron.populations import Outliers, Synthetic
 from quoron.populations.table import encoded_table
 from quoron.run_folder import RunFolder
@@ -240,14 +240,14 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
 
 def test_choices_that_make_no_sense_are_refused():
     for given, words in (
-        ({"engine": "inline", "address": "x:1"}, "address with the engine ray only"),
-        ({"engine": "flower", "workers": 2}, "workers with the engine inline or ray or service only"),
-        ({"engine": "inline", "workers": 0}, "workers to be an integer >= 1"),
-        ({"engine": "inline", "nodes": 5}, "Expected nodes with the engine flower only, got the engine inline"),
-        ({"engine": "spark"}, "inline, ray, flower or service, got 'spark'"),
+        ("inline:address=x:1", "engine inline .workers., got 'address'. It is a key of ray"),
+        ("flower:workers=2", "got 'workers'. It is a key of inline and ray and service"),
+        ("inline:workers=0", "workers to be an integer >= 1"),
+        ("inline:nodes=5", "engine inline .workers., got 'nodes'. It is a key of flower"),
+        ("spark", "inline, ray, flower or service, got 'spark'"),
     ):
         with pytest.raises(ConfigError, match=words):
-            from_options(**given)
+            from_spec(given)
     with pytest.raises(ConfigError, match="engine inline or ray for training"):
         quoron.train("storms", engine="flower")
 
@@ -300,7 +300,7 @@ def gone(number: int) -> bool:
 def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_number_of_them(folder, tmp_path):
     source = described(folder, "d")
     whole = quoron.simulate(source, out=tmp_path / "whole")
-    words = ["simulate", str(source), "--quiet", "--workers", "2", "--out", str(tmp_path / "run")]
+    words = ["simulate", str(source), "--quiet", "--engine", "inline:workers=2", "--out", str(tmp_path / "run")]
     ended = subprocess.run([sys.executable, "-c", KILLER, *words], env=dict(os.environ), check=False, timeout=600)
     assert ended.returncode == -signal.SIGKILL
     born = [int(number) for number in (tmp_path / "run" / "born").read_text().split()]

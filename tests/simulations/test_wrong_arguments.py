@@ -18,7 +18,7 @@ from quoron import arguments
 from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli.app import invoke
-from quoron.engines import Flower, Inline, Ray, Service, from_options
+from quoron.engines import Flower, Inline, Ray, Service, from_spec
 from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
@@ -216,7 +216,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
             {"directory": "nowhere"},
             {"directory": (3, None, b"x", "no"), "engine": (3, None, "x", THING)},
         ),
-        from_options: ({}, {"engine": ("no", 3, None, THING)}),
+        from_spec: ({}, {"engine": ("no", 3, None, THING)}),
         **{
             kind: ({}, {each.name: NO_COUNT if each.type == int | None else (3, THING) for each in fields(kind)})
             for kind in (Inline, Ray, Flower, Service)
@@ -354,8 +354,8 @@ def headerless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"train t.csv {ASKED} {FEATURES} {PRIVATE}",
         f"train t.tsv {ASKED} {FEATURES} {PRIVATE} --dry-run",
         f"train t.csv {ASKED} {PRIVATE}",
-        f"train t.csv {ASKED} --numeric * --ranges 0:1 {PRIVATE}",
-        f"train t.csv {ASKED} --numeric age --ranges *=0:1 --exclude A* {PRIVATE}",
+        f"train t.csv {ASKED} --numeric * --set population.ranges=0:1 {PRIVATE}",
+        f"train t.csv {ASKED} --numeric age --set population.ranges=*=0:1 --set population.exclude=A* {PRIVATE}",
         f"train t.toml {PRIVATE} --dry-run",
         f"plan t.csv {ASKED} {FEATURES} --epsilon 8",
         "plan t.toml",

@@ -235,7 +235,7 @@ def plan(
     """
     for option, file, kind in (("--plot", picture, ".svg"), ("--losses", losses, ".json")):
         if file is not None and not (file.suffix == kind and file.parent.is_dir()):
-            raise ConfigError(f"Expected {option} to name a file {kind} in a folder that exists, got {file}.")
+            raise ConfigError(f"Expected {option} to name a {kind} file in a folder that exists, got {file}.")
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or (), **columns}
     asked |= {"risk": risk, "accuracy": accuracy, "epsilons": epsilons}
     try:

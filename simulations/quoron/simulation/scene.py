@@ -238,8 +238,8 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
     if table.estimate:
         raise ConfigError(
-            f"Expected the range or the values of every feature, got none of {', '.join(table.estimate)}. Declare "
-            "them; `quoron train` estimates them within ε."
+            f"Expected the range or the values of every column that is a feature, got none of "
+            f"{', '.join(table.estimate)}. Declare them; `quoron train` estimates them within ε."
         )
     numeric = [Numeric(column, low, high) for column, (low, high) in table.numeric.items()]
     categorical = [Categorical(column, values or "from-data") for column, values in table.categorical.items()]
