@@ -107,27 +107,29 @@ def _below(command: click.Command) -> list[click.Command]:
 
 def _with_help_in_two(command: click.Command) -> None:
     """Let `--help` leave out the options that are RARE, and `--help-all` show all."""
-    rare = [each for each in command.params if getattr(each, "rich_help_panel", None) == RARE]
-
-    def shown(context: click.Context, _: click.Parameter, asked: bool) -> None:
-        if asked:
-            command.epilog, vars(command)["format_help"] = None, whole
-            print(context.get_help())
-            context.exit()
+    rare, whole = (
+        [each for each in command.params if getattr(each, "rich_help_panel", None) == RARE],
+        command.format_help,
+    )
 
     def brief(context: click.Context, formatter: click.HelpFormatter) -> None:
+        command.epilog = f"--help-all shows {len(rare)} more options." if rare else None
         for each in rare:
             vars(each)["hidden"] = True
         whole(context, formatter)
         for each in rare:
             vars(each)["hidden"] = False
 
-    whole = command.format_help
-    if rare:
-        command.epilog = f"--help-all shows {len(rare)} more options."
-        vars(command)["format_help"] = brief
+    def everything(context: click.Context, _: click.Parameter, asked: bool) -> None:
+        if asked:
+            command.epilog = None
+            whole(context, formatter := context.make_formatter())
+            print(formatter.getvalue().rstrip())
+            context.exit()
+
     kept: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
-    command.params.append(TyperOption(param_decls=["--help-all"], callback=shown, **kept))
+    vars(command)["format_help"] = brief
+    command.params.append(TyperOption(param_decls=["--help-all"], callback=everything, **kept))
 
 
 def _once(command: click.Command, parse: Parse, context: click.Context, args: list[str]) -> list[str]:
