@@ -11,14 +11,13 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time
-from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import Any, ParamSpec, TypeVar
 
 from quoron import toml_text
 from quoron.table_columns import WORDS, TableColumns, described, of_tables, read, shown
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.release import Adjacency
 
 POPULATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}\Z")  # a name of the people in a table
@@ -213,13 +212,6 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
 
 def _unknown(door: str, name: str, known: Sequence[str]) -> ConfigError:
     return ConfigError(f"Expected an argument of {door}, got {name!r}. {nearest(name, known, f'See help({door}).')}")
-
-
-def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Ask whether the nearest known name is meant; `otherwise` where none is near."""
-    begun = [one for one in known if name and one.startswith(name)]
-    close = begun or get_close_matches(name, known, n=1, cutoff=0.65)
-    return f"Did you mean {close[0]!r}?" if close else otherwise
 
 
 def _check(door: str, name: str, value: object, default: object) -> None:

@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from quoron.arguments import nearest, shortened
+from quoron.arguments import shortened
 from quoron.processors import processors
 from quoron.sharding.choice import Sharing
-from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.errors import ConfigError, count, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import quoron
-from quoron.arguments import nearest
 from quoron.presets import presets
 from quoron_client.data.formats import is_table
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.arguments import nearest
 from quoron.cli.common import Json, run_folders, showing
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
