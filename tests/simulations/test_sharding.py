@@ -17,8 +17,9 @@ import quoron
 from contracts.scenes import SMALL
 from cover import EVERY_QUESTION, by_default
 from quoron import kernels, sources
+from quoron.cli.app import invoke
 from quoron.datasets.population import from_dataset
-from quoron.engines import Inline, from_spec
+from quoron.engines import Flower, Inline, Ray, Service, from_spec
 from quoron.populations import Outliers, Synthetic
 from quoron.populations.table import encoded_table
 from quoron.run_folder import RunFolder
@@ -236,6 +237,45 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
     first = quoron.train(source, out=tmp_path / "a", population="a", engine="inline")
     second = quoron.train(source, out=tmp_path / "b", population="b", engine=Inline(workers=2))
     np.testing.assert_array_equal(first.model.weights, second.model.weights)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("inline", Inline()),
+        ("inline:workers=4", Inline(workers=4)),
+        ("ray:address=auto,workers=8", Ray(address="auto", workers=8)),
+        ("ray:address=10.0.0.7:6379", Ray(address="10.0.0.7:6379")),
+        (
+            "service:clients=20,slow=10%:2s,kills=3@2,kills=8@3:gone,keep=true",
+            Service(clients=20, slow="10%:2s", kills=["3@2", "8@3:gone"], keep=True),
+        ),
+        ("flower:nodes=20,cpus=2", Flower(nodes=20, cpus=2)),
+        ("flower:superlink=127.0.0.1:9093,insecure=true", Flower(superlink="127.0.0.1:9093", insecure=True)),
+        (Inline(workers=4), Inline(workers=4)),
+    ],
+)
+def test_an_engine_typed_as_a_text_is_the_one_of_its_class(typed, meant):
+    assert from_spec(typed) == meant
+
+
+def test_python_and_the_command_line_read_one_text_of_an_engine(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    source, seen = str(described(folder, "d")), []
+    monkeypatch.setattr("quoron.api.simulating.carry_out", lambda where, *_: seen.append(where) or sys.exit(7))
+    for text in ("inline:workers=2", "service:clients=200,kills=1@1,kills=2@1"):
+        with pytest.raises(SystemExit):
+            quoron.simulate("quickstart", settings=["population.users=200"], engine=text)
+        with pytest.raises(SystemExit):
+            invoke(["simulate", "quickstart", "--set", "population.users=200", "--engine", text, "-q"])
+        assert seen[-1] == seen[-2] == from_spec(text)
+    for text in ("inline:worker=2", "inline:workers=two", "inlin"):
+        with pytest.raises(ConfigError) as refused:
+            quoron.train(source, epsilon=8.0, engine=text)
+        assert invoke(["train", source, "--engine", text]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert " ".join([str(refused.value), *getattr(refused.value, "__notes__", ())]) in said
+        assert "inline" in said
 
 
 def test_choices_that_make_no_sense_are_refused():

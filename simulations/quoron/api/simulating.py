@@ -57,11 +57,11 @@ def simulate(
         seed: of the noise and of all else that a simulation draws; 0 unless given.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round.
-        engine: "inline", "ray", "flower" or "service", or an engine of `quoron.engines`; the bits are the same.
-            `Inline(workers=4)` shares the users between processes, `Ray(address=...)` between the nodes of a Ray
-            cluster, `Flower(nodes=..., cpus=...)` between simulated nodes of Flower, `Flower(superlink=...)` between
-            those of a federation; `Service(clients=200)` starts a coordinator and a client for each user on this
-            machine (docs/local.md).
+        engine: "inline", "ray", "flower" or "service", with keys as in "inline:workers=4", or an engine of
+            `quoron.engines`; the bits are the same. `Inline(workers=4)` shares the users between processes,
+            `Ray(address=...)` between the nodes of a Ray cluster, `Flower(nodes=..., cpus=...)` between simulated nodes
+            of Flower, `Flower(superlink=...)` between those of a federation; `Service(clients=200)` starts a
+            coordinator and a client for each user on this machine (docs/local.md).
 
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
