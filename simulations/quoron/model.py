@@ -385,7 +385,7 @@ class Model(Printed):
             bad = np.flatnonzero(~encoded.kept)
             raise DataError(
                 f"Expected a usable value in every column of every row, got {len(bad)} rows without, the first is row "
-                f"{bad[0]}. Fill or drop them, or train with population.missing='middle'."
+                f"{bad[0]}. Fill or drop them, or train with population.missing='midpoint'."
             )
         return encoded.features.astype(np.float64)
 

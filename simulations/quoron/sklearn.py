@@ -273,7 +273,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         if len(bad) and self.model_.encoding.missing == "drop":
             raise InputError(
                 f"Expected numbers in every row to predict for, got {len(bad)} rows with NaN or infinity, the first is "
-                f"row {bad[0]}. Fill them, or fit with missing='middle'."
+                f"row {bad[0]}. Fill them, or fit with missing='midpoint'."
             )
         return pa.table({name: pa.array(features[:, place]) for place, name in enumerate(self._names())})
 

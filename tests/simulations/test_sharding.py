@@ -272,7 +272,7 @@ def test_python_and_the_command_line_read_one_text_of_an_engine(folder, tmp_path
     for text in ("inline:worker=2", "inline:workers=two", "inlin"):
         with pytest.raises(ConfigError) as refused:
             quoron.train(source, epsilon=8.0, engine=text)
-        assert invoke(["train", source, "--engine", text]) == 2
+        assert invoke(["train", source, "--engine", text, "--dry-run"]) == 2
         said = " ".join(capsys.readouterr().err.split())
         assert " ".join([str(refused.value), *getattr(refused.value, "__notes__", ())]) in said
         assert "inline" in said

@@ -117,7 +117,7 @@ class Encoding:
         if not (np.isfinite(self.feature_norm) and self.feature_norm > 0):
             raise ConfigError(f"Expected feature_norm > 0 and finite, got feature_norm={self.feature_norm}.")
         if self.missing not in ("drop", "midpoint"):
-            raise ConfigError(f"Expected missing to be 'drop' or 'middle', got missing={self.missing!r}.")
+            raise ConfigError(f"Expected missing to be 'drop' or 'midpoint', got missing={self.missing!r}.")
         if self.label is not None and any(each.column == self.label.column for each in self.features):
             raise ConfigError(
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from quoron.training.result import TrainedTable
 
 
-def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
+def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool, details: bool = False) -> None:
     """Whatever has been carried out."""
     if isinstance(result, RunResult):
         show_result(result, as_json=as_json)
     elif isinstance(result, Trained):
-        show_trained(result, as_json=as_json)
+        show_trained(result, as_json=as_json, details=details)
     else:
         show_comparison(result, as_json=as_json)
 

@@ -63,6 +63,9 @@ def train(
     engine: InlineOrRay = "inline",
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
+    from quoron.engines import inline_or_ray
+
+    where = inline_or_ray(engine)  # refused before a dry run, too
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "algorithm": algorithm, "out": out}
     asked |= {"holdout": holdout, "settings": settings or (), **asdict(charged), **columns}
     if dry_run:
@@ -72,7 +75,7 @@ def train(
         showing.show_dry_run(planned, as_json=as_json)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible(), doubts():
-        trained = quoron.train(source, observers=[observer], progress=False, engine=engine, **asked)
+        trained = quoron.train(source, observers=[observer], progress=False, engine=where, **asked)
     showing.show_trained(trained, as_json=as_json)
 
 
