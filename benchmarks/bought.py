@@ -99,7 +99,7 @@ def table_of(task: Task) -> Any:
 
 def population_of(task: Task, frame: Any, features: Any) -> TablePopulation:
     """Of the frame, with the features."""
-    return replace(task, features=features, missing="middle").population(frame=frame)
+    return replace(task, features=features, missing="midpoint").population(frame=frame)
 
 
 def bought(task: Task, frame: Any, plan: Bought, seed: int) -> tuple[Any, ...]:

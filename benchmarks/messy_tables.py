@@ -152,7 +152,7 @@ def figure_of(each: Mess, model: Any, sheet: Sheet, source: Any) -> float:
     from quoron_client.data import columns, tables
     from quoron_client.data.labels import Range
 
-    filling = replace(model, encoding=replace(model.encoding, missing="middle"))
+    filling = replace(model, encoding=replace(model.encoding, missing="midpoint"))
     features = replace(filling.encoding, label=None, weight=None).columns
     table = tables.read(source, tuple(dict.fromkeys((*features, "who"))))
     place = {who: row for row, who in enumerate(sheet.columns["who"])}

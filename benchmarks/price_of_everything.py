@@ -28,7 +28,7 @@ KNOWN = {  # as scorecard.toml declares them, from public knowledge
     "label_range": [0, 80_000],
     "numeric": {"year": [2007, 2016], "count_working": [0, 10_000], "count_not_working": [0, 2_000]},
     "categorical": {DEGREE: [1, 2, 3]},
-    "missing": "middle",
+    "missing": "midpoint",
 }
 DECLARING, TUNING, TRAINING = 0.5, 1.0, 1.0
 RADII = (1.0, 3.0, 10.0)
@@ -126,7 +126,7 @@ def columns(found: PrivateBounds) -> dict[str, Any]:
         "label_range": label_range,
         "numeric": numeric,
         "categorical": by_kind.get("categorical", {}),
-        "missing": "middle",
+        "missing": "midpoint",
         "items_per_user": max(1, int(by_kind.get("items", {}).get("items_per_user", 1))),
     }
 

@@ -106,7 +106,7 @@ def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | N
         for how, described in (("declared", section), ("bought", bare)):
             tree = {"population": {**described, "path": "-"}, "privacy": {"epsilon": epsilon, "delta": 1e-6}}
             if columns:
-                tree["population"] |= {"missing": "middle"}
+                tree["population"] |= {"missing": "midpoint"}
             try:
                 model, _, _ = rehearse(from_tree(tree), simulation_seed=seed, frame=train)
             except QuoronError as error:

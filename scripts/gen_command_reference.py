@@ -17,7 +17,8 @@ HEAD = """# Commands
 
 Generated from `quoron.cli` by `scripts/gen_command_reference.py`; do not edit by hand.
 
-Every command has `--help`. Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 130 interrupted.
+Every command has `--help`, which may leave out what few need, and `--help-all`. Exit codes: 0 done, 1 the run failed,
+2 the request is wrong, 130 interrupted.
 `quoron --version` says which quoron this is, and `quoron --install-completion` teaches the shell to complete.
 """
 
@@ -58,7 +59,7 @@ def _section(name: str, command: click.Command) -> str:
     context = click.Context(command, info_name=name)
     usage = " ".join(piece for each in command.get_params(context) for piece in each.get_usage_pieces(context))
     told = _argument_helps(command)
-    rows = [_row(each, context, told) for each in command.get_params(context) if "--help" not in each.opts]
+    rows = [_row(each, context, told) for each in command.get_params(context) if not each.opts[0].startswith("--help")]
     table = "\n".join(["| option | meaning | default |", "| --- | --- | --- |", *rows]) + "\n" if rows else ""
     return f"## {name}\n\n    {f'{name} [OPTIONS] {usage}'.strip()}\n\n{_help(command)}\n\n{table}"
 

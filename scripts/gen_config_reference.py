@@ -2,8 +2,10 @@
 
 import re
 import sys
+from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
+from typing import Any
 
 import typer
 import written
@@ -12,7 +14,10 @@ from pydantic.fields import FieldInfo
 
 from quoron.arguments import KEYS
 from quoron.cli.app import app
+from quoron.cli.common import CSV
 from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection
+from quoron.engines import ENGINES
+from quoron.table_columns import WORDS
 from quoron_server.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "config-reference.md"
@@ -22,6 +27,12 @@ Generated from `quoron.config` by `scripts/gen_config_reference.py`; do not edit
 
 A configuration is a TOML file. Every key may also be set on the command line (`--set privacy.epsilon=2`). Unknown keys
 are refused. A complete example with every default written out is the `config.toml` of any run folder.
+"""
+TYPED = """Behind `--set population.KEY=` a value is TOML (`["id", "code"]`), or as in the table: commas part, and
+quotes keep together.
+
+`engine=`, `--engine` take `NAME` or `NAME:KEY=VALUE,...`, such as `ray:address=auto,workers=8`; `kills` may stand there
+several times: `service:clients=20,slow=10%:2s,kills=3@2,kills=8@3`.
 """
 
 
@@ -42,11 +53,22 @@ def _arguments() -> str:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     typed = {option for name in ("train", "simulate") for each in commands[name].params for option in each.opts}
     rows = ["| in Python | in a file | in a shell |", "| --- | --- | --- |"]
-    for name, (section, key) in KEYS.items():
-        option = f"--{name.replace('_', '-')}"
-        shell = f"`{option}`" if option in typed else f"`--set {section}.{key}=...`"
-        rows.append(f"| `{name}=` | `{section}.{key}` | {shell} |")
-    return "\n".join(["## Arguments, keys and options", "", *rows, ""])
+    grammar = {name: word.metavar.replace("|", "\\|") for name, word in WORDS.items()}
+    for name, (section, key) in (KEYS | {name: ("population", name) for name in WORDS}).items():
+        option, value = f"--{name.replace('_', '-')}", grammar.get(name, "...")
+        shell = f"`{option}`" if option in typed else f"`--set {section}.{key}={value}`"
+        rows.append(f"| `{name}=` | `{section}.{key}` | {f'`--csv {name}={value}`' if name in CSV else shell} |")
+    return "\n".join(["## Arguments, keys and options", "", *rows, "", TYPED, *_engines(), ""])
+
+
+def _engines() -> list[str]:
+    """What engines are there, and their keys."""
+    rows = [f"| `{name}` | {_keys(kind)} | {cleandoc(kind.__doc__ or '')} |" for name, kind in ENGINES.items()]
+    return ["| engine | keys | what computes |", "| --- | --- | --- |", *rows]
+
+
+def _keys(kind: Any) -> str:
+    return ", ".join(f"`{field.name}`" for field in fields(kind))
 
 
 def _section(title: str, section: type[BaseModel]) -> str:

@@ -1,4 +1,4 @@
-"""Write the tables of docs/round-costs.md: what a message, a round and a run cost, as `quoron plan --network` says it.
+"""Write the tables of docs/round-costs.md: what a message, a round and a run cost, as `quoron plan` says it.
 
 The page's prose is its own; what stands between its marks is written here.
 

@@ -35,7 +35,7 @@ def predicted(rows: pd.DataFrame, others: pd.DataFrame, epsilon: float, seed: in
             label_range=[0, MOST],
             numeric={"year": [2007, 2016]} | {name: [0, most] for name, most in COUNTS.items()},
             categorical={"pred_degree_awarded_ipeds": [1, 2, 3]},
-            missing="middle",
+            missing="midpoint",
             epsilon=epsilon,
             delta=1e-6,
             seed=seed,

@@ -30,7 +30,7 @@ LEFT_OUT = {
     "flwr run ": "needs Ray or a federation of Flower's: scripts/test-flower",
     "python examples/flower/loopback.py ": "tests/flower/test_federation_example.py carries it out",
     "quoron submit flower-trial/run.toml ": "the same test: its port is told when it starts",
-    "quoron simulate quickstart --engine flower ": "needs Ray; tests/flower/test_simulation_ray.py has fewer users",
+    "quoron simulate quickstart --engine flower:": "needs Ray; tests/flower/test_simulation_ray.py has fewer users",
 }
 BASE = (
     "--certificate trial/coordinator.pem --key trial/coordinator.key --authority trial/authority.pem "

@@ -13,7 +13,7 @@ from measures import FOLDERS, ROOT, distributions, source
 
 # Upper bounds: a change may lower them, none may raise them. Printed into docs/architecture.md.
 BOUNDS = {
-    "lines of the product": 102_219,
+    "lines of the product": 102_215,
     "import rings": 0,
     "distributions of a plain install": 32,
     "modules that `quoron.train` can reach": 261,

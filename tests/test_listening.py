@@ -87,9 +87,9 @@ def _nobody(place: Path) -> Words:
 
 QUIET: dict[str, Callable[[Path], Words]] = {
     "simulate": _simulate,
-    "simulate --workers": lambda place: _simulate(place, "--workers", 2),
+    "simulate --engine": lambda place: _simulate(place, "--engine", "inline:workers=2"),
     "train": _train,
-    "train --workers": lambda place: _train(place, "--workers", 2),
+    "train --engine": lambda place: _train(place, "--engine", "inline:workers=2"),
     "compare": _compare,
     "tune": _tune,
     "bounds": _declare,
@@ -98,9 +98,8 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "index": _index,
     "resume": lambda place: ["resume", place / "none"],
     "plan": lambda place: ["plan", "quickstart"],
-    "algorithms": lambda place: ["algorithms"],
-    "presets": lambda place: ["presets"],
-    "report": lambda place: ["report", place / "none"],
+    "show": lambda place: ["show", place / "none"],
+    "show algorithms": lambda place: ["show", "algorithms"],
     "predict": lambda place: ["predict", place / "none", place / "none.csv"],
     "example": lambda place: ["example", "storms", "--out", place],
     "leave": lambda place: ["leave", "--record", place / "none"],

@@ -123,7 +123,7 @@ def test_every_module_imports_from_the_wheel_in_a_clean_environment(wheel: Path,
     assert all(Path(file).is_relative_to(place) for file in printed["places"].values())
     assert {"quickstart", "flights"} <= set(printed["presets"])
     listed = subprocess.run(
-        [place / "bin" / "quoron", "presets"], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [place / "bin" / "quoron", "show", "presets"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert listed.returncode == 0, listed.stderr
     assert "quickstart" in listed.stdout

@@ -22,7 +22,7 @@ cursor: what a file or another machine calls itself is told by `printable`.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -231,6 +231,15 @@ def count(**values: int) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"Expected {name} to be an integer >= 1, got {name}={value!r}.")
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Ask whether the nearest known name is meant; `otherwise` where none is near."""
+    from difflib import get_close_matches
+
+    begun = [one for one in known if name and one.startswith(name)]
+    close = begun or get_close_matches(name, known, n=1, cutoff=0.65)
+    return f"Did you mean {close[0]!r}?" if close else otherwise
 
 
 def _finite(value: float) -> bool:

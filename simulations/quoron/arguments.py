@@ -11,14 +11,13 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time
-from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import Any, ParamSpec, TypeVar
 
 from quoron import toml_text
-from quoron.table_columns import TableColumns, described, of_tables, shown
-from quoron_privacy.errors import ConfigError
+from quoron.table_columns import WORDS, TableColumns, described, of_tables, read, shown
+from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.release import Adjacency
 
 POPULATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}\Z")  # a name of the people in a table
@@ -115,11 +114,22 @@ def _difference(below: Mapping[str, Any], above: Mapping[str, Any]) -> tuple[str
 def layers_of(settings: Sequence[Setting]) -> list[tuple[str, dict[str, Any]]]:
     """Each setting as sections, and where it was given."""
     return [
-        ("settings, --set", toml_text.assignment(each))
+        ("settings, --set", _assigned(each))
         if isinstance(each, str)
         else ("arguments, options", dict(plain(each, "settings")))
         for each in settings
     ]
+
+
+def _assigned(text: str) -> dict[str, Any]:
+    """The sections that a setting means; what is no TOML of a table's word is read as its option is typed."""
+    tree, typed = toml_text.assignment(text), text.partition("=")[2].strip()
+    said = tree.get("population")
+    if isinstance(said, dict):
+        tree["population"] = {
+            name: read(name, [typed]) if name in WORDS and value == typed else value for name, value in said.items()
+        }
+    return tree
 
 
 def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
@@ -201,10 +211,7 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _unknown(door: str, name: str, known: Sequence[str]) -> ConfigError:
-    begun = [each for each in known if each.startswith(name)]
-    close = begun or get_close_matches(name, known, n=1, cutoff=0.65)
-    meant = f"Did you mean {close[0]!r}?" if close else f"See help({door})."
-    return ConfigError(f"Expected an argument of {door}, got {name!r}. {meant}")
+    return ConfigError(f"Expected an argument of {door}, got {name!r}. {nearest(name, known, f'See help({door}).')}")
 
 
 def _check(door: str, name: str, value: object, default: object) -> None:

@@ -235,7 +235,7 @@ class AlgorithmSection(Section):
     """Which algorithm, with which constants."""
 
     name: str = Field(
-        default="auto", description="a name from `quoron algorithms`, or auto: a rule chooses, docs/choosing.md"
+        default="auto", description="a name from `quoron show algorithms`, or auto: a rule chooses, docs/choosing.md"
     )
     constants: Literal["calibrated", "paper"] = Field(
         default="calibrated",
@@ -325,9 +325,9 @@ class TrainSection(Section):
         default=None,
         description="share of the users that are not trained on, but tell how good the model is (docs/evaluation.md)",
     )
-    buying: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
+    estimate_share: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
         default=None,
-        description="share of μ² for declarations that are bought; default: by the number of users and of columns",
+        description="share of μ² for what is estimated of the table; default: by the number of users and of columns",
     )
     users: Count | None = Field(
         default=None,
@@ -421,17 +421,17 @@ def require_declared(config: Config, door: str) -> None:
     """ConfigError for a table of which something is to be bought: by what would be left, and of what, nobody knows."""
     if is_wanted(config, simulated=True):
         raise ConfigError(
-            f"Expected a table whose features are declared for {door}, got one of which some are to be bought. Declare "
-            "them (numeric, categorical, hashed, dates), or take declared.toml of a run of quoron train; simulate and "
-            "plan buy."
+            f"Expected a table whose features are declared for {door}, got some to be estimated. Declare them "
+            "(numeric, categorical, hashed, dates), or take declared.toml of a run of quoron train; simulate and "
+            "plan estimate."
         )
 
 
 def bought_of(section: TableSection) -> dict[str, str]:
     """Columns and patterns of which something is bought, each with its kind."""
-    if not (section.buy or section.numeric or section.categorical or section.hashed or section.dates):
+    if not (section.estimate or section.numeric or section.categorical or section.hashed or section.dates):
         return {ALL: "any"} if section.label is not None else {}
-    return {**section.buy, **{name: "category" for name, values in section.categorical.items() if not values}}
+    return {**section.estimate, **{name: "category" for name, values in section.categorical.items() if not values}}
 
 
 def located(config: Config, folder: Path) -> Config:

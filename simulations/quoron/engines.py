@@ -3,6 +3,7 @@
 The bits are the same.
 
 quoron.simulate("quickstart", engine=Service(clients=20))
+quoron.simulate("quickstart", engine="service:clients=20")
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from quoron.arguments import shortened
 from quoron.processors import processors
 from quoron.sharding.choice import Sharing
-from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.errors import ConfigError, count, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,34 +104,52 @@ Engine = Inline | Ray | Flower | Service
 ENGINES: dict[str, type[Engine]] = {"inline": Inline, "ray": Ray, "flower": Flower, "service": Service}
 
 
-def from_options(engine: str, **options: Any) -> Engine:
-    """Return the engine of a name, with its fields from the options that are neither None nor False.
+def from_spec(engine: str | Engine) -> Engine:
+    """Return the engine that a text such as `ray:address=auto,workers=8` means; an engine itself as it is.
+
+    A name, and behind a colon its fields as KEY=VALUE with commas between them; `kills` may stand there several times.
+
+    >>> from_spec("inline:workers=4")
+    Inline(workers=4)
 
     Raises:
-        ConfigError: for an unknown name, an option that the engine does not have, and a value that it refuses.
+        ConfigError: for an unknown name, a key that the engine does not have, and a value that it refuses.
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"Expected the engine to be inline, ray, flower or service, got {engine!r}.")
-    given = {key: value for key, value in options.items() if value is not None and value is not False}
-    for key in given:
-        having = [each for each, kind in ENGINES.items() if key in {field.name for field in fields(kind)}]
-        if engine not in having:
-            raise ConfigError(f"Expected {key} with the engine {' or '.join(having)} only, got the engine {engine}.")
-    return ENGINES[engine](**given)
-
-
-def from_name(engine: str | Engine) -> Engine:
-    """Return the engine; of a name, the engine with its defaults. Raises ConfigError for anything else."""
-    if isinstance(engine, str):
-        return from_options(engine)
-    if not isinstance(engine, Engine):
-        raise ConfigError(f"Expected engine as a name or as Inline(workers=...), got engine={shortened(engine)}.")
-    return engine
+    if not isinstance(engine, str):
+        if not isinstance(engine, Engine):
+            raise ConfigError(f"Expected engine as a text or as Inline(workers=...), got engine={shortened(engine)}.")
+        return engine
+    name, colon, listed = engine.partition(":")
+    if name not in ENGINES:
+        close = nearest(name, ENGINES, "Write NAME:KEY=VALUE.")
+        raise ConfigError(f"Expected the engine inline, ray, flower or service, got {name!r}. {close}")
+    kinds, given = {field.name: field.type for field in fields(ENGINES[name])}, dict[str, Any]()
+    for part in listed.split(",") if colon else ():
+        key, _, value = part.partition("=")
+        if key not in kinds:
+            having = [other for other, kind in ENGINES.items() if key in {field.name for field in fields(kind)}]
+            close = (
+                f"It is a key of {' and '.join(having)}." if having else nearest(key, kinds, "Write NAME:KEY=VALUE.")
+            )
+            raise ConfigError(f"Expected keys of the engine {name} ({', '.join(kinds)}), got {key!r}. {close}")
+        if key in given and key != "kills":
+            raise ConfigError(f"Expected one {key} of the engine {name}, got two in {engine!r}. Leave one out.")
+        read: Any = value
+        if kinds[key] is bool:
+            read = {"true": True, "false": False}.get(value, value)
+        elif kinds[key] == int | None and value.isdecimal():
+            read = int(value)
+        given[key] = (*given.get(key, ()), read) if key == "kills" else read
+    try:
+        return ENGINES[name](**given)
+    except ConfigError as error:
+        error.add_note(f"This is of the engine {engine!r}.")
+        raise
 
 
 def inline_or_ray(engine: str | Engine) -> Inline | Ray:
-    """Return the engine, or that of a name. Raises ConfigError for one whose nodes or clients hold the users."""
-    chosen = from_name(engine)
+    """Return the engine, as `from_spec`. Raises ConfigError for one whose nodes or clients hold the users."""
+    chosen = from_spec(engine)
     if isinstance(chosen, Flower | Service):
         raise ConfigError(
             f"Expected the engine inline or ray for training and comparisons, got {type(chosen).__name__}, whose nodes "
@@ -145,7 +164,7 @@ def _check_fields(engine: Engine, *, needs: str | None = None, extra: str = "") 
         name, value = field.name, getattr(engine, field.name)
         if field.type == int | None and value is not None:
             count(**{name: value})
-        if field.type == str | None and not isinstance(value, str | None):
+        if field.type == str | None and (value == "" or not isinstance(value, str | None)):
             raise ConfigError(f"Expected {name} as a text, got {name}={value!r}.")
         if field.type is bool and not isinstance(value, bool):
             raise ConfigError(f"Expected {name} as true or false, got {name}={value!r}.")

@@ -208,7 +208,7 @@ class Model(Printed):
     def always(self, threshold: Threshold | None = None) -> Any:
         """The one class that is predicted for every row that there can be, by the coefficients; None: not only one."""
         needed, blocks = self._needed(self.threshold if threshold is None else threshold), self._blocks
-        if self.encoding.unit_rows and np.ptp(needed) > 0:
+        if self.encoding.normalize and np.ptp(needed) > 0:
             return None  # rows are of different lengths
         if len(blocks) == 1:
             blocks = np.concatenate([np.zeros_like(blocks), blocks])
@@ -221,7 +221,7 @@ class Model(Printed):
 
     def table(self) -> list[tuple[str, str]]:
         """Each coefficient with its name, for people; weights of encoded rows where there are none in raw units."""
-        if self.encoding.unit_rows:
+        if self.encoding.normalize:
             named, values = self.encoding.names, self._blocks
         else:
             named = (*self.feature_names_out_, "intercept")
@@ -352,7 +352,7 @@ class Model(Printed):
     def least(self, blocks: Vector) -> Vector:
         """The least score (k,) of any row that there can be by weights (k, p) of encoded rows."""
         place, least = 0, np.zeros(len(blocks))
-        scaled = blocks * (1.0 if self.encoding.unit_rows else self.encoding.scale)
+        scaled = blocks * (1.0 if self.encoding.normalize else self.encoding.scale)
         for feature in self.encoding.features:
             block = scaled[:, place : place + feature.width]
             place += feature.width
@@ -367,7 +367,7 @@ class Model(Printed):
     @property
     def _numbers(self) -> tuple[Vector | float, ...]:
         """Its weights, and its coefficients where it has some."""
-        return (self.weights,) if self.encoding.unit_rows else (self.weights, *self._raw())
+        return (self.weights,) if self.encoding.normalize else (self.weights, *self._raw())
 
     @property
     def _blocks(self) -> Vector:
@@ -385,15 +385,15 @@ class Model(Printed):
             bad = np.flatnonzero(~encoded.kept)
             raise DataError(
                 f"Expected a usable value in every column of every row, got {len(bad)} rows without, the first is row "
-                f"{bad[0]}. Fill or drop them, or train with population.missing='middle'."
+                f"{bad[0]}. Fill or drop them, or train with population.missing='midpoint'."
             )
         return encoded.features.astype(np.float64)
 
     def _raw(self) -> tuple[Vector, Vector | float]:
         """Coefficients and intercept in raw units."""
-        if self.encoding.unit_rows:
+        if self.encoding.normalize:
             raise UsageError(
-                "Expected rows that were all divided by the same number, got population.unit_rows=true: there are no "
+                "Expected rows that were all divided by the same number, got population.normalize=true: there are no "
                 "coefficients in the columns' units. `weights` are those of encoded rows."
             )
         weights, place = self._blocks * self.encoding.scale, 0

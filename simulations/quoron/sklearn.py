@@ -96,8 +96,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     ledger: str | Path | None = None  # the file of the accounts; None: as QUORON_LEDGER or the platform says
     fit_intercept: bool = True  # whether there is a constant
     radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
-    missing: str = "middle"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
-    algorithm: str = "auto"  # a name from `quoron algorithms`
+    missing: str = "midpoint"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
+    algorithm: str = "auto"  # a name from `quoron show algorithms`
     rounds: int | None = None  # exactly so many batch gradient steps; None: as many as the plan finds best
     max_rounds: int | None = None  # of these at most so many; not with rounds
     holdout: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody
@@ -273,7 +273,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         if len(bad) and self.model_.encoding.missing == "drop":
             raise InputError(
                 f"Expected numbers in every row to predict for, got {len(bad)} rows with NaN or infinity, the first is "
-                f"row {bad[0]}. Fill them, or fit with missing='middle'."
+                f"row {bad[0]}. Fill them, or fit with missing='midpoint'."
             )
         return pa.table({name: pa.array(features[:, place]) for place, name in enumerate(self._names())})
 

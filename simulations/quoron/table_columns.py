@@ -7,8 +7,9 @@
 
 **A new word is one line here**, and the field of that name of `config.TableSection`, which checks it and says in the
 reference what it means. From the line come the keyword of `quoron.train`, `plan`, `simulate`, ... (their signatures,
-docstrings, and what is said of a misspelt one), and the option of the commands. What is given is passed to the field as
-it is: lists of columns, ranges and values are understood there.
+docstrings, and what is said of a misspelt one), and how it is typed in a shell: as an option of the commands where it
+is an `option`, and behind `--set population.WORD=`. What is given is passed to the field as it is: lists of columns,
+ranges and values are understood there.
 """
 
 import csv
@@ -66,7 +67,7 @@ def _dates(typed: str) -> dict[str, Any]:
     return {column: said}
 
 
-def _bought(typed: str) -> dict[str, str]:
+def _estimated(typed: str) -> dict[str, str]:
     """`age=number,ward=category`, or `x*` and `*`, of which nobody says what they are."""
     named = (each.partition("=") for each in _parts(typed))
     return {column: kind or "any" for column, _, kind in named}
@@ -122,6 +123,7 @@ class Word:
     means: str
     metavar: str = "TEXT"
     read: Callable[[str], Any] = _text  # ValueError for what cannot be meant
+    option: bool = False  # of the commands; else reached by --set population.WORD
 
 
 class TableColumns(TypedDict, total=False):
@@ -129,11 +131,11 @@ class TableColumns(TypedDict, total=False):
 
     numeric: Annotated[
         Mapping[str, tuple[float, float]] | Sequence[str] | str,
-        Word("public range of each column of numbers", "COLUMN=LOW:HIGH,...", _ranges),
+        Word("public range of each column of numbers", "COLUMN=LOW:HIGH,...", _ranges, True),
     ]
     categorical: Annotated[
         Mapping[str, Sequence[str | int]] | Sequence[str],
-        Word("public values of a column of words; once for each column", "COLUMN=VALUE,...", _vocabularies),
+        Word("public values of a column of words; once for each column", "COLUMN=VALUE,...", _vocabularies, True),
     ]
     ranges: Annotated[
         tuple[float, float] | Mapping[str, tuple[float, float]],
@@ -150,18 +152,25 @@ class TableColumns(TypedDict, total=False):
             "zone:...; once for each column",
             "COLUMN=PART,...",
             _dates,
+            True,
         ),
     ]
-    exclude: Annotated[Sequence[str], Word("columns that patterns and purchases leave out", "COLUMN,...", _parts)]
-    buy: Annotated[
+    exclude: Annotated[Sequence[str], Word("columns that patterns and estimates leave out", "COLUMN,...", _parts)]
+    estimate: Annotated[
         Mapping[str, Literal["number", "category", "any"]],
         Word(
-            "columns whose range or values are bought; by default all, where no feature is", "COLUMN=KIND,...", _bought
+            "columns whose range or values are estimated privately, for a part of ε; by default all, where no feature "
+            "is declared",
+            "COLUMN=KIND,...",
+            _estimated,
+            True,
         ),
     ]
-    positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value)]
+    positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value, True)]
     classes: Annotated[Sequence[str | int | bool], Word("public values of the label", "VALUE,VALUE,...", _values)]
-    label_range: Annotated[tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends)]
+    label_range: Annotated[
+        tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends, True)
+    ]
     weight: Annotated[
         Mapping[str, str | float], Word("what a row counts: a column, and the most that it says", "COLUMN=MOST", _most)
     ]
@@ -173,21 +182,23 @@ class TableColumns(TypedDict, total=False):
     ]
     class_weight_cap: Annotated[float, Word("balanced: the most that one class weighs of another", "NUMBER", float)]
     missing: Annotated[
-        Literal["drop", "middle"], Word("what becomes of a row where a number is missing", "drop|middle")
+        Literal["drop", "midpoint"], Word("what becomes of a row where a number is missing", "drop|midpoint")
     ]
     separator: Annotated[str, Word("what separates cells of text, if the header does not say", "CHARACTER")]
     decimal: Annotated[Literal[".", ","], Word("how numbers in text are written, 3.14 or 3,14", ".|,")]
     encoding: Annotated[str, Word("of text, if not UTF-8: utf-16, latin-1 or cp1252", "NAME")]
     quoting: Annotated[Literal["double", "none"], Word("whether cells of text may stand in quotes", "double|none")]
-    intercept: Annotated[bool, Word("whether there is a constant")]
-    unit_rows: Annotated[bool, Word("whether rows are divided by their own length")]
+    intercept: Annotated[bool, Word("whether there is a constant", "true|false")]
+    normalize: Annotated[bool, Word("whether rows are divided by their own length", "true|false")]
 
 
 class DescribedTable(TableColumns, total=False):
     """All that is said of a table."""
 
-    user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN")]
-    label: Annotated[str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN")]
+    user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN", option=True)]
+    label: Annotated[
+        str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN", option=True)
+    ]
 
 
 _FIRST = ("user", "label")
@@ -200,13 +211,15 @@ WORDS: dict[str, Word] = {
 
 def read(name: str, typed: Sequence[str]) -> Any:
     """The value of a word that was typed so, once or several times. ConfigError for what cannot be meant."""
-    word, option = WORDS[name], f"--{name.replace('_', '-')}"
+    word = WORDS[name]
+    option = f"--{name.replace('_', '-')}" if word.option else f"--set population.{name}"
     found: list[Any] = []
     for each in typed:
         try:
             found.append(word.read(each))
         except ValueError:
-            raise ConfigError(f"Expected {option} {word.metavar}, got {option} {each!r}.") from None
+            given = f"{option}{' ' if word.option else '='}"
+            raise ConfigError(f"Expected {given}{word.metavar}, got {given}{each!r}.") from None
     if len(found) > 1 and not all(isinstance(each, dict | list) for each in found):
         raise ConfigError(f"Expected {option} once, got it {len(found)} times.")
     if any(isinstance(each, dict) for each in found):

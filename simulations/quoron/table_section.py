@@ -134,9 +134,9 @@ class TableSection(Simulated):
         description="categorical features with their public values, { column = [values] }, or `'0:9'` for 0 to 8; an "
         "empty list takes the values in the data, which thereby become public",
     )
-    buy: dict[str, Literal["number", "category", "any"]] = Field(
+    estimate: dict[str, Literal["number", "category", "any"]] = Field(
         default_factory=dict,
-        description="for `quoron train`, columns whose declaration is bought within ε (docs/train.md), "
+        description="for `quoron train`, columns whose declaration is estimated within ε (docs/train.md), "
         "{ column = kind }: `number` for its range, `category` for its values, `any` for which of these it is, too; "
         "`x*`, and `*` for all of which nothing is said; the label's own name with `any` for what it is. "
         "`numeric = [columns]` is short for numbers. Default, where no feature is declared: all",
@@ -157,7 +157,7 @@ class TableSection(Simulated):
     )
     exclude: tuple[str, ...] = Field(
         default=(),
-        description="columns that patterns and purchases leave out, by name or by patterns of their own: `id*`",
+        description="columns that patterns and estimates leave out, by name or by patterns of their own: `id*`",
     )
     weight: Weighted | None = Field(
         default=None,
@@ -172,13 +172,13 @@ class TableSection(Simulated):
     class_weight_cap: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         default=10.0, description="balanced: the largest weight is at most so many times the smallest"
     )
-    missing: Literal["drop", "middle"] = Field(
+    missing: Literal["drop", "midpoint"] = Field(
         default="drop",
         description="what becomes of a row with a numeric feature that is no number: it is left out, or the feature is "
         "taken to be in the middle of its range; rows without a usable label are always left out",
     )
     intercept: bool = Field(default=True, description="add a constant feature")
-    unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
+    normalize: bool = Field(default=False, description="scale each row to the feature norm by its own length")
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
 
     @property
@@ -247,7 +247,7 @@ def _as_mapping(given: object, meant: object = None) -> object:
 
 
 def with_columns_listed(population: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A section not yet checked, with ranges for numbers that are listed; those without are columns to buy.
+    """A section not yet checked, with ranges for numbers that are listed; those without are columns to estimate.
 
     ConfigError for a range of a column that is not listed.
     """
@@ -276,7 +276,7 @@ def _with_bought(population: Mapping[str, Any]) -> Mapping[str, Any]:
         return population
     said = {column: ends for column, ends in numeric.items() if ends is not None}
     bought = {column: "number" for column, ends in numeric.items() if ends is None}
-    return {**population, "numeric": said, "buy": {**population.get("buy", {}), **bought}}
+    return {**population, "numeric": said, "estimate": {**population.get("estimate", {}), **bought}}
 
 
 def _tuples(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def of(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> tupl
 
 def _of(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
     p, name = plan.parameters, plan.algorithm
-    if model.encoding.unit_rows:
+    if model.encoding.normalize:
         return "rows were divided by their own length, so there are no coefficients in the columns' units"
     if name == "whitened-tracking":
         return (

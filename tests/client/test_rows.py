@@ -99,7 +99,7 @@ def rows_of(rules, table):
     if rules.intercept:
         blocks.append(np.ones((len(kept), 1), np.float32))
     features = np.hstack(blocks).astype(np.float64)
-    if rules.unit_rows:
+    if rules.normalize:
         norms = np.linalg.norm(features, axis=1)
         scale = (rules.feature_norm * _HAIR / np.where(norms > 0, norms, 1.0))[:, None]
     else:
@@ -177,7 +177,9 @@ def one_row(**values):
 
 class TestNoValueIsAnError:
     @settings(derandomize=True, deadline=None, max_examples=60)
-    @given(cells=st.lists(st.sampled_from(CELLS), min_size=6, max_size=6), missing=st.sampled_from(["drop", "middle"]))
+    @given(
+        cells=st.lists(st.sampled_from(CELLS), min_size=6, max_size=6), missing=st.sampled_from(["drop", "midpoint"])
+    )
     def test_in_any_column_of_a_data_frame(self, cells, missing):
         rules = Encoding(RULES.features, RULES.label, weight=RULES.weight, missing=missing)
         frame = pd.concat([one_row(), one_row(**dict(zip(RULES.columns, cells, strict=True))), one_row()])
@@ -281,8 +283,8 @@ def tables_and_rules(draw):
         label=label,
         class_weight=by_class,
         weight=draw(st.sampled_from([None, Weight("w", 1.5)])),
-        missing=draw(st.sampled_from(["drop", "middle"])),
-        unit_rows=draw(st.booleans()),
+        missing=draw(st.sampled_from(["drop", "midpoint"])),
+        normalize=draw(st.booleans()),
     )
     table = pa.table({**cells, "who": who})
     order = pa.array(draw(st.permutations(range(rows))))
@@ -427,7 +429,7 @@ def table_of(drawn) -> pa.Table:
 @given(
     drawn=st.lists(rows, min_size=1, max_size=8),
     label=st.sampled_from([*MEANT, None]),
-    missing=st.sampled_from(["drop", "middle"]),
+    missing=st.sampled_from(["drop", "midpoint"]),
     weighted=st.booleans(),
 )
 def test_usable_rows_are_those_that_encoding_keeps_and_misfits_those_that_it_counts(drawn, label, missing, weighted):

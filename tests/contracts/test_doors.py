@@ -78,7 +78,7 @@ class TestDataFrame:
     @pytest.mark.parametrize("count", spread(2 * CHANGES))
     def test_a_users_cells_are_its_own(self, count, tmp_path):
         for number, table in every_change(count, lambda name: OBJECTS):
-            missing = ("drop", "middle")[number // 4 % 2]
+            missing = ("drop", "midpoint")[number // 4 % 2]
             found = outcome(self.frame(table, number), tmp_path, missing)
             assert found == expected_frame(missing), number
 

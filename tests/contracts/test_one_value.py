@@ -86,6 +86,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"privacy\.epsilon, got 1\.0 \(the Config\) and 5\.0",
     ),
 }
+TABLED = ["train", "visits.csv", "--user", "who", "--label", "ill"]
 TYPED = {
     "an option and --set": (["plan", "--epsilon", "5", "--set", "privacy.epsilon=1"], "1 .* and 5.0"),
     "an option, real": (
@@ -94,8 +95,16 @@ TYPED = {
     ),
     "an option twice": (["plan", "--epsilon", "1", "--epsilon=5"], r"--epsilon, got --epsilon 1 and --epsilon=5"),
     "a switch both ways": (
-        ["train", "visits.csv", "--intercept", "--no-intercept"],
-        r"--intercept, got --intercept and --no-intercept",
+        [*TABLED, "--set", "population.intercept=true", "--set", "population.intercept=false"],
+        r"population\.intercept, got True .* and False",
+    ),
+    "a list in both grammars": (
+        [*TABLED, "--set", "population.exclude=a,b", "--set", 'population.exclude=["a"]'],
+        r"population\.exclude, got \['a', 'b'\] .* and \['a'\]",
+    ),
+    "--csv twice": (
+        ["train", "visits.csv", "--csv", "separator=;", "--csv", "separator=,"],
+        r"--csv separator, got ';' and ','",
     ),
     "--set twice": (["plan", "--set", "run.seed=1", "--set", "run.seed=2"], r"run\.seed, got 1 .* and 2"),
     "a file": (["train", "visits.toml", "--epsilon", "5"], r"privacy\.epsilon, got 1\.0 \(visits\.toml\) and 5\.0"),

@@ -75,7 +75,7 @@ def test_the_bytes_that_a_run_sums_are_those_that_the_kernel_carried(
         "population.items_per_user=4",
         f"algorithm.options.rounds={rounds}",
     ]
-    words = ["simulate", "small-federation", "--engine", "service", "--clients", clients, "--out", tmp_path / "run"]
+    words = ["simulate", "small-federation", "--engine", f"service:clients={clients}", "--out", tmp_path / "run"]
     words += [word for each in settings for word in ("--set", each)]
     done = subprocess.run(
         [*APART, sys.executable, __file__, sys.executable, "-m", "quoron", *map(str, words), "--quiet"],

@@ -446,7 +446,7 @@ def write(frame, folder, suffix=".parquet"):
 class TestTheItems:
     @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
     @pytest.mark.parametrize(
-        ("loss", "label", "unit_rows", "intercept"),
+        ("loss", "label", "normalize", "intercept"),
         [
             (Logistic(), "sick", False, True),
             (Logistic(feature_norm=2.0), "cost > 0", True, True),
@@ -454,18 +454,18 @@ class TestTheItems:
             (Huber(threshold=0.5, label_bound=0.7), "cost", False, True),
         ],
     )
-    def test_are_those_of_the_population(self, tmp_path, suffix, loss, label, unit_rows, intercept):
+    def test_are_those_of_the_population(self, tmp_path, suffix, loss, label, normalize, intercept):
         frame = visits()
         bound = getattr(loss, "label_bound", None)
         label_of = read_label(label, label_range=bound and (-bound, bound), bound=bound or 1.0)
         everyone = from_table(
             frame, user="who", label=label_of, features=(Numeric("age", 0, 100), Categorical("ward", ("A", "1"))),
-            loss=loss, unit_rows=unit_rows, intercept=intercept, test_fraction=0.0,
+            loss=loss, normalize=normalize, intercept=intercept, test_fraction=0.0,
         )  # fmt: skip
         bounds = loss.bounds
         agreed = described(
             **columns(
-                label=label, bound=bound, unit_rows=unit_rows, intercept=intercept, feature_norm=loss.feature_norm
+                label=label, bound=bound, normalize=normalize, intercept=intercept, feature_norm=loss.feature_norm
             ),
             loss={"name": loss.name, **bounds},
             dimension=3 + intercept,

@@ -164,7 +164,7 @@ def test_a_stopped_command_leaves_nothing_and_a_folder_that_goes_on(
 ) -> None:
     folder = RunFolder(tmp_path / "run")
     words = [word for setting in SMALL for word in ("--set", setting)]
-    words += ["--out", str(folder.path), "--engine", "flower", "--nodes", str(FEWER), "--cpus", "1"]
+    words += ["--out", str(folder.path), "--engine", f"flower:nodes={FEWER},cpus=1"]
     ours = ["env", "--default-signal=INT", sys.executable, "-m", "quoron", "simulate"]  # in the background too
     command = subprocess.Popen([*ours, *words], stderr=subprocess.PIPE, text=True)
     assert command.stderr is not None
@@ -189,7 +189,7 @@ def test_a_stopped_command_leaves_nothing_and_a_folder_that_goes_on(
 
 def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_path: Path) -> None:
     words = [word for setting in SMALL for word in ("--set", setting)]
-    words += ["--out", str(tmp_path / "run"), "--engine", "flower", "--nodes", "10", "--cpus", "1"]
+    words += ["--out", str(tmp_path / "run"), "--engine", "flower:nodes=10,cpus=1"]
     command = subprocess.Popen([sys.executable, "-m", "quoron", "simulate", *words], stderr=subprocess.PIPE, text=True)
     assert command.stderr is not None
     try:

@@ -13,12 +13,13 @@ from golden.plain import plain
 from golden.releases import visits
 from quoron.cli.app import invoke
 
-COLUMNS = "--numeric", "age=0:100", "--categorical", "ward=north,south,west", "--missing", "middle"
-TABLE = ("visits.csv", "--user", "who", "--label", "ill", "--classes", "no,yes", *COLUMNS)
-OF_WARDS = ("visits.csv", "--user", "who", "--label", "ward", "--classes", "north,south,west", *COLUMNS[:2])
+COLUMNS = "--numeric", "age=0:100", "--categorical", "ward=north,south,west", "--set", "population.missing=midpoint"
+TABLE = ("visits.csv", "--user", "who", "--label", "ill", "--set", "population.classes=no,yes", *COLUMNS)
+OF_WARDS = ("visits.csv", "--user", "who", "--label", "ward", *COLUMNS[:2])
+OF_WARDS += ("--set", "population.classes=north,south,west")
 RUN = "--epsilon", "8", "--out", "run", "--seed", "3"
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
-    "algorithms": (("algorithms",), ("presets",)),
+    "algorithms": (("show", "algorithms"), ("show", "presets")),
     "examples": (("example", "hospitals", "--out", "trial"), ("example", "scorecard")),
     "plan": (
         ("plan", *TABLE, "--epsilon", "2"),

@@ -502,7 +502,7 @@ def test_a_plan_a_run_and_its_report_say_that_there_is_no_guarantee_and_never_an
     ran = said(capsys, "simulate", "without.toml", "--quiet", "--out", "run")
     assert re.search("privacy of one user +none was found for the numbers that the paper prints", ran)
     assert "our accountant finds: no guarantee." in ran
-    said(capsys, "report", "run")
+    said(capsys, "show", "run")
     report = Path("run/report.html").read_text(encoding="utf-8")
     assert "our accountant finds: no guarantee." in report
     for text in (planned, ran, report):
@@ -541,8 +541,8 @@ CHANGES = {  # what is done to a run's folder: what reads it, and what it says
     "plan's epsilon": (changed_json("plan.json", "guarantee", "epsilon", value=1.0), "plan", "plan.json as it was"),
     "plan's proof": (changed_json("plan.json", "guarantee", "proved", value=True), "plan", "plan.json as it was"),
     "claim": (changed_json("plan.json", "parameters", "epsilon", value=1.0), "plan", "plan.json as it was"),
-    "summary's epsilon": (changed_json("summary.json", "epsilon", value=1.0), "report", "summary.json as it was"),
-    "statement": (changed_json("summary.json", "statement", value="(1, 0)-DP"), "report", "summary.json as it was"),
+    "summary's epsilon": (changed_json("summary.json", "epsilon", value=1.0), "show", "summary.json as it was"),
+    "statement": (changed_json("summary.json", "statement", value="(1, 0)-DP"), "show", "summary.json as it was"),
     "ledger's plan": (
         changed_ledger(f"UPDATE run_ledgers SET plan = replace(plan, '{NULL}', '{ONE}') WHERE plan LIKE '%{NULL}%'"),
         "resume",

@@ -175,7 +175,7 @@ def test_a_threshold_that_cannot_be_meant_is_refused(threshold):
 
 
 @pytest.mark.parametrize(
-    ("weights", "unit_rows", "always"),
+    ("weights", "normalize", "always"),
     [
         ([1.0, 0.5, -0.5, -1.6], False, "no"),
         ([1.0, 0.5, -0.5, -1.4], False, None),
@@ -183,8 +183,8 @@ def test_a_threshold_that_cannot_be_meant_is_refused(threshold):
         ([1.0, 0.5, -0.5, 1.6], True, "yes"),
     ],
 )
-def test_a_model_of_one_answer_is_known_by_its_coefficients(weights, unit_rows, always):
-    model = made(weights, replace(MODEL, unit_rows=unit_rows), label_shares=SHARES)
+def test_a_model_of_one_answer_is_known_by_its_coefficients(weights, normalize, always):
+    model = made(weights, replace(MODEL, normalize=normalize), label_shares=SHARES)
     assert model.always() == always
     ages, wards = np.meshgrid([-50.0, 0, 40, 100, 1e9], ["A", "B", "C"])
     rows = pd.DataFrame({"age": ages.ravel(), "ward": wards.ravel()})
@@ -206,9 +206,18 @@ def test_what_class_weights_cost_is_said_where_it_is_much():
 
 def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
     people.to_csv(tmp_path / "people.csv", index=False)
-    words = ["--user", "who", "--label", "ill", "--classes", "no,yes", "--numeric", "age=0:100,dose=0:5"]
-    command = ["train", str(tmp_path / "people.csv"), *words, "--class-weight", "balanced", "-q", "--epsilon", "2"]
-    assert invoke([*command, "--class-weight-cap", "4", "--out", str(tmp_path / "run")]) == 0
+    words = ["--user", "who", "--label", "ill", "--set", "population.classes=no,yes", "--numeric", "age=0:100,dose=0:5"]
+    command = [
+        "train",
+        str(tmp_path / "people.csv"),
+        *words,
+        "--set",
+        "population.class_weight=balanced",
+        "-q",
+        "--epsilon",
+        "2",
+    ]
+    assert invoke([*command, "--set", "population.class_weight_cap=4", "--out", str(tmp_path / "run")]) == 0
     assert "a row counts" in capsys.readouterr().out
     assert min(quoron.load(tmp_path / "run").encoding.class_weight.counts) == 0.25
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -144,7 +145,7 @@ def test_every_command_stands_under_what_people_come_for() -> None:
 
 @pytest.mark.programs
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("arguments", [["presets"], ["plan", "small.toml", "--json"], ["train", "--help"]])
+@pytest.mark.parametrize("arguments", [["show", "presets"], ["plan", "small.toml", "--json"], ["train", "--help"]])
 def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: list[str], place: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -334,3 +335,99 @@ def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
     assert "quoron resume mine" in printed or "config.toml" in printed
     assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
     assert {path.name for path in (place / "mine").iterdir()} == FILES
+
+
+def commands(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command by its words, those of groups too."""
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from commands(inner, f"{name} {inner.name}".strip())
+    if name and not (isinstance(command, click.Group) and not command.invoke_without_command):
+        yield name, command
+
+
+def options(command: click.Command) -> list[str]:
+    """Its options, but for help."""
+    found = [each.opts[0] for each in command.params if isinstance(each, click.Option)]
+    return [name for name in found if not name.startswith("--help")]
+
+
+OF_TABLES = (
+    *("train", "predict", "evaluate", "tune", "stats", "bounds", "example", "index", "resume", "show"),
+    *("plan", "simulate", "compare"),
+)
+MOST_COMMANDS, MOST_OPTIONS, MOST_OF_TABLES = 56, 451, 153  # make them fewer, and the bounds follow
+
+
+def test_commands_and_their_options_become_no_more() -> None:
+    found = dict(commands(typer.main.get_command(app)))
+    assert len(found) <= MOST_COMMANDS
+    assert sum(len(options(each)) for each in found.values()) <= MOST_OPTIONS
+    assert sum(len(options(found[name])) for name in OF_TABLES) <= MOST_OF_TABLES
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_help_fits_a_screen_and_help_all_has_every_option(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    every = options(dict(commands(typer.main.get_command(app)))[name])
+    assert invoke([name, "--help"]) == 0
+    brief = capsys.readouterr().out
+    assert invoke([name, "--help-all"]) == 0
+    whole = capsys.readouterr().out
+    assert len(brief.rstrip().splitlines()) <= 60
+    assert [option for option in every if f"{option} " not in whole] == []
+    left_out = [option for option in every if f"{option} " not in brief]
+    last = brief.rstrip().splitlines()[-1].strip()
+    assert (last == f"--help-all shows {len(left_out)} more options.") is bool(left_out)
+    assert invoke([name, "--help"]) == 0
+    assert capsys.readouterr().out == brief
+
+
+def test_a_complete_run_is_shown_in_ten_lines_or_with_all_that_is_known_of_it(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    page = place / "mine" / "report.html"
+    written = page.read_bytes()
+    page.unlink()
+    capsys.readouterr()
+    assert invoke(["show", "mine"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 11  # a title, and ten
+    assert last == "mine/report.html"
+    assert page.read_bytes() == written
+    assert invoke(["show", "mine", "--details"]) == 0
+    told = capsys.readouterr().out
+    summary = RunFolder(place / "mine").summary()
+    assert summary["statement"] in told
+    assert len(told.splitlines()) > 11
+    assert invoke(["show", "mine", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown.items() >= summary.items()
+    assert (shown["directory"], shown["report"]) == ("mine", "mine/report.html")
+
+
+def test_a_run_that_is_not_complete_is_not_shown_and_says_how_to_complete_it(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    (place / "mine" / "summary.json").unlink()
+    capsys.readouterr()
+    code, printed = failing(capsys, "show", "mine")
+    assert code == 1
+    assert "Complete the run with `quoron resume mine`" in printed
+
+
+def test_lists_are_shown_and_another_word_is_told_the_nearest(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    for thing, names in (("presets", {each.name for each in presets()}), ("algorithms", {*ALGORITHMS, *REFUSED})):
+        assert invoke(["show", thing]) == 0
+        assert all(name in capsys.readouterr().out for name in list(names)[:1])
+        assert invoke(["show", thing, "--json"]) == 0
+        assert {row["name"] for row in json.loads(capsys.readouterr().out)} == names
+    (place / "runs" / "small-1").mkdir(parents=True)
+    (place / "runs" / "small-1" / "config.toml").touch()
+    for typed, meant in (("preset", "presets"), ("algoritms", "algorithms"), ("runs/smal-1", "runs/small-1")):
+        code, printed = failing(capsys, "show", typed)
+        assert code == 2
+        assert f"Did you mean '{meant}'?" in printed

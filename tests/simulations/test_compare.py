@@ -175,8 +175,8 @@ def test_engines_that_cannot_compare_are_refused_by_name(capsys: pytest.CaptureF
     with pytest.raises(ConfigError, match=r"inline or ray for training and comparisons, got Flower"):
         quoron.compare(SMALL, engine="flower")
     assert invoke(["compare", "--engine", "flower"]) == 2
-    assert invoke(["compare", "--address", "here:1"]) == 2
-    assert "address with the engine ray only" in capsys.readouterr().err
+    assert invoke(["compare", "--engine", "inline:address=here:1"]) == 2
+    assert "engine inline (workers), got 'address'. It is a key of ray." in capsys.readouterr().err
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,9 +306,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
         return processes[-1]
 
     monkeypatch.setattr(pool.subprocess, "Popen", recorded)
-    with pytest.raises(
-        RunError, match=r"A worker ended at recentred-sgd seed 1 with exit code -9.*try fewer --workers"
-    ):
+    with pytest.raises(RunError, match=r"A worker ended at recentred-sgd seed 1 with exit code -9.*try fewer workers"):
         comparisons.carry_out(request, tmp_path, watcher=Killing(), workers=1)
     assert all(process.poll() is not None for process in processes)
     with pytest.raises(RunError, match="Complete it with `quoron resume"):
@@ -333,8 +331,8 @@ def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path
         "recentred-sgd",
         "--seeds",
         "2",
-        "--workers",
-        "1",
+        "--engine",
+        "inline:workers=1",
     ]
     command += ["--out", str(folder), *(word for setting in settings for word in ("--set", setting))]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

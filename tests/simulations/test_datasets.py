@@ -90,7 +90,7 @@ def test_users_with_more_rows_than_a_chunk_are_read_like_others(counts, tmp_path
 
 @given(
     values=st.lists(st.one_of(st.floats(), st.none()), min_size=1, max_size=30),
-    missing=st.sampled_from(["drop", "middle"]),
+    missing=st.sampled_from(["drop", "midpoint"]),
     narrow=st.booleans(),
     unit=st.booleans(),
 )
@@ -106,7 +106,7 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
         (Numeric("a", -3, 1e30), Categorical("c", ("v", "u")), Numeric("n", 1, 7)),
         label=None,
         missing=missing,
-        unit_rows=unit,
+        normalize=unit,
     )
     found, expected = placed(rules, table), fused.encoded(rules, table)
     kept = expected.kept

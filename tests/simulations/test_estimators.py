@@ -138,7 +138,7 @@ def test_predictions_beat_the_majority_on_two_thousand_users():
 
 
 @SEEDED
-@pytest.mark.parametrize("missing", ["middle", "drop"])
+@pytest.mark.parametrize("missing", ["midpoint", "drop"])
 def test_no_value_of_a_row_is_an_error(missing):
     rows, labels = X.to_numpy().astype(object), Y.astype(object)
     rows[0, 0], rows[1, 1], rows[2, 0], rows[3, 0], rows[4, 1] = {"a": 1}, "old", np.inf, None, 10**400

@@ -19,7 +19,7 @@ import pytest
 import quoron
 from federation.crowd import DIMENSION, carried_out, items
 from quoron.config import parse
-from quoron.engines import Service, from_options, inline_or_ray
+from quoron.engines import Service, from_spec, inline_or_ray
 from quoron.local import engine, keeper, kept, launch, people, programs, rehearsal
 from quoron.local import folder as folders
 from quoron.local import order as orders
@@ -134,8 +134,9 @@ def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:
 
 def test_only_the_engine_service_has_clients_and_faults() -> None:
     for name in ("inline", "ray", "flower"):
-        with pytest.raises(ConfigError, match="engine service only"):
-            from_options(name, clients=3)
+        for key in ("clients=3", "kills=3@2", "slow=2s", "keep=true"):
+            with pytest.raises(ConfigError, match="It is a key of service"):
+                from_spec(f"{name}:{key}")
     service = Service(clients=3, workers=2, kills=["1@1"], slow="1s", keep=True)
     with pytest.raises(ConfigError, match="training and comparisons, got Service"):
         inline_or_ray(service)

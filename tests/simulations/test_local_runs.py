@@ -134,15 +134,16 @@ def model(folder: Path) -> np.ndarray:
         return stored["model"]
 
 
-def ordered(place: Path, text: str, *more: object) -> list[object]:
+def ordered(place: Path, text: str, engine: str = "service", *more: object) -> list[object]:
     (place / "run.toml").write_text(text)
-    return ["simulate", place / "run.toml", "--engine", "service", "--out", place / "run", *more]
+    return ["simulate", place / "run.toml", "--engine", engine, "--out", place / "run", *more]
 
 
 @programs
 def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away(tmp_path: Path) -> None:
-    faults = ["--kill-client", "3@2", "--kill-client", "8@3", "--slow", "25%:50ms", "--network", "rtt=10ms,up=10Mbps"]
-    with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 5, *faults)) as simulation:
+    faults = "service:workers=5,kills=3@2,kills=8@3,slow=25%:50ms"
+    link = ["--set", "run.network=rtt=10ms,up=10Mbps"]
+    with command(tmp_path, *ordered(tmp_path, MADE_UP, faults, *link)) as simulation:
         simulation.done()
     whole = quoron.simulate(parse(MADE_UP), out=tmp_path / "inline")
     np.testing.assert_array_equal(model(tmp_path / "run"), whole.weights)
@@ -169,7 +170,7 @@ def test_a_table_is_split_by_its_users_and_has_the_bits_of_the_inline_engine(tmp
 @programs
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_a_command_that_ends_in_the_middle(how: signal.Signals, tmp_path: Path) -> None:
-    words = ordered(tmp_path, MADE_UP, "--workers", 3, "--slow", "100%:60s")
+    words = ordered(tmp_path, MADE_UP, "service:workers=3,slow=100%:60s")
     with command(tmp_path, *words) as simulation:
         running = simulation.running(12)
         simulation.process.send_signal(how)
@@ -182,7 +183,7 @@ def test_nothing_is_left_of_a_command_that_ends_in_the_middle(how: signal.Signal
 
 @programs
 def test_whoever_loses_the_keeper_ends_and_says_so(tmp_path: Path) -> None:
-    with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 3, "--slow", "100%:60s")) as simulation:
+    with command(tmp_path, *ordered(tmp_path, MADE_UP, "service:workers=3,slow=100%:60s")) as simulation:
         running = simulation.running(12)
         os.kill(running["keeper"], signal.SIGKILL)
         assert simulation.process.wait(HANGS) == 1, simulation.log.read_text()
@@ -194,9 +195,9 @@ def test_whoever_loses_the_keeper_ends_and_says_so(tmp_path: Path) -> None:
 @programs
 def test_a_client_that_cannot_go_on_is_named_at_once_and_ends_the_run(tmp_path: Path) -> None:
     """It shares a process with others, which would wait for it in every round, and have other bits without it."""
-    slow = ("--keep", "--workers", 3, "--slow", "100%:300ms")
+    slow = "service:keep=true,workers=3,slow=100%:300ms"
     place = Folder(tmp_path / "run" / "federation")
-    with command(tmp_path, *ordered(tmp_path, MADE_UP.replace("rounds = 3", "rounds = 400"), *slow)) as simulation:
+    with command(tmp_path, *ordered(tmp_path, MADE_UP.replace("rounds = 3", "rounds = 400"), slow)) as simulation:
         running = simulation.running(12, place)
         (place.client(5) / "record.sqlite").write_text("nothing")
         assert simulation.process.wait(HANGS) == 1
@@ -294,7 +295,7 @@ def test_every_kind_of_question_has_the_bits_of_the_inline_engine(name: str, tmp
     given = ", ".join(f"{key} = {json.dumps(value)}" for key, value in options.items())
     text = MADE_UP.replace("users = 12", f"users = {users}").replace("dp-sgd-wor", name)
     text = text.replace("delta = 0.05", "delta = 0.1").replace("options = { rounds = 3 }", f"options = {{ {given} }}")
-    with command(tmp_path, *ordered(tmp_path, text, "--workers", 4)) as simulation:
+    with command(tmp_path, *ordered(tmp_path, text, "service:workers=4")) as simulation:
         simulation.done()
     np.testing.assert_array_equal(model(tmp_path / "run"), inline(text, tmp_path / "inline"))
 
@@ -307,7 +308,7 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_
     text = MADE_UP.replace("rounds = 3", f"rounds = {3 * kills}").replace("users = 12", "users = 8")
     draw = random.Random(kills)
     kept = Folder(tmp_path / "run" / "federation")
-    with command(tmp_path, *ordered(tmp_path, text, "--keep", "--workers", 4, "--slow", "100%:300ms")) as simulation:
+    with command(tmp_path, *ordered(tmp_path, text, "service:keep=true,workers=4,slow=100%:300ms")) as simulation:
         simulation.running(8, kept)
         dead = set[int]()
         for kill in range(kills):

@@ -57,8 +57,8 @@ def test_a_margin_has_no_probabilities():
 
 
 def test_rows_divided_by_their_own_length_have_no_coefficients_in_raw_units():
-    made = model(read_label("ill"), unit_rows=True)
-    with pytest.raises(UsageError, match="unit_rows"):
+    made = model(read_label("ill"), normalize=True)
+    with pytest.raises(UsageError, match="normalize"):
         made.coef_  # noqa: B018
     assert len(made.table()) == 4
 
@@ -67,7 +67,7 @@ def test_rows_that_cannot_be_used_are_refused_with_their_number():
     rows = ROWS.assign(age=[20, None, 30, None])
     with pytest.raises(DataError, match="got 2 rows without, the first is row 1"):
         model(read_label("ill")).predict(rows)
-    filled = model(read_label("ill"), missing="middle")
+    filled = model(read_label("ill"), missing="midpoint")
     assert filled.decision_function(rows)[1] == filled.decision_function(rows.assign(age=50.0))[1]
 
 
@@ -164,14 +164,14 @@ PLACES = (
     *(("loss", name) for name in ("name", "threshold")),
     *(
         ("encoding", name)
-        for name in ("features", "label", "weight", "intercept", "missing", "unit_rows", "feature_norm")
+        for name in ("features", "label", "weight", "intercept", "missing", "normalize", "feature_norm")
     ),
     ("encoding", "features", 0),
     ("weights", 0),
 )
 OPTIONAL = (
     *(("coefficients",), ("weights", 0), ("encoding", "features", 0), ("loss", "threshold")),
-    *(("encoding", name) for name in ("label", "weight", "intercept", "missing", "unit_rows", "feature_norm")),
+    *(("encoding", name) for name in ("label", "weight", "intercept", "missing", "normalize", "feature_norm")),
 )
 HOSTILE = {
     "nothing": b"",
@@ -380,7 +380,7 @@ def test_values_of_a_category_beside_a_constant_are_not_determined_and_all_else_
         ({"algorithm": None}, "no interval: whitened-tracking clips"),
         ({"algorithm": "tracking-srgd"}, "no interval: tracking-srgd releases no second moment"),
         ({"label": "ill", "label_range": None}, "not the best model of a logistic loss"),
-        ({"unit_rows": True}, "divided by their own length"),
+        ({"normalize": True}, "divided by their own length"),
     ],
 )
 def test_whatever_nothing_is_proved_of_is_refused_by_name(words, why, tmp_path):
@@ -396,8 +396,8 @@ AGE, WARD = Numeric("age", 20, 80), Categorical("ward", ("north", "south"))
     "made",
     [
         model(read_label("ill")),
-        model(read_label("cost > 15"), unit_rows=True),
-        model(read_label("r2", positive="Y"), missing="middle"),
+        model(read_label("cost > 15"), normalize=True),
+        model(read_label("r2", positive="Y"), missing="midpoint"),
         model(read_label("cost", label_range=(0, 9)), make_loss("huber", threshold=0.5)),
         model(read_label("state", classes=("a", "b")), features=(Numeric("age", 0, 9, (3.0, 5.0)),)),
     ],

@@ -136,7 +136,7 @@ def test_who_drops_out_is_drawn_anew_in_every_round_and_by_public_seed_alone() -
 
 
 def test_a_wrong_network_is_refused_with_its_key(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["simulate", "small.toml", "--network", "rtt=80"]) == 2
+    assert invoke(["simulate", "small.toml", "--set", "run.network=rtt=80"]) == 2
     assert "Expected the network's rtt to be a time such as 80ms" in capsys.readouterr().err
     assert invoke(["simulate", "small.toml", "--set", "run.network=80ms"]) == 2
     assert not (small / "runs").exists()
@@ -188,7 +188,12 @@ def test_rounds_over_secret_cohorts_are_held_whatever_the_network_says() -> None
 
 def test_a_run_takes_one_network_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "small.toml").write_text(TOML)
-    assert invoke(["simulate", str(tmp_path / "small.toml"), "--network", THREE, "--out", str(tmp_path / "run")]) == 2
+    assert (
+        invoke(
+            ["simulate", str(tmp_path / "small.toml"), "--set", f"run.network={THREE}", "--out", str(tmp_path / "run")]
+        )
+        == 2
+    )
     assert f"Expected one network for a run, got '{THREE}'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -297,15 +297,15 @@ def clinic(frame=None, **changes):
 
 
 class TestEncoding:
-    @pytest.mark.parametrize("unit_rows", [False, True])
+    @pytest.mark.parametrize("normalize", [False, True])
     @pytest.mark.parametrize("norm", [1.0, 0.3])
-    def test_rows_are_within_the_feature_norm_so_enforcement_changes_nothing(self, unit_rows, norm):
-        crowd = clinic(unit_rows=unit_rows, loss=Logistic(feature_norm=norm))
+    def test_rows_are_within_the_feature_norm_so_enforcement_changes_nothing(self, normalize, norm):
+        crowd = clinic(normalize=normalize, loss=Logistic(feature_norm=norm))
         batch = crowd.items(np.arange(crowd.users))
         norms = np.linalg.norm(batch.features.astype(np.float64), axis=1)
         assert batch.features.dtype == np.float32
         assert norms.max() <= norm
-        assert not unit_rows or norms.min() > norm * (1 - 1e-6)
+        assert not normalize or norms.min() > norm * (1 - 1e-6)
         np.testing.assert_array_equal(bounded(batch, crowd.loss).features, batch.features)
 
     def test_a_vocabulary_from_data_is_sorted_and_said_to_be_for_simulation_only(self):

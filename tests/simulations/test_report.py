@@ -240,7 +240,7 @@ def test_columns_named_as_identifiers_are_features_only_where_they_are_declared(
         return [each.split("'")[1] for each in remarks if "its name is an identifier's. To use it declare it" in each]
 
     assert left_out() == ["id", "visit_id", "patientID", "case id"]
-    assert left_out(numeric={"visit_id": (0, 1800)}, buy={"id": "any", "*": "any"}) == ["patientID", "case id"]
+    assert left_out(numeric={"visit_id": (0, 1800)}, estimate={"id": "any", "*": "any"}) == ["patientID", "case id"]
     people[["who", "visit_id", "ill"]].to_parquet("only.parquet")
     with pytest.raises(ConfigError, match=r"Expected features, got none. Column 'visit_id' is left out"):
         quoron.train("only.parquet", **said)

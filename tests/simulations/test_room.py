@@ -239,7 +239,7 @@ def test_memory_that_ends_anywhere_is_no_traceback(
         raise MemoryError
 
     monkeypatch.setattr("quoron.cli.app.app", full)
-    assert invoke(["presets"]) == 1
+    assert invoke(["show", "presets"]) == 1
     assert "Expected more memory" in capsys.readouterr().err
 
 

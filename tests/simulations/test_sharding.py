@@ -17,8 +17,9 @@ import quoron
 from contracts.scenes import SMALL
 from cover import EVERY_QUESTION, by_default
 from quoron import kernels, sources
+from quoron.cli.app import invoke
 from quoron.datasets.population import from_dataset
-from quoron.engines import Inline, from_options
+from quoron.engines import Flower, Inline, Ray, Service, from_spec
 from quoron.populations import Outliers, Synthetic
 from quoron.populations.table import encoded_table
 from quoron.run_folder import RunFolder
@@ -238,16 +239,55 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
     np.testing.assert_array_equal(first.model.weights, second.model.weights)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("inline", Inline()),
+        ("inline:workers=4", Inline(workers=4)),
+        ("ray:address=auto,workers=8", Ray(address="auto", workers=8)),
+        ("ray:address=10.0.0.7:6379", Ray(address="10.0.0.7:6379")),
+        (
+            "service:clients=20,slow=10%:2s,kills=3@2,kills=8@3:gone,keep=true",
+            Service(clients=20, slow="10%:2s", kills=["3@2", "8@3:gone"], keep=True),
+        ),
+        ("flower:nodes=20,cpus=2", Flower(nodes=20, cpus=2)),
+        ("flower:superlink=127.0.0.1:9093,insecure=true", Flower(superlink="127.0.0.1:9093", insecure=True)),
+        (Inline(workers=4), Inline(workers=4)),
+    ],
+)
+def test_an_engine_typed_as_a_text_is_the_one_of_its_class(typed, meant):
+    assert from_spec(typed) == meant
+
+
+def test_python_and_the_command_line_read_one_text_of_an_engine(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    source, seen = str(described(folder, "d")), []
+    monkeypatch.setattr("quoron.api.simulating.carry_out", lambda where, *_: seen.append(where) or sys.exit(7))
+    for text in ("inline:workers=2", "service:clients=200,kills=1@1,kills=2@1"):
+        with pytest.raises(SystemExit):
+            quoron.simulate("quickstart", settings=["population.users=200"], engine=text)
+        with pytest.raises(SystemExit):
+            invoke(["simulate", "quickstart", "--set", "population.users=200", "--engine", text, "-q"])
+        assert seen[-1] == seen[-2] == from_spec(text)
+    for text in ("inline:worker=2", "inline:workers=two", "inlin"):
+        with pytest.raises(ConfigError) as refused:
+            quoron.train(source, epsilon=8.0, engine=text)
+        assert invoke(["train", source, "--engine", text, "--dry-run"]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert " ".join([str(refused.value), *getattr(refused.value, "__notes__", ())]) in said
+        assert "inline" in said
+
+
 def test_choices_that_make_no_sense_are_refused():
     for given, words in (
-        ({"engine": "inline", "address": "x:1"}, "address with the engine ray only"),
-        ({"engine": "flower", "workers": 2}, "workers with the engine inline or ray or service only"),
-        ({"engine": "inline", "workers": 0}, "workers to be an integer >= 1"),
-        ({"engine": "inline", "nodes": 5}, "Expected nodes with the engine flower only, got the engine inline"),
-        ({"engine": "spark"}, "inline, ray, flower or service, got 'spark'"),
+        ("inline:address=x:1", "engine inline .workers., got 'address'. It is a key of ray"),
+        ("flower:workers=2", "got 'workers'. It is a key of inline and ray and service"),
+        ("inline:workers=0", "workers to be an integer >= 1"),
+        ("inline:nodes=5", "engine inline .workers., got 'nodes'. It is a key of flower"),
+        ("spark", "inline, ray, flower or service, got 'spark'"),
     ):
         with pytest.raises(ConfigError, match=words):
-            from_options(**given)
+            from_spec(given)
     with pytest.raises(ConfigError, match="engine inline or ray for training"):
         quoron.train("storms", engine="flower")
 
@@ -300,7 +340,7 @@ def gone(number: int) -> bool:
 def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_number_of_them(folder, tmp_path):
     source = described(folder, "d")
     whole = quoron.simulate(source, out=tmp_path / "whole")
-    words = ["simulate", str(source), "--quiet", "--workers", "2", "--out", str(tmp_path / "run")]
+    words = ["simulate", str(source), "--quiet", "--engine", "inline:workers=2", "--out", str(tmp_path / "run")]
     ended = subprocess.run([sys.executable, "-c", KILLER, *words], env=dict(os.environ), check=False, timeout=600)
     assert ended.returncode == -signal.SIGKILL
     born = [int(number) for number in (tmp_path / "run" / "born").read_text().split()]

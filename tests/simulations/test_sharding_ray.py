@@ -182,7 +182,7 @@ def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: P
 def test_nobody_without_the_token_gets_into_a_cluster_of_our_own(command: str, tmp_path: Path):
     in_buckets(rows(1000), tmp_path / "d")
     more = ["--algorithms", "tracking-srgd", "--seeds", 1] if command == "compare" else []
-    ask = [command, described(tmp_path, "d"), "--engine", "ray", "--workers", 2, "--out", tmp_path / "run", *more]
+    ask = [command, described(tmp_path, "d"), "--engine", "ray:workers=2", "--out", tmp_path / "run", *more]
     ledger = {"QUORON_LEDGER": str(tmp_path / "lifetime.sqlite"), "RAY_ADDRESS": "203.0.113.7:6379"}
     with at_rest(*ask, folder=tmp_path, environment=os.environ | ledger) as command_at_rest:
         process = command_at_rest.process

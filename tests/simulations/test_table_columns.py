@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import quoron
 from quoron import config as configs
-from quoron import table_columns, wildcards
-from quoron.cli.app import app
+from quoron import table_columns, toml_text, wildcards
+from quoron.arguments import plain
+from quoron.cli.app import app, invoke
 from quoron.config import Simulated, TableSection
 from quoron.operate.submission import specify
 from quoron.private_bounds import find_bounds
@@ -28,6 +29,7 @@ from quoron.sources import described
 from quoron.table_columns import WORDS, TableColumns, read
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_server.serial import dumps
 
 DOORS = ("train", "simulate", "compare", "plan")
 COMMANDS = ("train", "simulate", "compare", "plan")
@@ -49,11 +51,72 @@ def test_a_door_shows_every_word_of_a_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_an_option_for_every_word(name: str) -> None:
+def test_a_command_has_an_option_for_every_word_that_is_one(name: str) -> None:
     command = typer.main.get_command(app)
     assert isinstance(command, click.Group)
     options = {option for each in command.commands[name].params for option in each.opts}
-    assert {f"--{word.replace('_', '-')}" for word in WORDS} < options
+    typed = {word: f"--{word.replace('_', '-')}" for word in WORDS}
+    assert {typed[word] for word in WORDS if WORDS[word].option} | {"--csv", "--set"} < options
+    assert not {typed[word] for word in WORDS if not WORDS[word].option} & options
+
+
+ROWS = "who;age;dose;code;id;w;ill\n" + "".join(
+    f"{row // 4};{row % 90};0,5;c{row % 30};{row};1;{row % 2}\n" for row in range(4_000)
+)
+BESIDE: dict[str, tuple[str, Any]] = {  # every word that is no option: how it is typed, and its Python value
+    "ranges": ("0:5", (0, 5)),
+    "hashed": ("code=64", {"code": 64}),
+    "exclude": ("id,w*", ["id", "w*"]),
+    "classes": ("0,1", [0, 1]),
+    "weight": ("w=2", {"column": "w", "most": 2}),
+    "class_weight": ("0=1,1=2", {0: 1, 1: 2}),
+    "class_weight_cap": ("5", 5),
+    "missing": ("midpoint", "midpoint"),
+    "intercept": ("false", False),
+    "normalize": ("true", True),
+}
+
+
+def test_what_is_no_option_is_set_beside_a_plain_table_in_the_grammar_of_the_shell_or_in_toml(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(ROWS)
+    words = {word for word in WORDS if not WORDS[word].option} - {"separator", "decimal", "encoding", "quoting"}
+    assert set(BESIDE) == words
+    given: dict[str, Any] = {"user": "who", "label": "ill", "numeric": ["age", "dose"], "separator": ";"}
+    for word, (typed, value) in BESIDE.items():
+        others = {"ranges": (0, 90)} if word != "ranges" else {}
+        meant = described(tmp_path / "a.csv", "who", "ill", given | others | {word: value})[0]
+        for text in (typed, toml_text.literal(plain(value, word))):
+            settings = [f"population.{word}={text}"]
+            assert described(tmp_path / "a.csv", "who", "ill", given | others | {"settings": settings})[0] == meant
+    nested = [*(f"population.ranges.{each}=[0, 9]" for each in ("age", "dose")), "population.hashed.code=64"]
+    found = described(tmp_path / "a.csv", "who", "ill", given | {"settings": nested})[0].population
+    assert isinstance(found, TableSection)
+    assert (found.hashed, found.numeric) == ({"code": 64}, {"age": (0, 9), "dose": (0, 9)})
+    with pytest.raises(ConfigError, match=r"Expected --set population\.hashed=COLUMN=BUCKETS,.* got .*hashed='code=x'"):
+        described(tmp_path / "a.csv", "who", "ill", given | {"settings": ["population.hashed=code=x"]})
+
+
+def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text(ROWS)
+    words = ["--user", "who", "--label", "ill", "--numeric", "age=0:90,dose=0:5", "--epsilon", "8"]
+    words += ["--csv", "separator=;", "--csv", "decimal=,", "--set", "population.hashed.code=64"]
+    words += ["--set", "problem.items_per_user=4", "--set", "privacy.allow_large_delta=true"]
+    columns = {"numeric": {"age": (0, 90), "dose": (0, 5)}, "hashed": {"code": 64}, "decimal": ","}
+    more: dict[str, Any] = {"items_per_user": 4, "settings": ["privacy.allow_large_delta=true"]}
+    planned = quoron.plan("a.csv", "who", "ill", epsilon=8.0, separator=";", **columns, **more)
+    assert invoke(["plan", "a.csv", *words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["problem"] == json.loads(dumps(planned.as_json()))["problem"]
+    for wrong, message in (
+        ("seperator=;", "Did you mean 'separator'?"),
+        ("decimal", "Expected --csv KEY=VALUE with separator, decimal, encoding, quoting as the key, got 'decimal'"),
+        ("decimal=x", "decimal"),
+    ):
+        assert invoke(["plan", "a.csv", *words[:8], "--csv", wrong]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 if TYPE_CHECKING:  # a type checker knows the words: it reports an ignore that it does not need
@@ -258,7 +321,8 @@ class TestTheCommandLine:
         ("word", "typed"), [("hashed", "code"), ("hashed", "code=x"), ("dates", "a=year:x:y"), ("ranges", "1")]
     )
     def test_is_refused_with_its_option(self, word: str, typed: str) -> None:
-        with pytest.raises(ConfigError, match=f"Expected --{word} .*, got --{word} '{typed}'"):
+        said = f"--{word} " if WORDS[word].option else f"--set population.{word}="
+        with pytest.raises(ConfigError, match=f"Expected {said}.*, got {said}'{typed}'"):
             read(word, [typed])
 
 

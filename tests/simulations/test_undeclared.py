@@ -42,7 +42,7 @@ def people() -> pd.DataFrame:
 
 
 def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, ledger, tmp_path):
-    known = {"numeric": {"age": (0, 100), "dose": (0, 8)}, "items_per_user": 1, "buy": {"ill": "any"}}
+    known = {"numeric": {"age": (0, 100), "dose": (0, 8)}, "items_per_user": 1, "estimate": {"ill": "any"}}
     trained = train(people, tmp_path / "run", **known)
     assert [(line.column, line.value) for line in trained.estimated] == [("ill", "classes = no, yes")]
     assert trained.model.feature_names_in_ == ("age", "dose")
@@ -174,7 +174,7 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
 def test_a_column_that_is_declared_is_not_paid_for_as_well(people):
     with pytest.raises(ConfigError, match="'age' to be declared or bought, got both"):
         quoron.train(
-            people, user="who", label="ill", numeric={"age": (0, 9)}, buy={"age": "any"}, **QUICK, dry_run=True
+            people, user="who", label="ill", numeric={"age": (0, 9)}, estimate={"age": "any"}, **QUICK, dry_run=True
         )
 
 
@@ -193,7 +193,7 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
     ]
     assert found.label is None
     assert found.left_out[0].startswith("Column 'visits' is left out: Expected column 'visits' to hold numbers or text")
-    asked = {"kind": "table", "path": "-", "user": "who", "label": "smokes", "buy": {"visits": "number"}}
+    asked = {"kind": "table", "path": "-", "user": "who", "label": "smokes", "estimate": {"visits": "number"}}
     with pytest.raises(DataError, match="visits"):
         wanted(configs.from_tree({"population": asked}), Path(), tables.opened(table))
 

@@ -18,7 +18,7 @@ from quoron import arguments
 from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli.app import invoke
-from quoron.engines import Flower, Inline, Ray, Service, from_options
+from quoron.engines import Flower, Inline, Ray, Service, from_spec
 from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
@@ -61,7 +61,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
         *({"ward": {"year": (1, 0)}}, {"ward": {"nope": 1}}, {"ward": {"parts": ["month"], "zone": "Mars"}}),
     ),
     "exclude": (5, True, THING, [3], "age", {"age": 1}, [["age"]]),
-    "buy": (5, True, THING, "age", [3], {"age": "nope"}, {"age": 3}, {"nope": "number"}, ["nope"], [["age"]]),
+    "estimate": (5, True, THING, "age", [3], {"age": "nope"}, {"age": 3}, {"nope": "number"}, ["nope"], [["age"]]),
     "class_weight": (5, True, THING, "nope", {"1": 0}, {"1": -1}, {"1": "x"}, {"7": 2.0}, [1, 2], {}),
     "class_weight_cap": ("x", 0, -1, True, THING, [3], NAN, INF),
     "separator": (5, True, THING, "", "ab", [";"], "\n", '"'),
@@ -74,7 +74,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "weight": ("age", True, THING, {"column": "age"}, {"column": "age", "most": 0}, {"column": 3, "most": 3}),
     "missing": ("keep", 3, True, [], THING),
     "intercept": NO_SWITCH,
-    "unit_rows": NO_SWITCH,
+    "normalize": NO_SWITCH,
     "epsilon": (*NO_NUMBER, -1, 0, NAN, INF, 1e9, 1e-30),
     "delta": (*NO_NUMBER, -1, 0, 3, NAN),
     "items_per_user": (*NO_NUMBER, -1, 0, 1.5, NAN),
@@ -216,7 +216,7 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
             {"directory": "nowhere"},
             {"directory": (3, None, b"x", "no"), "engine": (3, None, "x", THING)},
         ),
-        from_options: ({}, {"engine": ("no", 3, None, THING)}),
+        from_spec: ({}, {"engine": ("no", 3, None, THING)}),
         **{
             kind: ({}, {each.name: NO_COUNT if each.type == int | None else (3, THING) for each in fields(kind)})
             for kind in (Inline, Ray, Flower, Service)
@@ -354,8 +354,8 @@ def headerless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"train t.csv {ASKED} {FEATURES} {PRIVATE}",
         f"train t.tsv {ASKED} {FEATURES} {PRIVATE} --dry-run",
         f"train t.csv {ASKED} {PRIVATE}",
-        f"train t.csv {ASKED} --numeric * --ranges 0:1 {PRIVATE}",
-        f"train t.csv {ASKED} --numeric age --ranges *=0:1 --exclude A* {PRIVATE}",
+        f"train t.csv {ASKED} --numeric * --set population.ranges=0:1 {PRIVATE}",
+        f"train t.csv {ASKED} --numeric age --set population.ranges=*=0:1 --set population.exclude=A* {PRIVATE}",
         f"train t.toml {PRIVATE} --dry-run",
         f"plan t.csv {ASKED} {FEATURES} --epsilon 8",
         "plan t.toml",

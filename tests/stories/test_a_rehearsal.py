@@ -57,7 +57,7 @@ def test_a_simulation_learns_and_keeps_what_it_did(quoron: Command, place: Path)
     assert {"plan.json", "summary.json", "model.npz", "report.html", "rounds.parquet"} <= {
         path.name for path in (place / "run").iterdir()
     }
-    assert quoron("report", "run").code == 0
+    assert quoron("show", "run").code == 0
 
 
 def test_seeds_alone_decide_a_simulation() -> None:
@@ -138,8 +138,6 @@ def test_clients_over_a_network_leave_the_bits_of_a_simulation(quoron: Command) 
     asked = (*few, "privacy.delta=1e-3", "algorithm.name=one-pass-dp-sgd", "algorithm.options.rounds=2")
     words = [word for text in asked for word in ("--set", text)]
     assert quoron("simulate", "quickstart", *words, "--out", "here").code == 0
-    assert (
-        quoron("simulate", "quickstart", *words, "--out", "there", "--engine", "service", "--clients", "40").code == 0
-    )
+    assert quoron("simulate", "quickstart", *words, "--out", "there", "--engine", "service:clients=40").code == 0
     here, there = (np.load(Path(name) / "model.npz")["model"] for name in ("here", "there"))
     assert np.array_equal(here, there)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -45,6 +46,29 @@ def test_a_model_is_trained_kept_and_predicts_a_file(quoron: Command, place: Pat
     predicted = pd.read_csv("predicted.csv")
     assert len(predicted) == 3000
     assert accuracy(predicted.filter(like="ill").iloc[:, -1]) > 0.75  # guessing leaves two thirds or less
+
+
+def test_what_a_run_did_is_shown_again_from_its_folder_in_ten_lines_or_whole(quoron: Command, place: Path) -> None:
+    trained = quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK, "--out", "run")
+    assert trained.code == 0
+    vary = ("--vary", "loss.ridge=[0,0.1]", "--n-trials", "2")
+    assert quoron("tune", "visits.csv", *ILL, *PRIVATE, *QUICK, *vary, "--out", "search").code == 0
+    simulated = ("quickstart", *QUICK, "--set", "population.users=2000", "--algorithms", "one-pass-dp-sgd")
+    assert quoron("compare", *simulated, "--seeds", "1", "--out", "several").code == 0
+    for folder, words in (("run", "privacy.*theorem|docs/privacy"), ("search", "chosen"), ("several", "95 % interval")):
+        (place / folder / "report.html").unlink()
+        brief = quoron("show", folder)
+        assert (brief.code, brief.out.splitlines()[-1]) == (0, f"{folder}/report.html")
+        assert len(brief.out.splitlines()) <= 12  # a title, ten, and the page
+        assert (place / folder / "report.html").stat().st_size > 1000
+        whole = quoron("show", folder, "--details")
+        assert whole.code == 0
+        assert re.search(words, whole.out)
+        assert json.loads(quoron("show", folder, "--json").out)["directory"] == folder
+    model = package.load("run")
+    shown = quoron("show", "run", "--details").out
+    assert all(name in shown for name in model.encoding.names)
+    assert package.resume("run").statement in " ".join(shown.split())
 
 
 def test_a_model_file_is_enough_elsewhere(

@@ -11,7 +11,7 @@
 
 One row's numbers depend on that row alone, by declared ranges and vocabularies. No value of a row is an error: a row
 that cannot be used (a feature or a weight that is no finite number, a label that is none of those declared) is left
-out, or with `missing="middle"` a feature without a number is taken to be in the middle of its range. A column that is
+out, or with `missing="midpoint"` a feature without a number is taken to be in the middle of its range. A column that is
 not there, or is there twice, is an error: a table's columns are public.
 """
 
@@ -80,7 +80,7 @@ class Encoding:
     """Public rules by which rows become features (N, p), labels (N,) and weights (N,).
 
     Every row's features are scaled to a norm of at most `feature_norm`: all rows by the same number, or with
-    `unit_rows` each by its own length, which uses the whole bound but is no longer linear in numeric features.
+    `normalize` each by its own length, which uses the whole bound but is no longer linear in numeric features.
 
     Formal guarantee: a row's features, label, weight and whether it is kept are functions of that row alone.
 
@@ -88,7 +88,7 @@ class Encoding:
     | --------------------------------------------- | ------------------------------------------------------- |
     | number outside its declared range             | held at the nearer end                                  |
     | category that is not declared, or null        | all zeros                                               |
-    | feature that is null, NaN, infinite or text   | the row is left out; `missing="middle"`: the middle     |
+    | feature that is null, NaN, infinite or text   | the row is left out; `missing="midpoint"`: the middle     |
     | label that is none of those declared, or null | the row is left out                                     |
     | weight that is null, negative or not finite   | the row is left out                                     |
     | weight and class weight                       | multiplied, each in [0, 1]                              |
@@ -102,10 +102,10 @@ class Encoding:
     features: Annotated[tuple[Feature, ...], WrapSerializer(lambda features, handler: handler(together(features)))]
     label: Label | None = None  # None only for the linear loss
     intercept: bool = True
-    unit_rows: bool = False
+    normalize: bool = False
     feature_norm: float = 1.0  # the loss's
     weight: Weight | None = None
-    missing: Literal["drop", "middle"] = "drop"
+    missing: Literal["drop", "midpoint"] = "drop"
     class_weight: ClassWeights | Balanced | None = None  # beside `weight`; balanced: 1 until a release says more
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -116,8 +116,8 @@ class Encoding:
             raise ConfigError("Expected at least one feature or an intercept, got none.")
         if not (np.isfinite(self.feature_norm) and self.feature_norm > 0):
             raise ConfigError(f"Expected feature_norm > 0 and finite, got feature_norm={self.feature_norm}.")
-        if self.missing not in ("drop", "middle"):
-            raise ConfigError(f"Expected missing to be 'drop' or 'middle', got missing={self.missing!r}.")
+        if self.missing not in ("drop", "midpoint"):
+            raise ConfigError(f"Expected missing to be 'drop' or 'midpoint', got missing={self.missing!r}.")
         if self.label is not None and any(each.column == self.label.column for each in self.features):
             raise ConfigError(
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
@@ -140,7 +140,7 @@ class Encoding:
 
     @property
     def scale(self) -> float:
-        """What all rows are multiplied by, without `unit_rows`: the feature norm by the largest that a row can have."""
+        """What all rows are multiplied by, without `normalize`: the feature norm by the largest that a row can have."""
         return self.feature_norm * _HAIR / math.sqrt(len(self.features) + self.intercept)
 
     @property

@@ -189,7 +189,7 @@ class _Shape:
         others = tuple((place, firsts[place]) for place, each in enumerate(features) if not each.is_number)
         ends = np.array([(features[place].low, features[place].high) for place in numbers], np.float64)
         places = np.array([(firsts[place], 1 + place) for place in numbers], np.int64)
-        scale = 1.0 if rules.unit_rows else rules.scale
+        scale = 1.0 if rules.normalize else rules.scale
         return cls(rules, numbers, others, ends.reshape(-1, 2), places.reshape(-1, 2), scale)
 
     def encode(self, table: pa.Table, block: Block, counts: Counted) -> None:
@@ -215,7 +215,7 @@ class _Shape:
             self._labels(table, labels, marks, counts)
             if rules.weighted:
                 self._weights(table, labels, weights, marks, counts)
-        if rules.unit_rows:
+        if rules.normalize:
             features[:] = rules.in_unit_rows(features)
         fused_loops.clear(features, labels, weights, marks)
 

@@ -76,7 +76,7 @@ class Kind(ABC):
 
     @property
     def middle(self) -> int | None:
-        """The code of a row without one under `missing="middle"`; None where it is all zeros."""
+        """The code of a row without one under `missing="midpoint"`; None where it is all zeros."""
         return None
 
     @property

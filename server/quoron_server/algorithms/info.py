@@ -119,7 +119,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
-    """One line of `quoron algorithms`, and the functions behind it."""
+    """One line of `quoron show algorithms`, and the functions behind it."""
 
     name: str
     summary: str

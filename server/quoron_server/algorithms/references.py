@@ -1,4 +1,4 @@
-"""The papers that algorithms come from, each once: for `quoron algorithms`, CITATION.cff and references.bib.
+"""The papers that algorithms come from, each once: for `quoron show algorithms`, CITATION.cff and references.bib.
 
     >>> origin = repaired(GHAZI_2026.at("Algorithms 1 and 2"))
     >>> print(origin)

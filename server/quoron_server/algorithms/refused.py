@@ -24,7 +24,7 @@ from quoron_server.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One line of `quoron algorithms` that has no plan."""
+    """One line of `quoron show algorithms` that has no plan."""
 
     name: str
     summary: str

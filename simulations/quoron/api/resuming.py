@@ -8,9 +8,9 @@ from quoron.api import comparing, simulating
 from quoron.arguments import entry_point
 from quoron.comparing import comparison as comparisons
 from quoron.comparing.comparison import Comparison
-from quoron.engines import Engine, Service, from_name, inline_or_ray
+from quoron.engines import Engine, Service, from_spec, inline_or_ray
 from quoron.model import load
-from quoron.reports.summary import from_json
+from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.run import SimulatedRun
@@ -19,10 +19,12 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
+    from quoron.training import result as results
     from quoron.training import run as training
     from quoron.training.result import TrainedTable
     from quoron.tuning import run as tuning
 else:  # simulations go on without them
+    results = OnFirstUse("quoron.training.result")
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.tuning.run")
 
@@ -45,7 +47,7 @@ def resume(
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
     """
-    where = from_name(engine)
+    where = from_spec(engine)
     if isinstance(where, Service) and (where.clients is not None or where.keep):
         raise ConfigError("Expected neither clients nor keep to resume a run, got some. Leave them out.")
     if comparisons.is_comparison(Path(directory)):
@@ -61,15 +63,26 @@ def resume(
         return simulating.carry_out(where, prepared, folder, folder.path, observers)
 
 
+def stored(directory: str | Path) -> "Summary | TrainedTable | Comparison":
+    """Return what the folder of a complete run, or comparison, holds. RunError before it is complete."""
+    if comparisons.is_comparison(Path(directory)):
+        return comparisons.stored(Path(directory))
+    folder = RunFolder(Path(directory))
+    folder.config()
+    if folder.is_search:
+        return tuning.stored(folder)
+    return results.stored(folder) if folder.is_training else from_json(folder.summary())
+
+
 @entry_point
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run, or comparison, again, and return its path."""
-    if comparisons.is_comparison(Path(directory)):
-        comparisons.write_results(comparisons.stored(Path(directory)))
-        return Path(directory) / "report.html"
-    folder = RunFolder(Path(directory))
-    folder.config()
-    if folder.is_training or folder.is_search:
-        return training.report(folder)
+    done, folder = stored(directory), RunFolder(Path(directory))
+    if isinstance(done, Comparison):
+        comparisons.write_results(done)
+        return folder.path / "report.html"
+    if not isinstance(done, Summary):
+        page: Path = results.report.write(folder, done.summary, done.model, folder.rounds())
+        return page
     model = load(folder.path) if (folder.path / MODEL).is_file() else None
-    return runs.write_report(folder, from_json(folder.summary()), model, folder.rounds())
+    return runs.write_report(folder, done, model, folder.rounds())

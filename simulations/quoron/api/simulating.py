@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
-from quoron.engines import Engine, Inline, Ray, Service, from_name
+from quoron.engines import Engine, Inline, Ray, Service, from_spec
 from quoron.planning.plans import Plan
 from quoron.prepared import Prepared
 from quoron.reports import progress as bars
@@ -60,16 +60,16 @@ def simulate(
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         progress: whether a bar is shown on standard error; by default in terminals and notebooks.
         observers: objects whose methods are called with the plan, with every round and with the model.
-        engine: "inline", "ray", "flower" or "service", or an engine of `quoron.engines`; the bits are the same.
-            `Inline(workers=4)` shares the users between processes, `Ray(address=...)` between the nodes of a Ray
-            cluster, `Flower(nodes=..., cpus=...)` between simulated nodes of Flower, `Flower(superlink=...)` between
-            those of a federation; `Service(clients=200)` starts a coordinator and a client for each user on this
-            machine (docs/local.md).
+        engine: "inline", "ray", "flower" or "service", with keys as in "inline:workers=4", or an engine of
+            `quoron.engines`; the bits are the same. `Inline(workers=4)` shares the users between processes,
+            `Ray(address=...)` between the nodes of a Ray cluster, `Flower(nodes=..., cpus=...)` between simulated nodes
+            of Flower, `Flower(superlink=...)` between those of a federation; `Service(clients=200)` starts a
+            coordinator and a client for each user on this machine (docs/local.md).
 
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
-    where = from_name(engine)
+    where = from_spec(engine)
     config, name, frame = described(source, user, label, arguments)
     config, remark = _with_bought(config, frame)
     table, config = needed(frame, config)
@@ -100,7 +100,7 @@ def carry_out(
     if prepared.config.population.silos_away or prepared.config.population.silos_hostile:
         raise ConfigError(
             f"Expected no silos_away or silos_hostile with the engine {type(engine).__name__}, got some. Leave out "
-            "--engine, or end clients while they run."
+            "the engine, or end clients while they run."
         )
     if isinstance(engine, Service):
         from quoron.local import engine as local

@@ -68,7 +68,7 @@ def train(
             given. Two values of one thing are refused.
         adjacency: what a user's data may be replaced by: anything ("replace-one"), or nothing ("zero-out", weaker).
         allow_large_delta: accept a δ above 1/n.
-        algorithm, options: a name from `quoron algorithms`, by default chosen by a rule; and options of it.
+        algorithm, options: a name from `quoron show algorithms`, by default chosen by a rule; and options of it.
         items_per_user: what a user typically holds, public. Planned as 1 unless given.
         holdout: share of the users, such as 0.1, that are not trained on: they tell how good the model is, with
             intervals, for the same ε, as nobody is in both parts (docs/evaluation.md). `evaluation` of the result.

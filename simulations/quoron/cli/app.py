@@ -7,7 +7,6 @@ resumable). Commands import what they need when they are called, so that `--help
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from errno import ENOSPC, EPIPE
 from functools import partial
 from inspect import cleandoc
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 import quoron
 from quoron.cli import federation as cli_federation
@@ -27,12 +26,11 @@ from quoron.cli import train as cli_train
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     INTERRUPTED,
-    Address,
+    RARE,
     Algorithm,
+    AnyEngine,
     Epsilon,
-    ItemsPerUser,
     Json,
-    Link,
     Out,
     Picture,
     Quiet,
@@ -40,15 +38,13 @@ from quoron.cli.common import (
     Seed,
     Settings,
     Source,
-    Workers,
     err,
     interruptible,
-    networked,
     progress,
     showing,
 )
 from quoron.cli.compare import compare
-from quoron.cli.connection import shared_options
+from quoron.cli.show import show
 from quoron.cli.tables import bounds, evaluate, index, stats
 from quoron.cli.tune import tune
 from quoron.table_columns import DescribedTable
@@ -56,20 +52,17 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron.api import resuming
     from quoron.cli import searches
-    from quoron.engines import Engine
 else:  # when a command is called
-    resuming = OnFirstUse("quoron.api.resuming")
     searches = OnFirstUse("quoron.cli.searches")
 
 # What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
 GROUPS = {
     "Your own table": (
         *("train", "predict", "evaluate", "tune", "stats", "bounds"),
-        *("example", "resume", "report"),
+        *("example", "resume", "show"),
     ),
-    "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
+    "Try and compare": ("plan", "simulate", "compare"),
     "A federation": (  # on this machine, its two sides, its operators
         *("local", "serve", "helper", "client", "leave"),
         *("login", "submit", "runs", "watch", "cancel", "fetch", "admin"),
@@ -90,9 +83,10 @@ class Grouped(TyperGroup):
         self.commands = {name: self.commands[name] for name in [*told, *self.commands] if name in self.commands}
         for name, command in self.commands.items():
             command.rich_help_panel = told.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
-            for each in (command, *getattr(command, "commands", {}).values()):
+            for each in _below(command):
                 each.help = each.help and _paragraphs(each.help)
                 vars(each)["parse_args"] = partial(_once, each, each.parse_args)
+                _with_help_in_two(each)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Plain text: where rich is not asked for."""
@@ -102,6 +96,38 @@ class Grouped(TyperGroup):
             if there:
                 with formatter.section(heading):
                     formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in there])
+
+
+def _below(command: click.Command) -> list[click.Command]:
+    """A command, and all those of its group."""
+    return [command, *(one for inner in getattr(command, "commands", {}).values() for one in _below(inner))]
+
+
+def _with_help_in_two(command: click.Command) -> None:
+    """Let `--help` leave out the options that are RARE, and `--help-all` show all."""
+    rare, whole = (
+        [each for each in command.params if getattr(each, "rich_help_panel", None) == RARE],
+        command.format_help,
+    )
+
+    def brief(context: click.Context, formatter: click.HelpFormatter) -> None:
+        command.epilog = f"--help-all shows {len(rare)} more options." if rare else None
+        for each in rare:
+            vars(each)["hidden"] = True
+        whole(context, formatter)
+        for each in rare:
+            vars(each)["hidden"] = False
+
+    def everything(context: click.Context, _: click.Parameter, asked: bool) -> None:
+        if asked:
+            command.epilog = None
+            whole(context, formatter := context.make_formatter())
+            print(formatter.getvalue().rstrip())
+            context.exit()
+
+    kept: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
+    vars(command)["format_help"] = brief
+    command.params.append(TyperOption(param_decls=["--help-all"], callback=everything, **kept))
 
 
 def _once(command: click.Command, parse: Parse, context: click.Context, args: list[str]) -> list[str]:
@@ -148,90 +174,34 @@ def _program(
         print(context.get_help())
 
 
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """Options that say which engine carries a run out."""
-
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="inline|ray|flower|service",
-            help="Compute here, on a Ray cluster, Flower's nodes, or clients of a federation here: the same bits.",
-        ),
-    ] = "inline"
-    workers: Workers = None
-    address: Address = None
-    nodes: Annotated[int | None, typer.Option(help="Flower: simulated SuperNodes, 50 unless told otherwise.")] = None
-    cpus: Annotated[int | None, typer.Option(help="Flower: processors for them, all unless told otherwise.")] = None
-    superlink: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Flower: use the SuperNodes of this federation instead.")
-    ] = None
-    authority: Annotated[Path | None, typer.Option(help="Flower: certificate that signs the SuperLink's, PEM.")] = None
-    insecure: Annotated[bool, typer.Option("--insecure", help="Flower: a SuperLink without TLS.")] = False
-    clients: Annotated[int | None, typer.Option(help="Service: so many of the users; all unless told.")] = None
-    kills: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kill-client",
-            metavar="CLIENT@ROUND[:gone]",
-            help="Service: kill its process then, and start it again or not.",
-        ),
-    ] = None
-    slow: Annotated[
-        str | None, typer.Option(metavar="[SHARE%:]SECONDS", help="Service: clients that take longer, as 10%:2s.")
-    ] = None
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Service: leave the federation in RUN/federation, to be operated.")
-    ] = False
-
-    def chosen(self) -> "Engine":
-        """Return the engine. Raises ConfigError for an option that it does not have or refuses."""
-        from quoron.engines import from_options
-
-        return from_options(**asdict(self))
-
-
 @app.command()
 @table_options
-@shared_options
 def simulate(
-    engine: EngineOptions,
     columns: DescribedTable,
     source: Source = "quickstart",
     epsilon: Epsilon = None,
     algorithm: Algorithm = None,
-    items_per_user: ItemsPerUser = None,
     seed: Seed = None,
     out: Out = None,
-    network: Link = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    engine: AnyEngine = "inline",
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
+    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "seed": seed, "out": out}
+    asked |= {"progress": not quiet and (not as_json or sys.stderr.isatty()), "settings": settings or ()}
     with interruptible():
-        result = quoron.simulate(
-            source,
-            progress=not quiet and (not as_json or sys.stderr.isatty()),
-            epsilon=epsilon,
-            seed=seed,
-            algorithm=algorithm,
-            items_per_user=items_per_user,
-            out=out,
-            settings=(*(settings or ()), *networked(network)),
-            engine=engine.chosen(),
-            **columns,
-        )
+        result = quoron.simulate(source, **asked, engine=engine, **columns)
     showing.show_result(result, as_json=as_json)
 
 
 @app.command()
-@shared_options
-def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
+def resume(run: Run, as_json: Json = False, quiet: Quiet = False, engine: AnyEngine = "inline") -> None:
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
     bars = not quiet and (not as_json or sys.stderr.isatty())
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        result = quoron.resume(run, [observer], progress=bars, engine=engine.chosen())
+        result = quoron.resume(run, [observer], progress=bars, engine=engine)
     searches.show(result, as_json=as_json)
 
 
@@ -242,8 +212,6 @@ def plan(
     source: Source = "quickstart",
     epsilon: Epsilon = None,
     algorithm: Algorithm = None,
-    items_per_user: ItemsPerUser = None,
-    network: Link = None,
     settings: Settings = None,
     risk: Annotated[
         str | None,
@@ -265,12 +233,11 @@ def plan(
 
     A round is what papers count as a batch gradient step (docs/rounds.md).
     """
-    _check_picture(picture)
-    if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
-        raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
-    said = (*(settings or ()), *networked(network))
-    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "items_per_user": items_per_user}
-    asked |= {"risk": risk, "accuracy": accuracy, "epsilons": epsilons, "settings": said, **columns}
+    for option, file, kind in (("--plot", picture, ".svg"), ("--losses", losses, ".json")):
+        if file is not None and not (file.suffix == kind and file.parent.is_dir()):
+            raise ConfigError(f"Expected {option} to name a {kind} file in a folder that exists, got {file}.")
+    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or (), **columns}
+    asked |= {"risk": risk, "accuracy": accuracy, "epsilons": epsilons}
     try:
         planned = quoron.plan(source, **asked)
     except Infeasible as error:  # what would be feasible is told before it is said that this is not
@@ -288,28 +255,6 @@ def plan(
     showing.show_plan(planned, as_json=as_json)
 
 
-@app.command()
-def algorithms(as_json: Json = False) -> None:
-    """List the algorithms, their papers and what they protect.
-
-    Each is theirs (the published steps; sizes, averages and noise are those of the plan), repaired (a published step is
-    changed because a proof needs it) or ours (no paper prints these steps; those that are named come closest).
-    """
-    showing.show_algorithms(as_json=as_json)
-
-
-@app.command(name="presets")
-def list_presets() -> None:
-    """List the ready configurations."""
-    showing.show_presets()
-
-
-@app.command()
-def report(run: Run) -> None:
-    """Write the report.html of a run or a comparison again, and print its path."""
-    print(resuming.report(run))
-
-
 admin = typer.Typer(cls=Grouped, help="Set up and keep a federation or a large table.", no_args_is_help=True)
 cli_federation.register(app, admin)
 app.add_typer(admin, name="admin")
@@ -325,6 +270,7 @@ app.command()(tune)
 app.command()(bounds)
 app.command()(stats)
 admin.command()(index)
+app.command()(show)
 
 
 EXTRAS = {"flwr": "flower", "grpc": "federation", "grpc_health": "federation", "grpc_reflection": "federation"}
@@ -366,13 +312,3 @@ def _refuse(why: str, code: int) -> int:
 
     err().print(f"[bold red]error:[/] {escape(why)}", soft_wrap=True, highlight=False)
     return code
-
-
-def _check_picture(picture: Path | None) -> None:
-    """Before any work: an SVG file in a folder that exists."""
-    if picture is None:
-        return
-    if picture.suffix != ".svg":
-        raise ConfigError(f"Expected --plot to name an .svg file, got {picture}.")
-    if not picture.parent.is_dir():
-        raise ConfigError(f"Expected --plot to name a file in a folder that exists, got {picture}.")

@@ -1,4 +1,4 @@
-"""Options of the commands that take a table: one for each word of `quoron.table_columns`."""
+"""Options of the commands that take a table: those words of `quoron.table_columns` that are options, and `--csv`."""
 
 import functools
 import inspect
@@ -8,20 +8,25 @@ from typing import Annotated, Any
 import typer
 
 import quoron
-from quoron.table_columns import TYPES, WORDS, DescribedTable, read
+from quoron.cli.common import RARE, Csv, csv_words
+from quoron.table_columns import WORDS, DescribedTable, read
 from quoron_privacy.errors import QuoronError
+
+OPTIONS = [name for name, word in WORDS.items() if word.option]
+_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def table_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with an option for each word of a table in place of its parameter `columns`."""
+    """The command, with an option for each of those words in place of its parameter `columns`."""
     parameters = list(inspect.signature(command, eval_str=True).parameters.values())
     place = next(at for at, each in enumerate(parameters) if each.name == "columns")
-    parameters[place : place + 1] = map(_option, WORDS)
+    csv = inspect.Parameter("csv", _EITHER, default=None, annotation=Csv)
+    parameters[place : place + 1] = [*map(_option, OPTIONS), csv]
 
     @functools.wraps(command)
     def given(**options: Any) -> None:
-        said = {name: options.pop(name) for name in WORDS}
-        columns = {name: _value(name, typed) for name, typed in said.items() if typed not in (None, [], ())}
+        said = {name: options.pop(name) for name in OPTIONS}
+        columns = {name: read(name, typed) for name, typed in said.items() if typed} | csv_words(options.pop("csv"))
         command(columns=DescribedTable(**columns), **options)  # type: ignore[typeddict-item]
 
     given.__dict__["__signature__"] = inspect.Signature(parameters)  # what typer reads
@@ -29,16 +34,11 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str) -> inspect.Parameter:
-    word, kind = WORDS[name], bool | None if TYPES[name] is bool else list[str] | None
-    means = f"{word.means[:1].upper()}{word.means[1:]}."
-    complete = _columns if word.metavar.startswith("COLUMN") else None
-    option = typer.Option(metavar=None if TYPES[name] is bool else word.metavar, help=means, autocompletion=complete)
-    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Parameter(name, either, default=None, annotation=Annotated[kind, option])
-
-
-def _value(name: str, typed: Any) -> Any:
-    return typed if isinstance(typed, bool) else read(name, typed)
+    word = WORDS[name]
+    means, complete = f"{word.means[:1].upper()}{word.means[1:]}.", _columns if "COLUMN" in word.metavar else None
+    panel = RARE if name in ("dates", "positive", "label_range") else None
+    option = typer.Option(metavar=word.metavar, help=means, autocompletion=complete, rich_help_panel=panel)
+    return inspect.Parameter(name, _EITHER, default=None, annotation=Annotated[list[str] | None, option])
 
 
 def _columns(context: typer.Context, typed: str) -> list[str]:

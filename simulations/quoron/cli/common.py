@@ -2,9 +2,9 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ import typer
 import quoron
 from quoron.presets import presets
 from quoron_client.data.formats import is_table
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ else:
     showing = OnFirstUse("quoron.cli.showing")  # for all commands, when one is called: it knows all that is shown
 
 INTERRUPTED = 130
+RARE = "More options"  # the panel of those that only --help-all shows
+CSV = ("separator", "decimal", "encoding", "quoting")
 
 
 def sources(typed: str) -> list[tuple[str, str]]:
@@ -43,9 +45,10 @@ def files(typed: str) -> list[str]:
     return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
 
 
-def _run_folders(typed: str) -> list[str]:
-    """Run folders below runs/ that complete what is typed."""
-    return sorted(str(path.parent) for path in Path().glob("runs/*/config.toml") if str(path).startswith(typed))
+def run_folders(typed: str) -> list[str]:
+    """Folders below runs/ that complete what is typed."""
+    found = (path.parent for name in ("config.toml", "comparison.json") for path in Path().glob(f"runs/*/{name}"))
+    return sorted(str(folder) for folder in found if str(folder).startswith(typed))
 
 
 Source = Annotated[
@@ -58,27 +61,20 @@ Source = Annotated[
 ]
 Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon. Required where noise is secret.")]
 Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
-Algorithm = Annotated[str | None, typer.Option(metavar="NAME", help="Of `quoron algorithms`. Without, a rule chooses.")]
-ItemsPerUser = Annotated[
-    int | None, typer.Option(help="What a user typically holds, as planned; short for problem.items_per_user.")
+Algorithm = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of `quoron show algorithms`. Without, a rule chooses.")
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=_run_folders)]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
 Seed = Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
-Separator = Annotated[
-    str | None,
-    typer.Option(metavar="CHARACTER", help="What separates cells of the table's text, if its header does not say."),
-]
-Decimal = Annotated[
-    Literal[".", ","],
-    typer.Option(metavar=".|,", help="How numbers in the table's text are written: 3.14, or 3,14 and 1.234,5."),
-]
-Encoding = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of the table's text, if not UTF-8: utf-16, latin-1 or cp1252.")
-]
-Quoting = Annotated[
-    Literal["double", "none"],
-    typer.Option(metavar="double|none", help="Whether cells of the table's text may stand in quotes."),
+Csv = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--csv",
+        metavar="KEY=VALUE",
+        help="How the text is written: separator, decimal, encoding, quoting.",
+        rich_help_panel=RARE,
+    ),
 ]
 Adjacency = Annotated[Literal["replace-one", "zero-out"], typer.Option(help="Whom the promise tells apart.")]
 MostUsers = Annotated[int | None, typer.Option(help="With zero-out: the most users that the table may hold.")]
@@ -88,58 +84,80 @@ MostUsers = Annotated[int | None, typer.Option(help="With zero-out: the most use
 class Text:
     """How a table's text is written."""
 
-    separator: Separator = None
-    decimal: Decimal = "."
-    encoding: Encoding = None
-    quoting: Quoting = "double"
+    csv: Csv = None
 
     def opened(self, table: str) -> Any:
         """The table; nothing of it is read yet."""
-        return quoron.read_table(table, **asdict(self))
+        return quoron.read_table(table, **csv_words(self.csv))
 
     def dialect(self) -> "Dialect":
         """The same for a client, which reads its file itself."""
         from quoron_client.data.dialect import Dialect
 
-        return Dialect(self.separator, self.decimal, self.encoding, self.quoting)
+        return Dialect(**csv_words(self.csv))
+
+
+def csv_words(typed: Sequence[str] | None) -> dict[str, Any]:
+    """What `--csv` says, by key. ConfigError for another key, and for two values of one."""
+    said: dict[str, Any] = {}
+    for key, equals, value in (each.partition("=") for each in typed or ()):
+        if key not in CSV or not equals:
+            raise ConfigError(
+                f"Expected --csv KEY=VALUE with {', '.join(CSV)} as the key, got {key + equals + value!r}. "
+                f"{nearest(key, CSV, 'See docs/messy-tables.md.')}"
+            )
+        if said.setdefault(key, value) != value:
+            raise ConfigError(f"Expected one --csv {key}, got {said[key]!r} and {value!r}. Leave one out.")
+    return said
 
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """Whom a promise is charged to, and whether its δ may be large."""
+    """Whom a promise is charged to."""
 
-    allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
-    ] = False
-    population: Annotated[str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.")] = None
+    population: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
+    ] = None
     ledger: Annotated[
-        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The file of privacy budgets, if not the usual one.")
+        Path | None,
+        typer.Option(
+            envvar="QUORON_LEDGER", help="The file of privacy budgets, if not the usual one.", rich_help_panel=RARE
+        ),
     ] = None
 
 
+@dataclass(frozen=True, slots=True)
+class ChargedAlone(Charged):
+    """The same where there is no configuration that could say whether δ may be large."""
+
+    allow_large_delta: Annotated[
+        bool,
+        typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.", rich_help_panel=RARE),
+    ] = False
+
+
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of docs/config-reference.md, such as budget.rounds=9."),
 ]
 Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write predicted risk against rounds as a picture.")
 ]
-Link = Annotated[
-    str | None,
+AnyEngine = Annotated[
+    str,
     typer.Option(
-        "--network",
-        metavar="NAME|rtt=80ms,up=1Mbps,...",
-        help="Project wall-clock over phones, hospitals, datacentre, a mix such as phones:0.9+datacentre:0.1 or links "
-        "of your own, and drop out as it says; short for run.network. Plans and comparisons take several names.",
+        "--engine",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="inline, ray, flower or service, as in service:clients=20; docs/config-reference.md.",
     ),
 ]
-Workers = Annotated[
-    int | None, typer.Option(help="Processes that share the users; the bits do not depend on how many there are.")
-]
-Address = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT|auto", help="Ray: the cluster, by default one of this machine for the run."),
+InlineOrRay = Annotated[
+    str,
+    typer.Option(
+        "--engine", metavar="inline|ray[:KEY=VALUE,...]", help="As in inline:workers=4; docs/config-reference.md."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
@@ -148,11 +166,6 @@ def check_page(path: Path | None) -> None:
     """ConfigError where no page could be written, before anything is charged."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise ConfigError(f"Expected --report as a file in a folder that is there, got {path}. Make the folder.")
-
-
-def networked(link: str | None) -> tuple[dict[str, dict[str, str]], ...]:
-    """The section that a network is a key of, if one is given."""
-    return () if link is None else ({"run": {"network": link}},)
 
 
 def progress(*, as_json: bool, quiet: bool) -> "Display":

@@ -2,13 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import quoron
 from quoron.cli.columns import table_options
-from quoron.cli.common import Address, Epsilon, Json, Link, Quiet, Settings, Source, interruptible, networked, showing
+from quoron.cli.common import Epsilon, InlineOrRay, Json, Quiet, Settings, Source, interruptible, showing
 from quoron.table_columns import DescribedTable
 
 
@@ -32,46 +32,18 @@ def compare(
             "until the best two are told apart.",
         ),
     ] = "5",
-    holdout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE", help="Of a table's users, held out: they tell how good each model is, privately."
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Runs at once, one a processor unless told otherwise; with the engine ray, workers of each run."
-        ),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(metavar="inline|ray", help="Runs side by side, or one by one on a Ray cluster: the same bits."),
-    ] = "inline",
-    address: Address = None,
+    engine: InlineOrRay = "inline",
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
-    network: Link = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
     from quoron.comparing.request import number_or_auto, sweep
-    from quoron.engines import from_options
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
+    asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": number_or_auto(seeds)}
+    asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine, **columns}
     with interruptible():
-        comparison = quoron.compare(
-            source,
-            algorithms=names,
-            vary=sweep(vary or ()),
-            seeds=number_or_auto(seeds),
-            holdout=holdout,
-            epsilon=epsilon,
-            out=out,
-            settings=(*(settings or ()), *networked(network)),
-            progress=not quiet and (not as_json or sys.stderr.isatty()),
-            engine=from_options(engine, workers=workers, address=address),
-            **columns,
-        )
+        comparison = quoron.compare(source, progress=not quiet and (not as_json or sys.stderr.isatty()), **asked)
     showing.show_comparison(comparison, as_json=as_json)

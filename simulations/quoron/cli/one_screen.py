@@ -1,7 +1,7 @@
 """What `quoron train` says on one screen, at most 24 lines of 80: before it trains, and afterwards.
 
-Rounded, and without what only a reader of proofs asks for: that stands behind `--details`, in plan.json and in the
-report. The whole promise, with its theorem, is there too; what is said here of it is true and shorter.
+Rounded, and without what only a reader of proofs asks for: that stands in plan.json, in the report, and behind
+`quoron show RUN --details`. The whole promise, with its theorem, is there too; what is said here is true and shorter.
 """
 
 import textwrap
@@ -30,7 +30,7 @@ CLASS, NAME = 24, 48  # letters of a class's name, and of a feature's
 RELEASED = "by what the run released"  # label of a row of summaries
 FIXED = 17  # lines of a complete run without its warnings and what was bought, at most
 DRY = "Dry run: nothing is charged, and of the table only its users are counted."
-NEXT = "Next: the same without --dry-run. --details shows every number, the theorem, and what other methods would do."
+NEXT = "Next: the same without --dry-run. --json has every number, the theorem, and what other methods would do."
 
 
 def promise(epsilon: float, delta: float, adjacency: str) -> str:
@@ -118,7 +118,7 @@ def paid_for(promised: Guarantee) -> list[str]:
 def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
     """Of a complete run: its method, and what is not in its promise; of much that was bought the first."""
     left = {"algorithm", "privacy of one user", "and more"}
-    if any(label == RELEASED for label, _ in summary.rows()):  # the plan's own bound stands behind --details
+    if any(label == RELEASED for label, _ in summary.rows()):  # the plan's own bound stands behind `show --details`
         left |= {"excess risk, predicted", "that is"}
     told = [row for row in summary.rows() if row[0] not in left]
     bought = [row for row in told if row[0].startswith("bought: ")]

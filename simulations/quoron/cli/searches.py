@@ -1,36 +1,51 @@
-"""What `quoron tune` prints: what a search would try and cost, and what it chose."""
+"""What `quoron tune` and `quoron show` print: what a search would try and cost, what it chose, what a folder holds."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich.markup import escape
 
 from quoron.cli import one_screen, showing
 from quoron.comparing.comparison import Comparison
+from quoron.reports.summary import Summary
 from quoron.simulation.run import SimulatedRun
+from quoron.training.result import TrainedTable
 from quoron.tuning.run import Tuned
 from quoron.tuning.tables import TableSearch
 from quoron_server.serial import dumps
 
-if TYPE_CHECKING:
-    from quoron.training.result import TrainedTable
 
-
-def show(result: "SimulatedRun | TrainedTable | Comparison", *, as_json: bool) -> None:
+def show(result: "SimulatedRun | TrainedTable | Comparison", *, as_json: bool, details: bool = False) -> None:
     """Whatever has been carried out, searches among it."""
     if isinstance(result, Tuned):
-        show_tuned(result, as_json=as_json)
+        show_tuned(result, as_json=as_json, details=details)
     else:
-        showing.show(result, as_json=as_json)
+        showing.show(result, as_json=as_json, details=details)
 
 
-def show_tuned(tuned: Tuned, *, as_json: bool) -> None:
+def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_json: bool, details: bool) -> None:
+    """What a folder holds: ten lines, or with `details` all of them, and the path of its page."""
+    if as_json:
+        plain = done.summary.as_json() if isinstance(done, TrainedTable) else done.as_json()
+        chosen = {"choice": asdict(done.choice)} if isinstance(done, Tuned) else {}
+        print(dumps(plain | chosen | {"directory": str(page.parent), "report": str(page)}))
+        return
+    if not details:
+        print(done)
+    elif isinstance(done, Summary):
+        showing.show_summary(done)
+    else:
+        show(done, as_json=False, details=True)
+    print(page)
+
+
+def show_tuned(tuned: Tuned, *, as_json: bool, details: bool = False) -> None:
     """A complete search: what was chosen and what it cost, then the chosen model as `show_trained` says it."""
     if as_json:
         print(dumps(tuned.summary.as_json() | {"choice": asdict(tuned.choice), "directory": str(tuned.directory)}))
         return
     showing.console().print(one_screen.pairs(tuned.choice.rows()))
-    showing.show_trained(tuned, as_json=False)
+    showing.show_trained(tuned, as_json=False, details=details)
 
 
 def show_search(search: TableSearch, *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from quoron.presets import presets
 from quoron.reports import costs
 from quoron.reports import curve as curve_plot
 from quoron.reports.pictures import number
-from quoron.reports.summary import size, time_rows, told_words
+from quoron.reports.summary import Summary, size, time_rows, told_words
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
 from quoron.simulation.run import SimulatedRun
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from quoron.training.result import TrainedTable
 
 
-def show(result: "SimulatedRun | TrainedTable | Comparison", *, as_json: bool) -> None:
+def show(result: "SimulatedRun | TrainedTable | Comparison", *, as_json: bool, details: bool = False) -> None:
     """Whatever has been carried out."""
     if isinstance(result, SimulatedRun):
         show_result(result, as_json=as_json)
     elif isinstance(result, Comparison):
         show_comparison(result, as_json=as_json)
     else:
-        show_trained(result, as_json=as_json)
+        show_trained(result, as_json=as_json, details=details)
 
 
 def show_result(result: SimulatedRun, *, as_json: bool) -> None:
@@ -56,13 +56,10 @@ def show_result(result: SimulatedRun, *, as_json: bool) -> None:
         return
     out = console()
     say_doubts(out, result.planned.doubts)
-    _say(out, result.summary.statement)
     _show_choice(out, result.planned)
-    out.print(_rows(result.summary.rows()))
+    show_summary(result.summary)
     for remark in result.planned.remarks if result.config.population.kind == "table" else ():
         _say(out, remark, style="yellow")
-    for remark in result.summary.remarks_simulation_only:
-        _say(out, f"Simulation only: {remark}", style="yellow")
     if result.config.algorithm.name == "auto":
         for line in why_not(result.planned.candidates):
             _say(out, f"Infeasible here: {line}", style="dim")
@@ -71,6 +68,15 @@ def show_result(result: SimulatedRun, *, as_json: bool) -> None:
         soft_wrap=True,
         highlight=False,
     )
+
+
+def show_summary(summary: Summary) -> None:
+    """The promise of a simulation, and all of its figures."""
+    out = console()
+    _say(out, summary.statement)
+    out.print(_rows(summary.rows()))
+    for remark in summary.remarks_simulation_only:
+        _say(out, f"Simulation only: {remark}", style="yellow")
 
 
 def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = False) -> None:
@@ -136,10 +142,10 @@ def _ends(interval: tuple[float, float] | None) -> str:
     return "not determined" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
-def show_dry_run(planned: Plan, *, as_json: bool, details: bool = False) -> None:
-    """The plan of a curator's run on one screen; with `details` all of it, beside what other methods would do."""
-    if as_json or details:
-        show_plan(planned, as_json=as_json)
+def show_dry_run(planned: Plan, *, as_json: bool) -> None:
+    """The plan of a curator's run on one screen; as JSON all of it, beside what other methods would do."""
+    if as_json:
+        show_plan(planned, as_json=True)
         return
     out, promised = console(), planned.plan.guarantee
     say_doubts(out, planned.doubts)
@@ -296,8 +302,11 @@ def show_algorithms(*, as_json: bool) -> None:
     console().print(listed)
 
 
-def show_presets() -> None:
+def show_presets(*, as_json: bool) -> None:
     """The ready configurations."""
+    if as_json:
+        print(dumps([{"name": one.name, "summary": one.summary} for one in presets()]))
+        return
     listed = table("name", "what it shows")
     for each in presets():
         listed.add_row(escape(each.name), escape(each.summary))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import quoron
-from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Quiet, Text, check_page, showing
+from quoron.cli.common import Adjacency, ChargedAlone, Json, MostUsers, Page, Quiet, Text, check_page, showing
 from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
@@ -30,51 +30,38 @@ else:  # when a command is called
 
 Listed = list[str] | None
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")]
-User = Annotated[str, typer.Option("--user", metavar="COLUMN", help="Column that says whose item a row is.")]
+User = Annotated[str, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")]
 
 
 @shared_options
 def bounds(
-    charged: Charged,
+    charged: ChargedAlone,
     text: Text,
     table: Table,
     user: User,
-    epsilon: Annotated[float, typer.Option("--epsilon", help="What all of it costs, shared equally.")],
-    delta: Annotated[float, typer.Option("--delta", help="δ of all ranges and categories together.")] = 1e-6,
-    items: Annotated[bool, typer.Option("--items", help="Items per user.")] = False,
+    epsilon: Annotated[float, typer.Option(help="What all of it costs, shared equally.")],
+    delta: Annotated[float, typer.Option(help="δ of all ranges and categories together.")] = 1e-6,
+    items: Annotated[bool, typer.Option(help="Items per user.")] = False,
     numeric: Annotated[
-        Listed, typer.Option("--numeric", metavar="COLUMN,...", help="Columns of which to tell the range; x*, x[0:9].")
+        Listed, typer.Option(metavar="COLUMN,...", help="Columns of which to tell the range; x*, x[0:9].")
     ] = None,
     dates: Annotated[
-        Listed, typer.Option("--dates", metavar="COLUMN,...", help="Columns of dates of which to tell the years.")
+        Listed, typer.Option(metavar="COLUMN,...", help="Columns of dates of which to tell the years.")
     ] = None,
     categorical: Annotated[
         Listed,
-        typer.Option(
-            "--categorical", metavar="COLUMN,...", help="Columns of which to tell the categories, or classes."
-        ),
+        typer.Option(metavar="COLUMN,...", help="Columns of which to tell the categories, or classes."),
     ] = None,
-    most_votes: Annotated[
-        int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
-    ] = 1,
+    most_votes: Annotated[int, typer.Option(metavar="K", help="Categories of a column that one user votes for.")] = 1,
 ) -> None:
     """Estimate privately the bounds that a configuration has to declare of a table, as TOML with the cost of each line.
 
     All of it is charged to the population's privacy budget before any value is read, as training is. Asking again
     costs again.
     """
-    found = quoron.find_bounds(
-        text.opened(table),
-        user=user,
-        epsilon=epsilon,
-        delta=delta,
-        items=items,
-        numeric=_names(numeric),
-        dates=_names(dates),
-        categorical=_names(categorical),
-        most_votes=most_votes,
-        **asdict(charged),
-    )
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items": items, "most_votes": most_votes}
+    asked |= {"numeric": _names(numeric), "dates": _names(dates), "categorical": _names(categorical)}
+    found = quoron.find_bounds(text.opened(table), user=user, **asked, **asdict(charged))
     typer.echo(found.toml())
 
 
@@ -84,7 +71,7 @@ def _names(given: Listed) -> list[str]:
 
 @shared_options
 def stats(
-    charged: Charged,
+    charged: ChargedAlone,
     text: Text,
     table: Table,
     questions: Annotated[
@@ -96,23 +83,21 @@ def stats(
         ),
     ],
     user: User,
-    epsilon: Annotated[float, typer.Option("--epsilon", help="What all of it costs together.")],
-    delta: Annotated[float, typer.Option("--delta", help="δ of all of it together.")] = 1e-6,
+    epsilon: Annotated[float, typer.Option(help="What all of it costs together.")],
+    delta: Annotated[float, typer.Option(help="δ of all of it together.")] = 1e-6,
     numeric: Annotated[
-        Listed, typer.Option("--numeric", metavar=WORDS["numeric"].metavar, help="Public ranges; bought without.")
+        Listed, typer.Option(metavar=WORDS["numeric"].metavar, help="Public ranges; bought without.")
     ] = None,
     categorical: Annotated[
         Listed,
-        typer.Option("--categorical", metavar=WORDS["categorical"].metavar, help="Public groups; bought without."),
+        typer.Option(metavar=WORDS["categorical"].metavar, help="Public groups; bought without."),
     ] = None,
     items_per_user: Annotated[
         int | None, typer.Option(metavar="K", help="Let items weigh one each, up to K of a user; else users do.")
     ] = None,
     dates: Annotated[
         Listed,
-        typer.Option(
-            "--dates", metavar="COLUMN[=DAY:DAY]", help="Columns of dates, with their public range; bought without."
-        ),
+        typer.Option(metavar="COLUMN[=DAY:DAY]", help="Columns of dates, with their public range; bought without."),
     ] = None,
     adjacency: Adjacency = "replace-one",
     users: MostUsers = None,
@@ -125,20 +110,10 @@ def stats(
     user weighs one, whatever it holds. Asking again costs again.
     """
     check_page(report)
-    found = quoron.statistics(
-        text.opened(table),
-        questions,
-        user=user,
-        numeric={name: ends for name, ends in _said("numeric", numeric).items() if ends is not None},
-        categorical={name: values for name, values in _said("categorical", categorical).items() if values},
-        dates=_dates(dates or ()),
-        items_per_user=items_per_user,
-        users=users,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-        **asdict(charged),
-    )
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "users": users}
+    asked |= {name: _said(name, typed) for name, typed in (("numeric", numeric), ("categorical", categorical))}
+    asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, **asdict(charged)}
+    found = quoron.statistics(text.opened(table), questions, user=user, **asked)
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
     if report is not None:
         alone.statistics(found, report)
@@ -153,12 +128,12 @@ def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
 def _said(word: str, typed: Listed) -> dict[str, Any]:
     """What is declared by column; columns of which nothing is said are as if they were left out."""
     found = read(word, typed) if typed else {}
-    return found if isinstance(found, dict) else {}
+    return {name: said for name, said in found.items() if said} if isinstance(found, dict) else {}
 
 
 @shared_options
 def evaluate(
-    charged: Charged,
+    charged: ChargedAlone,
     text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows with labels: a file, a folder or a URL.")],
@@ -187,17 +162,8 @@ def evaluate(
         print(f"{told}. Nothing is charged, and no value was read.")
         return
     check_page(report)
-    found = quoron.evaluate(
-        model,
-        rows,
-        user,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-        items_per_user=items_per_user,
-        users=users,
-        **asdict(charged),
-    )
+    given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "users": users}
+    found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, **asdict(charged))
     showing.show_evaluation(found, as_json=as_json)
     if report is not None:
         alone.evaluation(found, report)
@@ -207,9 +173,7 @@ def index(
     source: Annotated[
         str, typer.Argument(metavar="FOLDER|URL|TABLE.TOML", help="Parquet files, or a configuration that names them.")
     ],
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="COLUMN", help="Column that says whose item a row is.")
-    ] = None,
+    user: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Throw away the index that there is, and make another.")] = False,
     quiet: Quiet = False,
 ) -> None:

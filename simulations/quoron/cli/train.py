@@ -10,18 +10,16 @@ import typer
 import quoron
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
-    Address,
     Algorithm,
     Charged,
     Delta,
     Epsilon,
-    ItemsPerUser,
+    InlineOrRay,
     Json,
     Out,
     Quiet,
     Settings,
     Text,
-    Workers,
     doubts,
     interruptible,
     progress,
@@ -51,11 +49,6 @@ def train(
     epsilon: Epsilon = None,
     delta: Delta = None,
     algorithm: Algorithm = None,
-    items_per_user: ItemsPerUser = None,
-    data_quality: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="Of μ², for a private check of the table; 0: none."),
-    ] = None,
     holdout: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Of the users, held out to say how good the model is, for the same ε."),
@@ -65,33 +58,25 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
     ] = False,
-    details: Annotated[
-        bool, typer.Option("--details", help="All numbers, theorems and other methods, on more than one screen.")
-    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
-    engine: Annotated[
-        str, typer.Option(metavar="inline|ray", help="Compute here, or on a Ray cluster of yours: the same answers.")
-    ] = "inline",
-    workers: Workers = None,
-    address: Address = None,
+    engine: InlineOrRay = "inline",
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    from quoron.engines import from_options
+    from quoron.engines import inline_or_ray
 
-    choice = from_options(engine, workers=workers, address=address)
+    where = inline_or_ray(engine)  # refused before a dry run, too
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "algorithm": algorithm, "out": out}
-    asked |= {"items_per_user": items_per_user, "holdout": holdout, "data_quality": data_quality}
-    asked |= {"settings": settings or (), **asdict(charged), **columns}
+    asked |= {"holdout": holdout, "settings": settings or (), **asdict(charged), **columns}
     if dry_run:
         from quoron.api.training import plan_training
 
-        planned = plan_training(source, compare=details or as_json, **asked)
-        showing.show_dry_run(planned, as_json=as_json, details=details)
+        planned = plan_training(source, compare=as_json, **asked)
+        showing.show_dry_run(planned, as_json=as_json)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible(), doubts():
-        trained = quoron.train(source, observers=[observer], progress=False, engine=choice, **asked)
-    showing.show_trained(trained, as_json=as_json, details=details)
+        trained = quoron.train(source, observers=[observer], progress=False, engine=where, **asked)
+    showing.show_trained(trained, as_json=as_json)
 
 
 @shared_options

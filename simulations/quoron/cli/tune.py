@@ -7,7 +7,7 @@ import typer
 
 import quoron
 from quoron.cli.columns import table_options
-from quoron.cli.common import Charged, Delta, Epsilon, ItemsPerUser, Json, Out, Settings, doubts, interruptible
+from quoron.cli.common import RARE, Charged, Delta, Epsilon, Json, Out, Settings, doubts, interruptible
 from quoron.cli.connection import shared_options
 from quoron.cli.train import Table
 from quoron.table_columns import DescribedTable
@@ -29,18 +29,24 @@ def tune(
         str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; the configured one without.")
     ] = None,
     n_trials: Annotated[
-        float | None, typer.Option(help="How many trials in the mean; twice as many as settings without.")
+        float | None,
+        typer.Option(help="How many trials in the mean; twice as many as settings without.", rich_help_panel=RARE),
     ] = None,
-    max_trials: Annotated[int | None, typer.Option(help="Trials at most; five times the mean without.")] = None,
+    max_trials: Annotated[
+        int | None, typer.Option(help="Trials at most; five times the mean without.", rich_help_panel=RARE)
+    ] = None,
     padded: Annotated[
         bool,
-        typer.Option("--padded", help="Always carry out the most trials, so that the clock tells not how many."),
+        typer.Option(
+            "--padded",
+            help="Always carry out the most trials, so that the clock tells not how many.",
+            rich_help_panel=RARE,
+        ),
     ] = False,
     holdout: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Of users, held out to score every trial; 0.1 to 0.3 without."),
     ] = None,
-    items_per_user: ItemsPerUser = None,
     out: Out = None,
     settings: Settings = None,
     dry_run: Annotated[
@@ -53,23 +59,12 @@ def tune(
     from quoron.comparing.request import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
-    asked: dict[str, Any] = {
-        "vary": sweep(vary or ()),
-        "algorithms": names,
-        "n_trials": n_trials,
-        "max_trials": max_trials,
-        "padded": padded,
-        "holdout": holdout,
-        "epsilon": epsilon,
-        "delta": delta,
-        "items_per_user": items_per_user,
-        "out": out,
-        **asdict(charged),
-        "settings": settings or (),
-    }
+    asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
+    asked |= {"n_trials": n_trials, "max_trials": max_trials, "padded": padded}
+    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **asdict(charged), **columns}
     if dry_run:
-        searches.show_search(quoron.tune(source, dry_run=True, **asked, **columns), as_json=as_json)
+        searches.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
         return
     with interruptible(), doubts():
-        tuned = quoron.tune(source, **asked, **columns)
+        tuned = quoron.tune(source, **asked)
     searches.show_tuned(tuned, as_json=as_json)

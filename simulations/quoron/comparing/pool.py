@@ -155,7 +155,7 @@ def _one(number: int, job: Job, process: "subprocess.Popen[str]", state: _State,
     code = process.wait()
     written.seek(0)
     last = written.read().decode(errors="replace").strip()[-TAIL:]
-    killed = " Perhaps for want of memory: try fewer --workers." if code == -9 else ""
+    killed = " Perhaps for want of memory: try fewer workers, --engine inline:workers=1." if code == -9 else ""
     raise RunError(
         f"A worker ended at {job.named} with exit code {code}.{killed} Runs that are done are kept: give the same "
         f"command again, or carry that run out by itself.{f' It said: {last}' if last else ''}"

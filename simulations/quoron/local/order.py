@@ -34,7 +34,7 @@ class Order:
     def __post_init__(self) -> None:
         if not 1 <= self.clients <= MOST:
             raise ConfigError(
-                f"Expected 1 to {MOST:,} clients on this machine, got {self.clients:,}. Say how many with --clients."
+                f"Expected 1 to {MOST:,} clients on this machine, got {self.clients:,}. Say how many, as clients=."
             )
         if len(self.people) not in (0, self.clients) or bool(self.people) != (self.user is not None):
             raise ConfigError(
@@ -108,7 +108,7 @@ def processes_for(clients: int, memory: int | None = None, *, resumed: bool = Fa
         raise ConfigError(
             f"Expected {-(-4 * (BASE + EACH + MORE * (clients - 1)) // 3 >> 20):,} MiB of free memory for {clients:,} "
             f"clients, all in one process, of which three quarters are taken, got {free >> 20:,} MiB. "
-            + (f"Say --clients {fewer}, or free some; " if fewer else "Free some; ")
-            + "--workers 1 tries it all the same."
+            + (f"Say clients={fewer}, or free some; " if fewer else "Free some; ")
+            + "workers=1 tries it all the same."
         )
     return max(1, min(clients, left // (EACH - MORE)))

@@ -46,7 +46,7 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
         return config.model_copy(update={"population": people.model_copy(update={"users": clients})}), frame
     if not isinstance(people, TableSection):
         raise ConfigError(
-            f"Expected made-up users or a table with --clients, got population.kind={people.kind!r}. Leave it away for "
+            f"Expected made-up users or a table with clients, got population.kind={people.kind!r}. Leave it away for "
             "a client for each of its users, or name a table."
         )
     table = _table(_one_file(config, base, frame), base, frame)
@@ -160,7 +160,7 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
     if config is None:
         raise ConfigError(
             f"Expected clients of the simulation that {folder.path} is of, got {clients:,}, of whom {len(lacking):,} "
-            "have no items. Say fewer --clients."
+            "have no items. Say fewer clients."
         )
     people = config.population
     if isinstance(people, TableSection):
@@ -169,7 +169,7 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
         if silos is not None:
             users, owners = clients, silos.of(owners)
         if clients > users:
-            raise ConfigError(f"Expected {clients:,} users in the table, got {users:,}. Say fewer --clients.")
+            raise ConfigError(f"Expected {clients:,} users in the table, got {users:,}. Say fewer clients.")
         rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=users))[:-1])
         own = table if silos is not None else table.drop_columns([people.user])
         _settle_on(folder, config)
@@ -179,7 +179,7 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
         return
     population = setup(config, base).population
     if clients > population.users:
-        raise ConfigError(f"Expected {clients:,} made-up users, got {population.users:,}. Say fewer --clients.")
+        raise ConfigError(f"Expected {clients:,} made-up users, got {population.users:,}. Say fewer clients.")
     _settle_on(folder, config)
     _give_made(folder, config, population, lacking, silos)
 
@@ -192,7 +192,7 @@ def _source(folder: Folder, config: Config | None, base: Path) -> Config | None:
     elif (folder.path / POPULATION).exists():
         raise ConfigError(
             f"Expected a federation to operate in {folder.path}, got one of a simulation that has not ended. Resume "
-            "that with --keep, or choose another --folder."
+            "that with --engine service:keep=true, or choose another --folder."
         )
     elif (folder.path / RUN).exists():
         own = None

@@ -47,7 +47,7 @@ def flights(*, seed: int = 0, domain: Domain | None = None, outliers: Outliers |
         label="arr_delay > 15",
         features=_FEATURES,
         domain=L2Ball(10.0) if domain is None else domain,
-        unit_rows=True,
+        normalize=True,
         items_per_user=50,
         outliers=outliers,
         seed=seed,

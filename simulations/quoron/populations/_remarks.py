@@ -125,7 +125,7 @@ def _cure(counts: "Counts", encoding: Encoding) -> str:
         return "Most have no label there, or none that can be read as declared. If it is missing, all is well."
     numeric = [f for f in encoding.features if counts.unusable.get(f.title)]
     if numeric and encoding.missing == "drop":
-        return "Set missing = 'middle' to keep rows without a feature, or leave the column out of the features."
+        return "Set missing = 'midpoint' to keep rows without a feature, or leave the column out of the features."
     return "Look at these columns."
 
 

@@ -154,12 +154,12 @@ def coefficients(model: "Model | None") -> Raw:
     if model is None:
         return Raw("")
     classes, uncertain = outcomes(model.encoding.label), getattr(model, "uncertainty", None)
-    values = np.atleast_2d(model.weights.reshape(model.loss.outputs, -1) if model.encoding.unit_rows else model.coef_)
-    names = list(model.encoding.names if model.encoding.unit_rows else model.feature_names_out_)
-    if not model.encoding.unit_rows:
+    values = np.atleast_2d(model.weights.reshape(model.loss.outputs, -1) if model.encoding.normalize else model.coef_)
+    names = list(model.encoding.names if model.encoding.normalize else model.feature_names_out_)
+    if not model.encoding.normalize:
         names.append("intercept")
         values = np.column_stack([values, np.atleast_1d(model.intercept_)])
-    odds = model.loss.name == "logistic" and not model.encoding.unit_rows
+    odds = model.loss.name == "logistic" and not model.encoding.normalize
     heads = ["feature", *([f"for {each}" for each in classes] if len(values) > 1 else ["coefficient"])]
     heads += ["95 % interval", ""] if uncertain and len(values) == 1 else []
     heads += ["odds times"] if odds else []
@@ -190,7 +190,7 @@ def _interval(value: float, reach: Reach | None) -> list[str | Raw]:
 
 def _reading(model: "Model", classes: Sequence[Any]) -> str:
     """How to read one coefficient."""
-    if model.encoding.unit_rows:
+    if model.encoding.normalize:
         return "Rows were divided by their own length: these are weights of encoded rows, and have no unit."
     if model.loss.name == "logistic" and len(classes) == 2:
         return (
@@ -204,7 +204,7 @@ def _reading(model: "Model", classes: Sequence[Any]) -> str:
 
 def _moved(model: "Model") -> Raw:
     """How far each column moves the score, from end to end of its range or between its values."""
-    if model.encoding.unit_rows or model.loss.outputs > 1:
+    if model.encoding.normalize or model.loss.outputs > 1:
         return Raw("")
     place, moved, coefficients = 0, [], np.asarray(model.coef_)
     for feature in model.encoding.features:

@@ -1,4 +1,4 @@
-"""How many workers share a run, and where: what `--workers`, `--engine ray` and `--address` ask for.
+"""How many workers share a run, and where: what the engines `inline:workers=4` and `ray` ask for.
 
 with Sharing(workers=4).engine(population, Settings(seed=0)) as engine: ...
 """

@@ -129,7 +129,7 @@ class Own:
             if answers_strangers(address) is not False or not address.startswith("127.0.0.1:"):
                 raise RunError(
                     f"Expected a Ray cluster on the loopback interface that asks for its token, got another, at "
-                    f"{address}, from Ray {ray.__version__}. Nothing was given to it. Take --workers without Ray."
+                    f"{address}, from Ray {ray.__version__}. Nothing was given to it. Take --engine inline:workers=N."
                 )
         except BaseException:
             own.close()

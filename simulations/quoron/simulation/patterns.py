@@ -86,8 +86,8 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
     return (
-        f"Not read, as nothing is said of them: {', '.join(left[:NAMED])}{more}. Declare them, buy what they are "
-        "(--buy '*=any'), or exclude them.",
+        f"Not read, as nothing is said of them: {', '.join(left[:NAMED])}{more}. Declare them, estimate what they are "
+        "(--estimate '*=any'), or exclude them.",
     )
 
 

@@ -236,10 +236,10 @@ def _cube(config: Config, section: configs.CubeSection, domain: Domain, outliers
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
-    if table.buy:
+    if table.estimate:
         raise ConfigError(
-            f"Expected the range or the values of every column that is a feature, got none of {', '.join(table.buy)}. "
-            "Declare them; `quoron train` buys them within ε."
+            f"Expected the range or the values of every column that is a feature, got none of "
+            f"{', '.join(table.estimate)}. Declare them; `quoron train` estimates them within ε."
         )
     numeric = [Numeric(column, low, high) for column, (low, high) in table.numeric.items()]
     categorical = [Categorical(column, values or "from-data") for column, values in table.categorical.items()]
@@ -258,7 +258,7 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         (*numeric, *categorical, *hashed, *dates),
         label=label,
         intercept=table.intercept,
-        unit_rows=table.unit_rows,
+        normalize=table.normalize,
         feature_norm=loss.feature_norm,
         weight=None if table.weight is None else Weight(table.weight.column, table.weight.most),
         missing=table.missing,

@@ -20,7 +20,7 @@ ONE_PASS = "one-pass-dp-sgd"
 class Method(TypedDict, total=False):
     """The algorithm of a black box, and the public numbers that it is planned with."""
 
-    algorithm: str | None  # a name from `quoron algorithms`; None: "one-pass-dp-sgd"
+    algorithm: str | None  # a name from `quoron show algorithms`; None: "one-pass-dp-sgd"
     options: Mapping[str, Any] | None  # of that algorithm: `rounds`, `rate`, `step_size`, ...; the plan chooses others
     items_per_user: int | None  # for step sizes alone; of torch and JAX the most that take part, drawn in each round
     radius: Required[float]  # the model stays within this distance of its start

@@ -105,7 +105,7 @@ def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tup
 
 def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
     """What is bought with which share of the promise; Infeasible where that tells nothing, or leaves nothing."""
-    privacy, share = privacy_of(config), config.train.buying
+    privacy, share = privacy_of(config), config.train.estimate_share
     sizes: dict[str, Any] = {
         "columns": sum(each.may_be_number for each in asked.all),
         "names": sum(each.may_be_text for each in asked.all),
@@ -215,7 +215,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
     population = tree["population"]
     words = {name: values for name, values in population["categorical"].items() if values}
     population |= {
-        "buy": {},
+        "estimate": {},
         "numeric": {
             **population["numeric"],
             **asked.known,
@@ -226,7 +226,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
         **found.label,
     }
     if "missing" not in section.model_fields_set:
-        population["missing"] = "middle"
+        population["missing"] = "midpoint"
     if found.items is not None:
         tree["problem"]["items_per_user"] = found.items
     if found.rate is not None:

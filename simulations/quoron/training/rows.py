@@ -243,7 +243,7 @@ def train_rows(
         radius: the model stays within this ℓ2 distance of `start`.
         clip_norm: longer rows are shortened to it. None: it follows the users, privately, for a share of ε, and
             `options` need a `step_size`.
-        algorithm, options: a name from `quoron algorithms`, and its `rounds`, `step_size`, `rate`, ...; the plan
+        algorithm, options: a name from `quoron show algorithms`, and its `rounds`, `step_size`, `rate`, ...; the plan
             chooses what is left out.
         smoothness, items_per_user: public, for step sizes only.
         chunk: users in one call of `rows`, at most: bounds its memory; by default a cohort at once.

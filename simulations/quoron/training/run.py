@@ -218,7 +218,7 @@ def _taken_for_granted(label: AnyLabel | None) -> tuple[str, ...]:
     """What values a label has to have of which nothing is said, where its type does not say so."""
     if not isinstance(label, Signs) or label.truth:
         return ()
-    return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or buy it.",)
+    return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or estimate it.",)
 
 
 def _prepared(config: Config, scene: S, planned: Plan, digest: str, identity: Identity) -> Prepared[S]:
@@ -365,13 +365,6 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
         )
     prepared = prepare(config, folder.path, name=folder.path.name, folder=folder)
     return carry_out(prepared, folder, observers, sharing=sharing)
-
-
-def report(folder: RunFolder) -> Path:
-    """Write report.html of a complete run again, and return its path."""
-    done = result.stored(folder)
-    written: Path = result.report.write(folder, done.summary, done.model, folder.rounds())
-    return written
 
 
 def _released(folder: RunFolder) -> NDArray[np.float64] | None:

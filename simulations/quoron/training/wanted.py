@@ -61,8 +61,8 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
         type_ = source.schema.get(name)
         if not named and is_identifier(name):
             left.append(
-                f"Column {name!r} is left out: its name is an identifier's. To use it declare it, or buy it by name "
-                f"(--buy '{name}=any')."
+                f"Column {name!r} is left out: its name is an identifier's. To use it declare it, or estimate it by "
+                f"name (--estimate '{name}=any')."
             )
             continue
         if not named and (WILD in name or is_span(name)):
@@ -137,7 +137,9 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
     said = {name for given in features for name in spans_named(given)} - {*named}
     said |= left_out(
-        [*section.numeric, *section.hashed, *section.dates, *section.categorical, *section.buy], header, section.exclude
+        [*section.numeric, *section.hashed, *section.dates, *section.categorical, *section.estimate],
+        header,
+        section.exclude,
     )
     found = meant(named, header, roles=own | said)
     kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
@@ -159,7 +161,7 @@ def _label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | No
         return None
     type_ = types.get(section.label)
     if not isinstance(_read(section), Signs) or (type_ is not None and pa.types.is_boolean(type_)):
-        if section.label in section.buy:
+        if section.label in section.estimate:
             raise ConfigError(f"Expected label {section.label!r} to be declared or bought, got both. Leave out one.")
         return None
     if isinstance(section.class_weight, dict):
