@@ -256,7 +256,7 @@ def require_private_attendance(specification: RunSpecification) -> None:
     if specification.exposure == "two-servers":
         raise ConfigError(
             "Expected no exposure two-servers through Flower, got it: its nodes answer the coordinator in the clear. "
-            "Submit to `quoron serve`, with a `quoron helper` of another operator."
+            "Submit to `quoron serve`, with a `quoron second-server` of another operator."
         )
     if specification.attendance == "public":
         raise ConfigError(
@@ -275,8 +275,8 @@ def require_helper(specification: RunSpecification, plan: Plan, *, helped: bool)
     """ConfigError for a run of two servers at a coordinator without the other one."""
     if plan.guarantee.exposure == "two-servers" and not helped:
         raise ConfigError(
-            f"Expected a coordinator with a helper for run {specification.run} of exposure two-servers, got one "
-            "without: start it with --helper, and with TLS (docs/two-servers.md)."
+            f"Expected a coordinator with a second server for run {specification.run} of exposure two-servers, got one "
+            "without: start it with --second-server, and with TLS (docs/two-servers.md)."
         )
 
 
@@ -286,7 +286,7 @@ def require_connections(specification: RunSpecification, most_clients: int, *, a
     if alone and users > most_clients:
         raise ConfigError(
             f"Expected at most {most_clients:,} users, as many clients as this coordinator lets in at a time, got "
-            f"{users:,}. Start it with --most-clients {users}, and as many files (ulimit -n) and 300 more."
+            f"{users:,}. Start it with --set max_clients={users}, and as many files (ulimit -n) and 300 more."
         )
 
 
@@ -325,8 +325,8 @@ def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_ME
     if answer > largest_message:
         raise ConfigError(
             f"Expected answers of at most {largest_message:,} bytes, got {answer:,} for {plan.algorithm} with "
-            f"problem.dimension={plan.problem.dimension:,}. Start the coordinator with --largest-message "
-            f"{-(-answer >> 20)}MiB."
+            f"problem.dimension={plan.problem.dimension:,}. Start the coordinator with --set "
+            f"max_message={-(-answer >> 20)}MiB."
         )
 
 

@@ -11,17 +11,20 @@ from quoron_server.service import certificates
 
 def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: Path) -> None:
     assert invoke(["certs", str(tmp_path), "--clients", "2", "--client", "ada", "--host", "hub"]) == 0
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    names = ("authority", "coordinator", "client-1", "client-2", "ada")
-    assert set(before) == {f"{name}.{end}" for name in names for end in ("pem", "key")} | {"revoked.json"}
+    before = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*.*")}
+    names, files = ("coordinator", "client-1", "client-2", "ada"), ("certificate.pem", "key.pem", "authority.pem")
+    assert set(before) == {f"{name}/{file}" for name in names for file in files} | {
+        *("authority.pem", "authority.key", "revoked.json", "coordinator/revoked.json")
+    }
+    assert {before[f"{name}/authority.pem"] for name in names} == {before["authority.pem"]}
     assert invoke(["certs", str(tmp_path), "--clients", "3"]) == 0
     assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
-    assert (tmp_path / "client-3.pem").is_file()
-    for name in names:
-        assert stat.S_IMODE((tmp_path / f"{name}.key").stat().st_mode) == 0o600
-    own = certificates.load_certificate(tmp_path / "ada.pem")
+    assert (tmp_path / "client-3/certificate.pem").is_file()
+    for key in ("authority.key", *(f"{name}/key.pem" for name in names)):
+        assert stat.S_IMODE((tmp_path / key).stat().st_mode) == 0o600
+    own = certificates.load_certificate(tmp_path / "ada/certificate.pem")
     assert invoke(["certs", str(tmp_path), "--client", "ada", "--renew"]) == 0
-    renewed = certificates.load_certificate(tmp_path / "ada.pem")
+    renewed = certificates.load_certificate(tmp_path / "ada/certificate.pem")
     assert renewed.serial_number != own.serial_number
     assert certificates.fingerprint(renewed) == certificates.fingerprint(own)
 

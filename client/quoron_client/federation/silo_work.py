@@ -61,7 +61,7 @@ class SiloWorker(Worker):
         public = PUBLIC_ATTENDANCE in owner.accept_exposures
         if public and owner.people is None:
             raise ConfigError(
-                f"Expected --people N with --accept {PUBLIC_ATTENDANCE}, got none: a silo that counted the persons in "
+                f"Expected --users N with --accept {PUBLIC_ATTENDANCE}, got none: a silo that counted the persons in "
                 "its file before it comes up would tell of the file by when it does."
             )
         known = record.people

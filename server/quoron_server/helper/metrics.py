@@ -65,10 +65,14 @@ class HelperMetrics:
         up = up and not self._database.failing
         yield family("database_up", "Whether the database answers, and can be written.", int(up))
         yield family(
-            "helper_keys_end", "Whether keys of runs that are over could be destroyed, at the last look.", self.on_time
+            "second_server_keys_end",
+            "Whether keys of runs that are over could be destroyed, at the last look.",
+            self.on_time,
         )
         refused: list[Sample] = [({"why": why}, self.refused[why]) for why in REFUSED]
-        yield family("helper_calls_refused_total", "Calls that were refused, since the start.", refused, "counter")
+        yield family(
+            "second_server_calls_refused_total", "Calls that were refused, since the start.", refused, "counter"
+        )
         free: list[Sample] = []
         books = self._database.path
         for place, path in (("books", books and books.parent), ("keys", self._helped.keys.folder)):
@@ -81,10 +85,14 @@ class HelperMetrics:
 
     def _of_runs(self, stored: list[tuple[HelpedRun, int]]) -> Iterator[Family]:
         states = Counter(run.state for run, _ in stored)
-        yield family("helper_runs", "Runs by state.", [({"state": s}, states[s]) for s in (OPEN, CLOSED, EXPIRED)])
+        yield family(
+            "second_server_runs", "Runs by state.", [({"state": s}, states[s]) for s in (OPEN, CLOSED, EXPIRED)]
+        )
         open_ = [(run, answered) for run, answered in stored if run.state == OPEN]
         yield family(
-            "helper_runs_held", "Open runs that are held, as the books were put back.", sum(r.held for r, _ in open_)
+            "second_server_runs_held",
+            "Open runs that are held, as the books were put back.",
+            sum(r.held for r, _ in open_),
         )
         now = self._clock()
         for name, words, value in (
@@ -97,7 +105,7 @@ class HelperMetrics:
             ),
             ("keys_seconds_left", "Until its keys are destroyed in any case.", lambda run, _: run.expires - now),
         ):
-            yield family(f"helper_run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])
+            yield family(f"second_server_run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])
 
 
 @lru_cache(maxsize=64)

@@ -21,9 +21,9 @@ from typer.core import TyperGroup
 import quoron
 from quoron.cli import books as cli_books
 from quoron.cli import federation as cli_federation
-from quoron.cli import helper as cli_helper
 from quoron.cli import ledger as cli_ledger
 from quoron.cli import local as cli_local
+from quoron.cli import second_server as cli_second_server
 from quoron.cli import train as cli_train
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
@@ -73,7 +73,7 @@ GROUPS = {
     ),
     "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
     "A federation": (  # on this machine, its two sides, its operators
-        *("local", "serve", "helper", "client", "leave", "silo"),
+        *("local", "serve", "second-server", "client", "leave", "silo"),
         *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
     ),
     "Accounts and books": ("ledger", "backup", "restore", "continue-restored"),
@@ -315,7 +315,7 @@ def report(run: Run) -> None:
 cli_federation.register(app)
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_local.app, name="local")
-app.add_typer(cli_helper.app, name="helper")
+app.add_typer(cli_second_server.app, name="second-server")
 app.command()(cli_books.backup)
 app.command()(cli_books.restore)
 app.command()(cli_books.continue_restored)

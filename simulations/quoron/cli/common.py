@@ -1,10 +1,12 @@
 """What commands share: arguments, the display, what prints their results, and how an interruption is told."""
 
+import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -102,6 +104,62 @@ class Text:
         from quoron_client.data.dialect import Dialect
 
         return Dialect(self.separator, self.decimal, self.encoding, self.quoting)
+
+
+Csv = Annotated[
+    list[str] | None,
+    typer.Option("--csv", metavar="KEY=VALUE", help="How the text is written: separator, decimal, encoding, quoting."),
+]
+
+
+def dialect(csv: list[str] | None) -> "Dialect":
+    """Read how a table's text is written. ConfigError for a key or a value that none can have."""
+    from quoron_client.data.dialect import Dialect
+
+    return Dialect(**keyed("--csv", csv, dict.fromkeys(("separator", "decimal", "encoding", "quoting"), _as_it_is)))
+
+
+def keyed(
+    option: str, given: list[str] | None, kinds: Mapping[str, Callable[[str, str], Any]], variables: str | None = None
+) -> dict[str, Any]:
+    """Read what `given` says as KEY=VALUE, or else the environment: `variables` and the key in capitals.
+
+    Each value is read by the function of its key, which gets what it is called, too. ConfigError for an unknown key, or
+    two values of one.
+    """
+    said: dict[str, str] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or key not in kinds:
+            near = get_close_matches(key, kinds, n=1, cutoff=0.5)
+            meant = f"Did you mean {near[0]}?" if near and near[0] != key else "Give one of them and its value."
+            raise ConfigError(f"Expected {option} KEY=VALUE of {', '.join(kinds)}, got {text!r}. {meant}")
+        if said.setdefault(key, value) != value:
+            raise ConfigError(f"Expected one {option} {key}, got {key}={said[key]} and {text}. Leave one out.")
+    called = {f"{option} {key}": (key, value) for key, value in said.items()}
+    if variables is not None:
+        named = {f"{variables}{key.upper()}": key for key in kinds if key not in said}
+        called |= {name: (key, os.environ[name]) for name, key in named.items() if os.environ.get(name)}
+    return {key: kinds[key](name, value) for name, (key, value) in called.items()}
+
+
+def _as_it_is(_: str, text: str) -> str:
+    return text
+
+
+def number(called: str, text: str) -> float:
+    """Read a number. ConfigError for another text."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"Expected {called} as a number, got {text!r}.") from None
+
+
+def whole(called: str, text: str) -> int:
+    """Read a whole number from 1 on. ConfigError for another text."""
+    if not text.strip().isdecimal() or not int(text):
+        raise ConfigError(f"Expected {called} as a whole number from 1 on, got {text!r}.")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

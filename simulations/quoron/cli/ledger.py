@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quoron.cli.common import say, showing
-from quoron.cli.connection import Anywhere, Authority, Connection, Insecure, OwnToken, here, shared_options
+from quoron.cli.connection import Authority, Connection, Insecure, OwnToken, here, shared_options
 from quoron_privacy.errors import BudgetExceeded, DataError, LedgerError, LedgerUnavailable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -77,7 +77,6 @@ class Source:
     token_file: OwnToken = None
     authority: Authority = None
     insecure: Insecure = False
-    insecure_anywhere: Anywhere = False
 
     def rows(self) -> "list[chain.Row]":
         """The chain, every row of it verified in this process; LedgerError if one is wrong."""
@@ -128,7 +127,7 @@ class Source:
 
     def connection(self, coordinator: str) -> Connection:
         """How the coordinator is reached."""
-        return Connection(coordinator, self.token_file, self.authority, self.insecure, self.insecure_anywhere)
+        return Connection(coordinator, self.token_file, self.authority, self.insecure)
 
 
 @app.command()
