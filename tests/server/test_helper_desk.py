@@ -120,7 +120,7 @@ def said_by(helped: Helped) -> list[str]:
 def test_other_books_another_helper_and_a_folder_for_all_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as helped:
         with serving(helped):
-            with pytest.raises(LedgerError, match="books that the second server serves from"):
+            with pytest.raises(LedgerError, match="books of the second server"):
                 ask("runs", "", f"sqlite:///{tmp_path}/other.sqlite", tmp_path / "keys")
             with pytest.raises(ConfigError, match="another serves there"), serving(helped):
                 pass

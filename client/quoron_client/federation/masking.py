@@ -65,9 +65,7 @@ class Pinned:
         except ConfigError as error:
             raise WireError(f"Expected the second server's consent to hold the run's key: {error}") from None
         if consent.expires <= time.time():
-            raise WireError(
-                "Expected the second server's consent to be good now, got one that is over. Check both clocks."
-            )
+            raise WireError("Expected a valid consent of the second server, got one that is over. Check both clocks.")
         return Masking(terms.run, consent.plan_digest, sheet, consent.run_key, consent.expires, self.fingerprint)
 
 

@@ -114,9 +114,7 @@ def read_helper_key(path: Path) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(path.read_bytes())
     except OSError as error:
-        raise IdentityError(
-            f"Expected the second server's key in {str(path)!r}, cannot read it: {error.strerror}."
-        ) from None
+        raise IdentityError(f"Cannot read the second server's key in {str(path)!r}: {error.strerror}.") from None
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):

@@ -158,9 +158,8 @@ class Helped:
             raise Refused("Expected rounds that end at their time, with two servers, got early_ends=true.")
         if bytes.fromhex(digest(plan)) != request.plan_digest:
             raise Refused(
-                f"Expected the plan that this second server makes of run {request.run} ({digest(plan):.12}), got "
-                f"another ({request.plan_digest.hex():.12}). Use the same version of quoron on both sides: "
-                f"{request.software}."
+                f"Expected the plan that this server makes of run {request.run} ({digest(plan):.12}), got another "
+                f"({request.plan_digest.hex():.12}). Use the same version of quoron on both sides: {request.software}."
             )
         return sheet_of(plan)
 
@@ -198,12 +197,11 @@ class Helped:
             if head.round != answered or head.round >= len(working.sheet.rounds):
                 raise Refused(
                     f"Expected the list of round {answered} of run {head.run}, got that of round {head.round}: lists "
-                    "come in order, and every one of them. If it was answered before, the second server's books were "
-                    "put back."
+                    "come in order, and every one of them. If it was answered before, older books were put back here."
                 )
             if head.previous != before:
                 raise Refused(
-                    f"Expected round {head.round} of run {head.run} after the lists that this second server has "
+                    f"Expected round {head.round} of run {head.run} after the lists that this server has "
                     "answered, got other ones: the books of one of the two servers were put back."
                 )
             if head.copies != run.copies:
@@ -415,8 +413,7 @@ def as_consented(run: HelpedRun) -> tuple[RunSpecification, Plan]:
     if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
         raise Refused(
             f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
-            "whose noise would not go on from what was answered. Use the version of then, or `quoron second-server "
-            "close`."
+            "whose noise would not go on from what was answered. Use that version, or `quoron second-server close`."
         )
     return specification, plan
 

@@ -230,18 +230,10 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         found = security.caller(context.auth_context(), metadata, authorities=self._trust.now().authorities)
         if found is None or found.objection is not None or not found.timely():
             self._abort(
-                context,
-                grpc.StatusCode.UNAUTHENTICATED,
-                REFUSED[0],
-                "Expected a certificate of the second server's operator.",
+                context, grpc.StatusCode.UNAUTHENTICATED, REFUSED[0], "Expected a certificate of our own operator."
             )
         if found.identity not in self._config.coordinators:
-            self._abort(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                REFUSED[1],
-                "This coordinator is not one of the second server's.",
-            )
+            self._abort(context, grpc.StatusCode.PERMISSION_DENIED, REFUSED[1], "This coordinator is not one of ours.")
         try:
             return work(found.identity)
         except grpc.RpcError:  # it was taken back, or stood still for too long

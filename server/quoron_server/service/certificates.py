@@ -48,13 +48,9 @@ def make_authority(folder: Path, *, days: int) -> None:
     make_folder(folder)
     revocation.make(folder / revocation.FILE)
     with locked(folder):
-        _make_authority(folder, days)
-
-
-def _make_authority(folder: Path, days: int) -> None:
-    if not (folder / TRUSTED).exists():
-        made = _self_signed(_key(folder / f"{AUTHORITY}.key"), "quoron trial authority", days)
-        _write(folder / TRUSTED, made)
+        if not (folder / TRUSTED).exists():
+            made = _self_signed(_key(folder / f"{AUTHORITY}.key"), "quoron trial authority", days)
+            _write(folder / TRUSTED, made)
 
 
 def _hand_out(folder: Path) -> None:
@@ -274,15 +270,11 @@ def revoke(folder: Path, name: str) -> Path:
     It is the key that is revoked, so that the name is never renewed. IdentityError without its certificate.
     """
     check_name(name)
-    return _revoke(folder, fingerprint(load_certificate(folder / name / CERTIFICATE)), name)
+    return revoke_key(folder, fingerprint(load_certificate(folder / name / CERTIFICATE)), name=name)
 
 
-def revoke_key(folder: Path, fingerprint: str) -> None:
-    """Enter a key in the list of revoked ones, under a name that says nothing."""
-    _revoke(folder, fingerprint, FORGOTTEN)
-
-
-def _revoke(folder: Path, fingerprint: str, name: str) -> Path:
+def revoke_key(folder: Path, fingerprint: str, *, name: str = FORGOTTEN) -> Path:
+    """Enter a key in the list of revoked ones, under a name that says nothing; the path of the list."""
     file = folder / revocation.FILE
     revocation.add(file, fingerprint, name=name)
     with locked(folder):

@@ -213,9 +213,7 @@ class Helping:
         try:
             reply = helper_pb2.Reply.FromString(data)
         except DecodeError:
-            raise HelperDisagrees(
-                f"Expected a reply of the second server {self.link.address}, got something else."
-            ) from None
+            raise HelperDisagrees(f"Expected a reply of second server {self.link.address}, got another.") from None
         self._check(reply, reply.signature)
         if (reply.run, reply.round) != (run, round_):
             raise HelperDisagrees(
@@ -257,8 +255,7 @@ class Helping:
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
             self._channel = None  # which may have died without a word: the next call has a connection of its own
             raise HelperAway(
-                f"second server {self.link.address} does not answer ({said}); what waits for "
-                "it goes on when it is back",
+                f"second server {self.link.address} does not answer ({said}); what waits goes on when it is back",
                 outside="the second server does not answer",
             )
         raise HelperDisagrees(
@@ -370,8 +367,7 @@ class HelpedEngine:
         if not set(listed) <= set(asked_for.values()):
             raise HelperDisagrees(
                 f"Expected the second server's reply to a list of those who are asked in round {round_} of run {run}, "
-                "got one with others: whoever has sent it had another coordinator's books, or the second server does "
-                "not follow."
+                "got one with others: whoever has sent it had another coordinator's books, or it does not follow."
             )
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]
@@ -391,8 +387,7 @@ class HelpedEngine:
         """Ask until everybody of a list that the helper has answered has sent again what it sent before."""
         while not all(each in self._gathered for each in listed):
             _log.warning(
-                "run %s: round %d is asked again, until those of the list "
-                "that the second server %s has answered are here",
+                "run %s: round %d is asked again, until those of the list of the second server %s are here",
                 self.specification.run,
                 question.round,
                 self.helping.link.address,

@@ -56,8 +56,7 @@ class Transport:
                 if not self.insecure_anywhere and not is_loopback(address):
                     raise ConfigError(
                         f"Expected TLS to listen on {address}, got --insecure: plaintext is for loopback. Give "
-                        "certificates (`quoron certs`), or set QUORON_INSECURE_ANYWHERE=1 besides, inside a network "
-                        "that you trust."
+                        "certificates (`quoron certs`), or QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."
                     )
             return
         if self.certificate is None or self.key is None or self.authority is None:

@@ -8,16 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Csv, dialect, number
+from quoron.cli.common import Csv, dialect
 from quoron.cli.connection import CERTIFICATE, CLIENTS, KEY, Certs, Files, Insecure, Log, anywhere, begin
 from quoron.cli.second_server import SecondServerKey
 from quoron_privacy.errors import ConfigError, RunError, printable
 
 Limit = Annotated[
-    str,
-    typer.Option(
-        envvar="QUORON_LIMIT", metavar="EPSILON,DELTA", help="Most that a user may spend over all runs, ever."
-    ),
+    str, typer.Option(envvar="QUORON_LIMIT", metavar="EPSILON,DELTA", help="What a user may spend over all runs, ever.")
 ]
 
 
@@ -34,16 +31,10 @@ def client(
     ] = Path("quoron-state.sqlite"),
     new_state: Annotated[
         bool,
-        typer.Option(
-            "--new-state", help="Once: go on with an older or empty state; what the coordinator knows counts as spent."
-        ),
+        typer.Option("--new-state", help="Once: accept an older or empty state; what others know counts as spent."),
     ] = False,
     accept_other_database: Annotated[
-        bool,
-        typer.Option(
-            "--accept-other-database",
-            help="Once: accept a coordinator whose database is older than the one seen before, or another.",
-        ),
+        bool, typer.Option("--accept-other-database", help="Once: accept a coordinator's older or other database.")
     ] = False,
     limit: Limit = "1,1e-5",
     accept: Annotated[
@@ -60,28 +51,14 @@ def client(
         int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
     ] = None,
     user: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            envvar="QUORON_USER",
-            help="Whose each row is: a silo, each of whose users is a user of the federation.",
-        ),
+        str | None, typer.Option(metavar="COLUMN", envvar="QUORON_USER", help="Of a silo: whose each row is.")
     ] = None,
     users: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            envvar="QUORON_USERS",
-            help="Users of the silo, for ever: the file may hold fewer. Default: as many as it holds at first.",
-        ),
+        typer.Option(min=1, envvar="QUORON_USERS", help="Of a silo: its users, for ever. Default: those in the file."),
     ] = None,
     one_user: Annotated[
-        bool,
-        typer.Option(
-            "--one-user",
-            envvar="QUORON_ONE_USER",
-            help="All rows are one user's, whosever they are: promises are about this client as a whole.",
-        ),
+        bool, typer.Option("--one-user", envvar="QUORON_ONE_USER", help="All rows are one user's, whosever they are.")
     ] = False,
     items_per_user: Annotated[
         int | None,
@@ -139,18 +116,18 @@ def client(
 
 
 def _limit(text: str) -> tuple[float, float]:
-    """ε and δ. ConfigError for another text."""
-    epsilon, comma, delta = text.partition(",")
-    if not comma:
-        raise ConfigError(f"Expected --limit EPSILON,DELTA, such as 1,1e-5, got {text!r}.")
-    return number("ε in --limit", epsilon), number("δ in --limit", delta)
+    """Read ε and δ. ConfigError for another text."""
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise ConfigError(f"Expected --limit EPSILON,DELTA, such as 1,1e-5, got {text!r}.") from None
+    return epsilon, delta
 
 
 def leave(
     state: Annotated[Path, typer.Option(envvar="QUORON_STATE", help="The state of this user's client.")],
     certs: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="This user's certificate and key, which are erased too."),
+        Path | None, typer.Option(metavar="FOLDER", help="This user's certificate and key, which are erased too.")
     ] = None,
     receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
     yes: Annotated[

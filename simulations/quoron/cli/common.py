@@ -99,12 +99,6 @@ class Text:
         """The table; nothing of it is read yet."""
         return quoron.read_table(table, **asdict(self))
 
-    def dialect(self) -> "Dialect":
-        """The same for a client, which reads its file itself."""
-        from quoron_client.data.dialect import Dialect
-
-        return Dialect(self.separator, self.decimal, self.encoding, self.quoting)
-
 
 Csv = Annotated[
     list[str] | None,
@@ -116,7 +110,8 @@ def dialect(csv: list[str] | None) -> "Dialect":
     """Read how a table's text is written. ConfigError for a key or a value that none can have."""
     from quoron_client.data.dialect import Dialect
 
-    return Dialect(**keyed("--csv", csv, dict.fromkeys(("separator", "decimal", "encoding", "quoting"), _as_it_is)))
+    keys = ("separator", "decimal", "encoding", "quoting")
+    return Dialect(**keyed("--csv", csv, dict.fromkeys(keys, lambda _, text: text)))
 
 
 def keyed(
@@ -124,27 +119,22 @@ def keyed(
 ) -> dict[str, Any]:
     """Read what `given` says as KEY=VALUE, or else the environment: `variables` and the key in capitals.
 
-    Each value is read by the function of its key, which gets what it is called, too. ConfigError for an unknown key, or
-    two values of one.
+    The function of a key reads its value, and gets what it is called, too. ConfigError for an unknown key, or for two
+    values of one.
     """
-    said: dict[str, str] = {}
+    said: dict[str, tuple[str, str]] = {}
     for text in given or ():
         key, equals, value = text.partition("=")
         if not equals or key not in kinds:
             near = get_close_matches(key, kinds, n=1, cutoff=0.5)
-            meant = f"Did you mean {near[0]}?" if near and near[0] != key else "Give one of them and its value."
+            meant = f"Did you mean {near[0]}=...?" if near else "Give one of them and its value."
             raise ConfigError(f"Expected {option} KEY=VALUE of {', '.join(kinds)}, got {text!r}. {meant}")
-        if said.setdefault(key, value) != value:
-            raise ConfigError(f"Expected one {option} {key}, got {key}={said[key]} and {text}. Leave one out.")
-    called = {f"{option} {key}": (key, value) for key, value in said.items()}
-    if variables is not None:
-        named = {f"{variables}{key.upper()}": key for key in kinds if key not in said}
-        called |= {name: (key, os.environ[name]) for name, key in named.items() if os.environ.get(name)}
-    return {key: kinds[key](name, value) for name, (key, value) in called.items()}
-
-
-def _as_it_is(_: str, text: str) -> str:
-    return text
+        if said.setdefault(key, (f"{option} {key}", value))[1] != value:
+            raise ConfigError(f"Expected one {option} {key}, got {key}={said[key][1]} and {text}. Leave one out.")
+    for key in () if variables is None else kinds:
+        if key not in said and os.environ.get(name := f"{variables}{key.upper()}"):
+            said[key] = name, os.environ[name]
+    return {key: kinds[key](*called) for key, called in said.items()}
 
 
 def number(called: str, text: str) -> float:

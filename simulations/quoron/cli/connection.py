@@ -34,9 +34,10 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Plaintext, for a tri
 Log = Annotated[
     str,
     typer.Option(
-        "--log", envvar="QUORON_LOG", metavar="LEVEL[,json]", help=f"Lowest level in the log: {', '.join(LEVELS)}."
+        envvar="QUORON_LOG", metavar="LEVEL[,json]", help=f"Lowest level that is logged: {', '.join(LEVELS)}."
     ),
 ]
+METRICS = "Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default."
 Where = Annotated[
     str, typer.Option("--coordinator", envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Control plane.")
 ]
@@ -109,8 +110,7 @@ class Files:
         if insecure and (certs is not None or named):
             given = " and ".join([*([] if certs is None else [f"--certs {certs}"]), *named])
             raise ConfigError(
-                f"Expected no certificates with --insecure, got {given}. Leave out --insecure for TLS, or "
-                f"{'these' if len(named) > 1 else 'this'} for plaintext."
+                f"Expected no certificates with --insecure, got {given}. Leave out --insecure, or unset these."
             )
         if certs is None:
             certificate, key, authority = (Path(named[name]) if name in named else None for name in VARIABLES[:3])
@@ -132,6 +132,15 @@ class Files:
                 raise ConfigError(f"Expected {name} in {folder}, got none. `quoron certs` makes such folders.")
         lists = (there[REVOKED],) if REVOKED in there else ()
         return cls(there.get(CERTIFICATE), there.get(KEY), there[AUTHORITY], lists)
+
+    def all(self) -> dict[str, Any]:
+        """Certificate, key and authority by name. ConfigError without one."""
+        found = {name: getattr(self, name) for name in ("certificate", "key", "authority")}
+        if None in found.values():
+            raise ConfigError(
+                f"Expected --certs FOLDER, or {', '.join(VARIABLES[:3])} in its place, got not all of them."
+            )
+        return found
 
 
 def _same(one: Path, other: Path) -> bool:

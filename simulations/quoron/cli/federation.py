@@ -19,6 +19,7 @@ from quoron.cli.common import keyed, number, say, showing, whole
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
+    METRICS,
     Certs,
     Connection,
     Files,
@@ -70,19 +71,11 @@ def serve(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="max_message (4MiB) of an answer, max_clients (2000) connected, max_users_per_client (1), gather (75) "
-            "seconds at a start for clients to reconnect, away_after (7d, or never): users not seen for so long are "
-            "not drawn. Also QUORON_MAX_MESSAGE and so on.",
+            help="max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds at a start for clients "
+            "to reconnect), away_after=7d (unseen users are not drawn, or never). Also QUORON_MAX_MESSAGE and so on.",
         ),
     ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            envvar="QUORON_METRICS",
-            metavar="[HOST:]PORT",
-            help="Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default.",
-        ),
-    ] = None,
+    metrics: Annotated[str | None, typer.Option(envvar="QUORON_METRICS", metavar="[HOST:]PORT", help=METRICS)] = None,
     log: Log = "info",
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""

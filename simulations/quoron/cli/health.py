@@ -38,17 +38,18 @@ def health(
 
 
 def credentials(own: Files, *, insecure: bool) -> "grpc.ChannelCredentials | None":
-    """None for plaintext; ConfigError for an incomplete set of files, or one that cannot be read."""
+    """None for plaintext; ConfigError for an incomplete set of files, IdentityError for one that cannot be read."""
     import grpc
+
+    from quoron_server.service import certificates
 
     if insecure:
         return None
     if own.authority is None or (own.certificate is None) != (own.key is None):
-        raise ConfigError(
-            "Expected --certs FOLDER or QUORON_AUTHORITY, a certificate and its key together or neither, or --insecure "
-            f"for plaintext; got authority={own.authority}, certificate={own.certificate}, key={own.key}."
-        )
-    root, chain, secret = (None if path is None else _read(path) for path in (own.authority, own.certificate, own.key))
+        raise ConfigError(f"Expected --certs FOLDER, with certificate.pem and key.pem or neither, got {own}.")
+    root, chain, secret = (
+        None if path is None else certificates.read(path) for path in (own.authority, own.certificate, own.key)
+    )
     return grpc.ssl_channel_credentials(root_certificates=root, private_key=secret, certificate_chain=chain)
 
 
@@ -105,10 +106,3 @@ def _shown(address: str, certificate: Path | None, key: Path | None, timeout: fl
         context.wrap_socket(plain) as secure,
     ):
         return secure.getpeercert(binary_form=True) or b""
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"Expected a readable file, got {path} ({error.strerror}).") from None

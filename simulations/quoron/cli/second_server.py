@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quoron.cli.common import keyed, whole
-from quoron.cli.connection import Certs, Files, Log, announce, begin
+from quoron.cli.connection import METRICS, Certs, Files, Log, announce, begin
 from quoron.cli.tokens import seconds_of
 from quoron_privacy.errors import ConfigError
 
@@ -21,26 +21,17 @@ app = typer.Typer(
 COORDINATORS = "127.0.0.1:7445"
 SecondServerKey = Annotated[
     Path | None,
-    typer.Option(
-        envvar="QUORON_SECOND_SERVER_KEY",
-        help="The second server's public signing key, PEM: from its operator, never from the coordinator's.",
-    ),
+    typer.Option(envvar="QUORON_SECOND_SERVER_KEY", help="The second server's public key, from its operator alone."),
 ]
 Books = Annotated[
     str,
-    typer.Option(
-        "--database", envvar="QUORON_SECOND_SERVER_DATABASE", help="sqlite:///FILE, of the second server alone."
-    ),
+    typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help="sqlite:///FILE, of this server alone."),
 ]
 RunKeys = Annotated[
-    Path,
-    typer.Option("--keys", envvar="QUORON_SECOND_SERVER_KEYS", help="Folder of runs' keys: keep it out of backups."),
+    Path, typer.Option("--keys", envvar="QUORON_SECOND_SERVER_KEYS", help="Keys of runs: keep them out of backups.")
 ]
 Signing = Annotated[
-    Path,
-    typer.Option(
-        "--signing-key", envvar="QUORON_SECOND_SERVER_SIGNING_KEY", help="Its long-lived key, made if missing."
-    ),
+    Path, typer.Option(envvar="QUORON_SECOND_SERVER_SIGNING_KEY", help="Its long-lived key, made if missing.")
 ]
 _BOOKS, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
 _SIGNING = Path("second-server-signing.key")
@@ -53,14 +44,10 @@ class SecondServer:
     """How a coordinator reaches the second server of another operator: all of them, or none."""
 
     second_server: Annotated[
-        str | None,
-        typer.Option(envvar="QUORON_SECOND_SERVER", metavar="HOST:PORT", help="Where the second server is."),
+        str | None, typer.Option(envvar="QUORON_SECOND_SERVER", metavar="HOST:PORT", help="Where that one is.")
     ] = None
     second_server_certs: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="QUORON_SECOND_SERVER_CERTS", metavar="FOLDER", help="As --certs, towards the second server."
-        ),
+        Path | None, typer.Option(envvar="QUORON_SECOND_SERVER_CERTS", metavar="FOLDER", help="As --certs, towards it.")
     ] = None
     second_server_key: SecondServerKey = None
 
@@ -77,16 +64,13 @@ class SecondServer:
             )
         from quoron_server.service.helping import HelperLink
 
-        own = Files.of(certs)
-        files = {name: path for name in ("authority", "certificate", "key") if (path := getattr(own, name))}
-        return HelperLink(address=address, helper_key=signing, **files)
+        return HelperLink(address=address, helper_key=signing, **Files.of(certs).all())
 
 
 @app.command()
 def serve(
     coordinator: Annotated[
-        list[Path],
-        typer.Option(envvar="QUORON_SECOND_SERVER_COORDINATORS", help="Certificate of a coordinator to serve."),
+        list[Path], typer.Option(envvar="QUORON_SECOND_SERVER_COORDINATORS", help="A coordinator's certificate.")
     ],
     certs: Certs = None,
     listen: Annotated[
@@ -103,17 +87,11 @@ def serve(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="keep (90d): destroy a run's keys after so long; threads that open seals (all cores). Also "
-            "QUORON_SECOND_SERVER_KEEP, QUORON_SECOND_SERVER_THREADS.",
+            help="keep=90d: destroy a run's keys after so long; threads=N. Also QUORON_SECOND_SERVER_KEEP, _THREADS.",
         ),
     ] = None,
     metrics: Annotated[
-        str | None,
-        typer.Option(
-            envvar="QUORON_SECOND_SERVER_METRICS",
-            metavar="[HOST:]PORT",
-            help="Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default.",
-        ),
+        str | None, typer.Option(envvar="QUORON_SECOND_SERVER_METRICS", metavar="[HOST:]PORT", help=METRICS)
     ] = None,
     log: Log = "info",
 ) -> None:
@@ -121,15 +99,8 @@ def serve(
     begin(log, serves=True)
     from quoron_server.helper import service
 
-    own = Files.found(certs)
-    if own.certificate is None or own.key is None or own.authority is None:
-        raise ConfigError(
-            "Expected --certs FOLDER, or QUORON_CERTIFICATE, QUORON_KEY and QUORON_AUTHORITY, got not all of them."
-        )
     config = service.HelperConfig(
-        certificate=own.certificate,
-        key=own.key,
-        authority=own.authority,
+        **Files.found(certs).all(),
         coordinators=service.keys_of(coordinator),
         listen=listen,
         database=database,
