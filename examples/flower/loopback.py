@@ -149,7 +149,7 @@ class Loopback:
     def configure(self, number: int, **changes: str | float) -> None:
         """Write a user's node config, for when its SuperNode starts."""
         place = {"partition-id": number, "num-partitions": len(self.users)}
-        own = {"record": str(self.node(number) / "record.sqlite"), **self.users[number], **changes}
+        own = {"state": str(self.node(number) / "record.sqlite"), **self.users[number], **changes}
         lines = (f"{key} = {json.dumps(value)}\n" for key, value in {**place, **own}.items())
         (self.node(number) / "node.toml").write_text("".join(lines), encoding="utf-8")
 
@@ -255,7 +255,7 @@ def main() -> None:
         if not data.exists():
             _make_data(data, user)
         seed = {"simulation-seed": "7"} if given.simulation else {}
-        users.append({"data": str(data), "lifetime-epsilon": 16.0, "lifetime-delta": 0.1, **seed})
+        users.append({"data": str(data), "limit": "16,0.1", **seed})
     config = given.folder / "run.toml"
     if not config.exists():
         config.write_text(CONFIG, encoding="utf-8")

@@ -71,8 +71,8 @@ def serve(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds at a start for clients "
-            "to reconnect), away_after=7d (unseen users are not drawn, or never). Also QUORON_MAX_MESSAGE and so on.",
+            help="max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds for clients to come "
+            "back at a start), away_after=7d (or never: until when unseen users are drawn). Also QUORON_MAX_MESSAGE...",
         ),
     ] = None,
     metrics: Annotated[str | None, typer.Option(envvar="QUORON_METRICS", metavar="[HOST:]PORT", help=METRICS)] = None,
@@ -288,21 +288,15 @@ def certs(
     clients: Annotated[int, typer.Option(min=0, help="Certificates client-1 to client-N.")] = 0,
     names: Annotated[list[str] | None, typer.Option("--client", help="A client's certificate by name.")] = None,
     hosts: Annotated[
-        list[str] | None,
-        typer.Option("--host", help="A name or address of the coordinator, which is added to its certificate."),
+        list[str] | None, typer.Option("--host", help="A name or address to add to the coordinator's certificate.")
     ] = None,
     group: Annotated[str | None, typer.Option(help="Group of these clients; default everyone.")] = None,
     days: Annotated[int, typer.Option(min=1, max=36_500, help="How long certificates are valid.")] = 365,
     renew: Annotated[
-        bool,
-        typer.Option(
-            "--renew",
-            help="Renew those named, with their keys; the coordinator's with --host, for exactly these.",
-        ),
+        bool, typer.Option("--renew", help="Renew those named, with their keys; the coordinator's for exactly --host.")
     ] = False,
     revoke: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this: revoke a client. The coordinator refuses it at once."),
+        list[str] | None, typer.Option(metavar="NAME", help="Only this: revoke a client, which is refused at once.")
     ] = None,
     shown: Annotated[
         bool, typer.Option("--list", help="Only this: every certificate, when it ends, and whether it is revoked.")
