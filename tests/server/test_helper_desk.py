@@ -41,7 +41,7 @@ def test_commands_say_the_same_while_it_serves_and_while_it_does_not(tmp_path: P
             live = said(tmp_path, "runs")
             with pytest.raises(LedgerError, match="is held"):
                 said(tmp_path, "continue")
-            with pytest.raises(LedgerError, match="has consented to, got 'trail'"):  # and not that it is closed
+            with pytest.raises(LedgerError, match="was consented to, got 'trail'"):  # and not that it is closed
                 said(tmp_path, "close", "trail")
     assert said(tmp_path, "runs") == live
     assert live.startswith("trial  open")

@@ -285,7 +285,7 @@ class _Ending:
 
 def _days_left(trust: Trust) -> dict[str, float]:
     left = trust.now().days_left()
-    return {"helper": left["coordinator"], "authority": left["authority"]}
+    return {"second-server": left["coordinator"], "authority": left["authority"]}
 
 
 def _chunks(reply: pb.Reply) -> Iterator[pb.Chunk]:
