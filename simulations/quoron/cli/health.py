@@ -39,14 +39,17 @@ def health(
 
 def credentials(own: Files, *, insecure: bool) -> "grpc.ChannelCredentials | None":
     """None for plaintext; ConfigError for an incomplete set of files, IdentityError for one that cannot be read."""
+    if insecure:
+        return None
     import grpc
 
     from quoron_server.service import certificates
 
-    if insecure:
-        return None
     if own.authority is None or (own.certificate is None) != (own.key is None):
-        raise ConfigError(f"Expected --certs FOLDER, with certificate.pem and key.pem or neither, got {own}.")
+        got = f"certificate={own.certificate}, key={own.key}, authority={own.authority}"
+        raise ConfigError(
+            f"Expected --certs FOLDER, with its certificate and key or neither, or --insecure, got {got}."
+        )
     root, chain, secret = (
         None if path is None else certificates.read(path) for path in (own.authority, own.certificate, own.key)
     )
