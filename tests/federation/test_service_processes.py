@@ -253,7 +253,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
     def client(user: int, where: str) -> Program:
         place = tmp_path / names[user]
         limits = ["--limit", "inf,1", "--accept", "broadcast", "--accept", "model"]
-        state = ["--data", paths[user], "--state", place / "state.sqlite", "--seed", SEED]
+        state = ["--data", paths[user], "--state", place / "record.sqlite", "--seed", SEED]
         return Program("client", "--coordinator", where, *state, "--certs", place, *limits)
 
     def says(program: Program, words: str) -> None:
