@@ -294,8 +294,9 @@ def erase_forgotten(folder: Path) -> list[str]:
                     if (path := folder / each.name / file).exists():
                         erase(path, secret=file == KEY)
                         erased.append(f"{each.name}/{file}")
-                with suppress(OSError):  # its holder may keep more in there
-                    (folder / each.name).rmdir()
+        for place in (path for path in folder.iterdir() if path.is_dir()):
+            with suppress(OSError):  # unless it is empty
+                place.rmdir()
     return erased
 
 
