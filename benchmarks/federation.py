@@ -117,7 +117,7 @@ async def connected(
     if insecure:
         channel, metadata = grpc.aio.insecure_channel(where, options), (("quoron-client", f"client-{user}"),)
     else:
-        pair = [(folder / f"client-{user}.{end}").read_bytes() for end in ("key", "pem")]
+        pair = [(folder / f"client-{user}/{end}.pem").read_bytes() for end in ("key", "certificate")]
         credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *pair)
         channel = grpc.aio.secure_channel(where, credentials, options)
     stub = federation_pb2_grpc.ClientPlaneStub(channel)
@@ -160,9 +160,7 @@ def measured(options: argparse.Namespace, dimension: int, folder: Path) -> dict[
         certificates.issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
         for user in range(options.clients):
             certificates.issue(folder, f"client-{user}", days=1)
-        names = {"certificate": "coordinator.pem", "key": "coordinator.key", "authority": "authority.pem"}
-        secure = [word for name, file in names.items() for word in (f"--{name}", folder / file)]
-        secure += ["--most-clients", 2 * options.clients]
+        secure = ["--certs", folder / "coordinator", "--set", f"max_clients={2 * options.clients}"]
     serve = ["-m", "quoron", "serve", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
     places = ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--tokens", folder / "tokens.json"]
     coordinator = spawn(*serve, *places, *secure)
@@ -225,7 +223,7 @@ async def echo(number: int, rounds: int, dimension: int, certificates: Path | No
     if certificates is None:
         port = server.add_insecure_port("127.0.0.1:0")
     else:
-        own = [(certificates / f"coordinator.{end}").read_bytes() for end in ("key", "pem")]
+        own = [(certificates / f"coordinator/{end}.pem").read_bytes() for end in ("key", "certificate")]
         authority = (certificates / "authority.pem").read_bytes()
         port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([own], authority, True))
     print(f"127.0.0.1:{port}", flush=True)

@@ -138,11 +138,9 @@ def native(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argpa
     certificates.issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
     for user in range(options.users):
         certificates.issue(folder, f"client-{user}", days=1)
-    names = {"certificate": "coordinator.pem", "key": "coordinator.key", "authority": "authority.pem"}
-    secure = [word for name, file in names.items() for word in (f"--{name}", folder / file)]
     serve = ["-m", "quoron", "serve", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
     places = ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--tokens", folder / "tokens.json"]
-    coordinator = federation.spawn(*serve, *places, *secure)
+    coordinator = federation.spawn(*serve, *places, "--certs", folder / "coordinator")
     crowd = None
     try:
         where, control = re.findall(r"127\.0\.0\.1:\d+", coordinator.stdout.readline())

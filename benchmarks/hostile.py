@@ -83,7 +83,7 @@ async def sink(folder: Path) -> None:
         writer.transport.abort()
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "coordinator.pem", folder / "coordinator.key")
+    context.load_cert_chain(folder / "coordinator/certificate.pem", folder / "coordinator/key.pem")
     context.set_alpn_protocols(["h2"])
     server = await asyncio.start_server(swallow, "127.0.0.1", 0, ssl=context, backlog=4096)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
@@ -179,7 +179,7 @@ async def rounds(members: list[Work]) -> None:
 
 
 def channel(where: str, folder: Path, number: int) -> grpc.aio.Channel:
-    pair = [(folder / f"honest-{number}.{end}").read_bytes() for end in ("key", "pem")]
+    pair = [(folder / f"honest-{number}/{end}.pem").read_bytes() for end in ("key", "certificate")]
     credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *pair)
     return grpc.aio.secure_channel(where, credentials, (("grpc.use_local_subchannel_pool", 1),))
 
@@ -252,11 +252,9 @@ def measured(name: str, folder: Path, turns: int, seconds: float) -> dict[str, P
 
 
 def serve(folder: Path, place: Path) -> list[object]:
-    names = {"certificate": "coordinator.pem", "key": "coordinator.key", "authority": "authority.pem"}
-    secure = [word for name, file in names.items() for word in (f"--{name}", folder / file)]
     ports = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"]
     database = ["--database", f"sqlite:///{place}/coordinator.sqlite", "--tokens", folder / "tokens.json"]
-    return ["-m", "quoron", "serve", "--allow-simulation", *ports, *secure, *database]
+    return ["-m", "quoron", "serve", "--allow-simulation", *ports, "--certs", folder / "coordinator", *database]
 
 
 @contextmanager

@@ -40,7 +40,9 @@ class Target:
         made = ssl.create_default_context(cafile=self.folder / "authority.pem")
         made.set_alpn_protocols(["h2"])
         if member is not None:
-            made.load_cert_chain(self.folder / f"member-{member}.pem", self.folder / f"member-{member}.key")
+            made.load_cert_chain(
+                self.folder / f"member-{member}/certificate.pem", self.folder / f"member-{member}/key.pem"
+            )
         return made
 
 

@@ -98,7 +98,7 @@ async def through_silos(wanted: RunSpecification, people: pa.Table, folder: Path
         database=f"sqlite:///{folder}/coordinator.sqlite",
         tokens=folder / "tokens.json",
         allow_simulation=True,
-        most_people=max(sizes),
+        max_users_per_client=max(sizes),
     )
     stop, clients = asyncio.Event(), []
     async with Coordinator(config) as running:

@@ -65,9 +65,9 @@ async def clients(where, folder, number, dimension):
     """All of them."""
     stubs = [(await connected(where, folder, user, False))[0] for user in range(number)]
     print("enrolled", flush=True)
-    key = folder / "other" / "helper-key.pem"
+    key = folder / "other" / "second.pem"
     known = [
-        Pinned(read_helper_key(key), bytes.fromhex(fingerprint(load(folder / f"client-{user}.pem"))))
+        Pinned(read_helper_key(key), bytes.fromhex(fingerprint(load(folder / f"client-{user}/certificate.pem"))))
         for user in range(number)
     ]
     await asyncio.gather(*(answering(stub, vector(u, dimension), known[u]) for u, stub in enumerate(stubs)))
@@ -85,24 +85,20 @@ def measured(options, trust_model, folder):
     other = folder / "other"
     other.mkdir()
     secure(folder, "coordinator", *(f"client-{user}" for user in range(options.clients)))
-    secure(other, "helper", "leader")
+    secure(other, "second", "leader")
     token = tokens.add(folder / "tokens.json", name="benchmark", role="operator")
     signing = ["--signing-key", other / "signing.key"]
-    made = spawn("-m", "quoron", "helper", "key", other / "helper-key.pem", *signing)
+    made = spawn("-m", "quoron", "second-server", "key", other / "second.pem", *signing)
     made.wait()
-    own = [other / name for name in ("helper.pem", "helper.key", "authority.pem", "leader.pem")]
-    names = "--certificate", "--key", "--authority", "--coordinator"
-    flags = [word for pair in zip(names, own, strict=True) for word in pair]
-    books = ["--database", f"sqlite:///{other}/helper.sqlite", "--keys", other / "keys", "--allow-simulation"]
-    programs = {"helper": spawn("-m", "quoron", "helper", "serve", "--listen", "127.0.0.1:0", *flags, *signing, *books)}
+    flags = ["--certs", other / "second", "--coordinator", other / "leader/certificate.pem", *signing]
+    flags += ["--database", f"sqlite:///{other}/second.sqlite", "--keys", other / "keys", "--allow-simulation"]
+    programs = {"second": spawn("-m", "quoron", "second-server", "serve", "--listen", "127.0.0.1:0", *flags)}
     try:
-        (place,) = re.findall(r"127\.0\.0\.1:\d+", programs["helper"].stdout.readline())
-        link = ["--helper", place, "--helper-authority", other / "authority.pem"]
-        link += ["--helper-key", other / "helper-key.pem"]
-        link += ["--helper-certificate", other / "leader.pem", "--helper-private-key", other / "leader.key"]
-        files = ["--certificate", folder / "coordinator.pem", "--key", folder / "coordinator.key"]
-        files += ["--authority", folder / "authority.pem", "--tokens", folder / "tokens.json"]
-        files += ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--most-clients", 2 * options.clients]
+        (place,) = re.findall(r"127\.0\.0\.1:\d+", programs["second"].stdout.readline())
+        link = ["--second-server", place, "--second-server-certs", other / "leader"]
+        link += ["--second-server-key", other / "second.pem"]
+        files = ["--certs", folder / "coordinator", "--tokens", folder / "tokens.json"]
+        files += ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--set", f"max_clients={2 * options.clients}"]
         ports = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
         programs["coordinator"] = spawn("-m", "quoron", "serve", *ports, *files, *link)
         where, control = re.findall(r"127\.0\.0\.1:\d+", programs["coordinator"].stdout.readline())

@@ -32,11 +32,8 @@ LEFT_OUT = {
     "quoron submit flower-trial/run.toml ": "the same test: its port is told when it starts",
     "quoron simulate quickstart --engine flower:": "needs Ray; tests/flower/test_simulation_ray.py has fewer users",
 }
-BASE = (
-    "--certificate trial/coordinator.pem --key trial/coordinator.key --authority trial/authority.pem "
-    "--tokens tokens.json --database sqlite:///"
-)
-CLIENT = "--certificate trial/{0}.pem --key trial/{0}.key --authority trial/authority.pem --record {0}.sqlite"
+BASE = "--certs trial/coordinator --tokens tokens.json --database sqlite:///"
+CLIENT = "--certs trial/{0} --state {0}.sqlite"
 DIARY = "quoron client --data examples/federation/users/client-1.csv"
 HELPED = "--coordinator 127.0.0.1:7443 " + CLIENT.format("client-1")
 # What stands for something of the reader's own, by page: a pattern, and what it is here. Several: once with each.
@@ -44,20 +41,20 @@ GIVEN: dict[str, list[tuple[str, list[str]]]] = {
     "federation.md": [
         (r"(?<=300 )…(?= +#)", [BASE + "silos.sqlite"]),
         (r"(?<=300 )…$", [CLIENT.format("hospital")]),
-        (r"(?<=revoked.json )\.\.\.", [BASE + "coordinator.sqlite"]),
-        (r"client-1(?=\.csv --record|\.sqlite|\.pem --key|\.key --auth)", ["client-1", "client-2", "client-3"]),
+        (r"(?<=trial/coordinator )\.\.\.", ["--tokens tokens.json --database sqlite:///coordinator.sqlite"]),
+        (r"client-1(?=\.csv --state|\.sqlite| --limit)", ["client-1", "client-2", "client-3"]),
         (r"(?<=retire ada )17", ["2"]),
         (r"(?<=users drawn )summer", ["example"]),
-        (r"(ada|ada-2)(?=\.key)", [r"trial/\1"]),
+        (r"(ada|ada-2)(?=/key)", [r"trial/\1"]),
     ],
     "silos.md": [
         (
-            r"(hospital|client)-1(?=\.parquet --user|\.sqlite|\.pem --key|\.key --auth)",
+            r"(hospital|client)-1(?=\.parquet --user|\.sqlite| --limit)",
             [r"\1-1", r"\1-2", r"\1-3"],
         )
     ],
     "two-servers.md": [
-        (r"helper\.example", ["localhost"]),
+        (r"second\.example", ["localhost"]),
         (r"/var/lib/(quoron/)?", ["{here}/"]),
         (r"(?<=quoron serve )\.\.\.", [BASE + "coordinator.sqlite"]),
         (r"(?<=two-servers )\.\.\.$", [""]),
@@ -70,16 +67,15 @@ BEFORE = {
         'python -c "import pyarrow as pa, pyarrow.parquet as pq; '
         "pq.write_table(pa.table({'patient_id': [n // 3 for n in range(900)]}), 'patients.parquet')\""
     ],
-    "quoron client --data patients.parquet --user patient_id --people": ["quoron admin certs trial --client hospital"],
+    "quoron client --data patients.parquet --user patient_id --users": ["quoron admin certs trial --client hospital"],
     "quoron admin certs trial --change-authority end": ["quoron admin certs trial --client hospital --renew"],
     "quoron admin users list": [
         "quoron admin certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
     ],
     "quoron admin users rotation": ["quoron admin users back ada"],
-    "quoron login sqlite": ["stop"],
-    "quoron serve ... --helper": [
-        "cp helper/authority.pem helper/leader.pem helper/leader.key .",
+    "quoron ledger limit": ["stop"],
+    "quoron serve ... --second-server": [
         "quoron admin certs trial --clients 1",
         "quoron admin tokens add ada --role operator --file tokens.json --out ada.token",
     ],
@@ -91,7 +87,7 @@ BEFORE = {
     "quoron client --data mine.csv": ["cp examples/federation/users/client-1.csv mine.csv"],
 }
 # Programs that go on, with what they say once they are there. Another `quoron serve` ends the one before it.
-SERVES = {"quoron serve": "listening", "quoron helper serve": "listening", "quoron client": "enrolled, waiting"}
+SERVES = {"quoron serve": "listening", "quoron second-server serve": "listening", "quoron client": "enrolled, waiting"}
 
 
 def blocks(page: str) -> Iterator[list[str]]:

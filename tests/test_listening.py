@@ -102,13 +102,11 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "show algorithms": lambda place: ["show", "algorithms"],
     "predict": lambda place: ["predict", place / "none", place / "none.csv"],
     "example": lambda place: ["example", "storms", "--out", place],
-    "leave": lambda place: ["leave", "--record", place / "none"],
-    "helper runs": lambda place: ["helper", "runs", "--database", f"sqlite:///{place}/none.sqlite"],
-    "silo": lambda place: ["admin", "silo", "account", "--record", place / "none"],
-    "certs": lambda place: ["admin", "certs", place / "certs"],
-    "tokens": lambda place: [
-        *("admin", "tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a")
-    ],
+    "leave": lambda place: ["leave", "--state", place / "none"],
+    "second-server runs": lambda place: ["second-server", "runs", "--database", f"sqlite:///{place}/none.sqlite"],
+    "silo": lambda place: ["silo", "account", "--state", place / "none"],
+    "certs": lambda place: ["certs", place / "certs"],
+    "tokens": lambda place: ["tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
     "backup": lambda place: ["admin", "backup", place / "kept", *reaching(database=f"sqlite:///{place}/none.sqlite")],
     "restore": lambda place: ["admin", "restore", place / "none"],
@@ -154,8 +152,7 @@ def federation(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, str
     for words in (["certs", str(tmp_path), "--clients", "1"], ["tokens", "add", "ada", "--role", "operator", *files]):
         subprocess.run([sys.executable, "-m", "quoron", "admin", *words], check=True, capture_output=True)
     words = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
-    words += ["--tokens", str(tmp_path / "tokens.json"), "--authority", str(tmp_path / "authority.pem")]
-    words += ["--certificate", str(tmp_path / "coordinator.pem"), "--key", str(tmp_path / "coordinator.key")]
+    words += ["--tokens", str(tmp_path / "tokens.json"), "--certs", str(tmp_path / "coordinator")]
     process = subprocess.Popen([sys.executable, "-m", "quoron", "serve", *words], stdout=subprocess.PIPE, text=True)
     try:
         found = re.fullmatch(r"listening: clients (\S+), control (\S+)\n", process.stdout.readline())  # type: ignore[union-attr]
@@ -192,7 +189,7 @@ def test_a_coordinator_lets_nobody_in_without_a_certificate_or_a_token(federatio
 
 def test_who_watches_over_a_coordinator_is_let_in_where_that_was_asked_for(tmp_path: Path) -> None:
     words = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
-    command = [sys.executable, "-m", "quoron", "serve", "--insecure", *words, "--metrics", "0", "--log-format", "json"]
+    command = [sys.executable, "-m", "quoron", "serve", "--insecure", *words, "--metrics", "0", "--log", "info,json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     try:
         found = re.fullmatch(r"listening: clients (\S+), control (\S+), metrics (\S+)\n", process.stdout.readline())  # type: ignore[union-attr]
@@ -212,8 +209,7 @@ def test_who_watches_over_a_coordinator_is_let_in_where_that_was_asked_for(tmp_p
 def test_a_client_listens_nowhere(federation, tmp_path: Path) -> None:
     _, clients, _ = federation
     (tmp_path / "own.csv").write_text("x,sick\n0.5,1\n")
-    words = ["client", "--data", "own.csv", "--coordinator", clients, "--authority", "authority.pem"]
-    words += ["--certificate", "client-1.pem", "--key", "client-1.key"]
+    words = ["client", "--data", "own.csv", "--coordinator", clients, "--certs", "client-1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "quoron", *words], stderr=subprocess.PIPE, text=True, cwd=tmp_path
     )

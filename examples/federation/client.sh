@@ -32,5 +32,4 @@ echo "$me" > "$mine/taken"
 ln -sfn "$mine" /tmp/client # for the health check
 items="$mine/items.csv"
 [ -e "$items" ] || items="$mine/items.parquet"
-exec quoron client --data "$items" --record "$mine/record.sqlite" --certificate "$mine/certificate.pem" \
-    --key "$mine/key.pem" --authority "$mine/authority.pem" "$@"
+exec quoron client --data "$items" --state "$mine/record.sqlite" --certs "$mine" "$@"

@@ -16,15 +16,9 @@ stop() {
 name="$1"
 [ ! -t 1 ] || stop "Expected standard output to be a file, got a terminal. Add > $name.tar, and -T to \`docker compose run\`."
 [ -e "$authority/authority.pem" ] || stop "Expected an authority in $authority, got none. Start the federation first."
-if [ -e "$authority/$name.pem" ] && [ "${2:-}" != --renew ]; then
+if [ -e "$authority/$name/certificate.pem" ] && [ "${2:-}" != --renew ]; then
     stop "Expected a new name, got $name, which has an identity: one key is one user. Choose another, or add --renew."
 fi
 [ "$name" != coordinator ] || stop "Expected a client's name, got the coordinator's. Choose another."
 quoron admin certs "$authority" --client "$@" >&2
-
-parts="$(mktemp -d)"
-trap 'rm -rf "$parts"' EXIT
-cp "$authority/$name.pem" "$parts/certificate.pem"
-cp "$authority/$name.key" "$parts/key.pem"
-cp "$authority/authority.pem" "$parts/authority.pem"
-tar -c -C "$parts" certificate.pem key.pem authority.pem
+tar -c -C "$authority/$name" --mode go= certificate.pem key.pem authority.pem

@@ -11,9 +11,7 @@ scaled="${QUORON_SCALED:-0}"
 
 give() { # give NAME FOLDER: a certificate, its key, and whom to trust
     mkdir -p "$trial/$2"
-    put "$trial/authority/$1.pem" "$trial/$2/certificate.pem"
-    put "$trial/authority/$1.key" "$trial/$2/key.pem"
-    put "$trial/authority/authority.pem" "$trial/$2/authority.pem"
+    for file in "$trial/authority/$1"/*; do put "$file" "$trial/$2/${file##*/}"; done
 }
 
 put() { # put FILE PLACE: as a whole, as whoever runs may be reading it
@@ -42,7 +40,6 @@ case "${1:-}" in
     *) echo "Expected nothing, renew, or revoke and a client's name, got $*." >&2 && exit 2 ;;
 esac
 give coordinator coordinator
-put "$trial/authority/revoked.json" "$trial/coordinator/revoked.json"
 number=1
 while [ "$number" -le "$clients" ]; do
     give "client-$number" "client-$number"

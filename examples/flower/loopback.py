@@ -116,8 +116,18 @@ class Loopback:
         own = self.folder / "certificates"
         arguments = ["--host", "127.0.0.1", "--port", str(self._port), "--isolation", "process"]
         arguments += ["--enable-supernode-auth", "--database", str(self.folder / "superlink.sqlite")]
-        arguments += ["--ssl-ca-certfile", str(self.authority), "--ssl-certfile", str(own / "superlink.pem")]
-        arguments += ["--ssl-keyfile", str(own / "superlink.key"), "--superexec-auth-secret-file", str(self._secret)]
+        arguments += [
+            "--ssl-ca-certfile",
+            str(self.authority),
+            "--ssl-certfile",
+            str(own / "superlink/certificate.pem"),
+        ]
+        arguments += [
+            "--ssl-keyfile",
+            str(own / "superlink/key.pem"),
+            "--superexec-auth-secret-file",
+            str(self._secret),
+        ]
         self.superlink = self._start("flower-superlink", arguments, "superlink")
         self.superlink.healthy(f"https://{self.address}/health", self.authority)
 
@@ -139,7 +149,7 @@ class Loopback:
     def configure(self, number: int, **changes: str | float) -> None:
         """Write a user's node config, for when its SuperNode starts."""
         place = {"partition-id": number, "num-partitions": len(self.users)}
-        own = {"record": str(self.node(number) / "record.sqlite"), **self.users[number], **changes}
+        own = {"state": str(self.node(number) / "record.sqlite"), **self.users[number], **changes}
         lines = (f"{key} = {json.dumps(value)}\n" for key, value in {**place, **own}.items())
         (self.node(number) / "node.toml").write_text("".join(lines), encoding="utf-8")
 
@@ -173,7 +183,7 @@ class Loopback:
         self.folder.chmod(0o700)  # the SuperLink's files hold answers without noise, also of runs that are over
         own = self.folder / "certificates"
         certificates.make_authority(own, days=30)
-        if not (own / "superlink.pem").exists():
+        if not (own / "superlink/certificate.pem").exists():
             certificates.issue(own, "superlink", coordinator=True, hosts=("127.0.0.1", "localhost"), days=30)
         if not self._secret.exists():
             _write_secret(self._secret, secrets.token_bytes(32))
@@ -245,7 +255,7 @@ def main() -> None:
         if not data.exists():
             _make_data(data, user)
         seed = {"simulation-seed": "7"} if given.simulation else {}
-        users.append({"data": str(data), "lifetime-epsilon": 16.0, "lifetime-delta": 0.1, **seed})
+        users.append({"data": str(data), "limit": "16,0.1", **seed})
     config = given.folder / "run.toml"
     if not config.exists():
         config.write_text(CONFIG, encoding="utf-8")

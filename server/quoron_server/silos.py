@@ -84,9 +84,9 @@ class Silos:
             )
         if promise.trust_model == "two-servers" and self.largest > 1:
             return (
-                "in trust model two-servers a client masks the row of one user, whose rounds the helper counts by its "
-                "certificate, and a silo has one for all. Give each person a client and a certificate of its own "
-                "(docs/two-servers.md#silos), without population.silos, or take one server"
+                "with trust model two-servers a client masks the row of one user, whose rounds the second server "
+                "counts by its certificate, and a silo has one for all. Give each person a client and a certificate "
+                "of its own (docs/two-servers.md#silos), without population.silos, or take one server"
             )
         if not self.sums:
             return None

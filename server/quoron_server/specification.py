@@ -256,9 +256,8 @@ def require_private_participation(specification: RunSpecification) -> None:
     """ConfigError for what Flower cannot keep: its clients answer whenever they are done, and in the clear."""
     if specification.trust_model == "two-servers":
         raise ConfigError(
-            "Expected another trust model than two-servers through Flower: its nodes answer the coordinator in the "
-            "clear. "
-            "Submit to `quoron serve`, with a `quoron helper` of another operator."
+            "Expected no trust model two-servers through Flower, got it: its nodes answer the coordinator in the "
+            "clear. Submit to `quoron serve`, with a `quoron second-server` of another operator."
         )
     if specification.participation == "public":
         raise ConfigError(
@@ -280,8 +279,8 @@ def require_helper(specification: RunSpecification, plan: RunPlan, *, helped: bo
     """ConfigError for a run of two servers at a coordinator without the other one."""
     if plan.guarantee.trust_model == "two-servers" and not helped:
         raise ConfigError(
-            f"Expected a coordinator with a helper for run {specification.run} of trust model two-servers, got one "
-            "without: start it with --helper, and with TLS (docs/two-servers.md)."
+            f"Expected a coordinator with a second server for run {specification.run} of trust model two-servers, got "
+            "one without: start it with --second-server, and with TLS (docs/two-servers.md)."
         )
 
 
@@ -291,7 +290,7 @@ def require_connections(specification: RunSpecification, most_clients: int, *, a
     if alone and users > most_clients:
         raise ConfigError(
             f"Expected at most {most_clients:,} users, as many clients as this coordinator lets in at a time, got "
-            f"{users:,}. Start it with --most-clients {users}, and as many files (ulimit -n) and 300 more."
+            f"{users:,}. Start it with --set max_clients={users}, and as many files (ulimit -n) and 300 more."
         )
 
 
@@ -330,8 +329,8 @@ def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX
     if answer > largest_message:
         raise ConfigError(
             f"Expected answers of at most {largest_message:,} bytes, got {answer:,} for {plan.algorithm} with "
-            f"problem.dimension={plan.problem.dimension:,}. Start the coordinator with --largest-message "
-            f"{-(-answer >> 20)}MiB."
+            f"problem.dimension={plan.problem.dimension:,}. Start the coordinator with --set "
+            f"max_message={-(-answer >> 20)}MiB."
         )
 
 

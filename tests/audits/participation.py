@@ -285,8 +285,8 @@ def own_limit_audits():
 
     def by_node(folder, drawn, announced=True):
         """The same of a node of Flower, by its ClientApp's replies: it hears of every run before anybody is asked."""
-        config = {"record": str(folder / f"{drawn}-{announced}.sqlite")}
-        config |= {"lifetime-epsilon": limit, "lifetime-delta": 1.0}
+        config = {"state": str(folder / f"{drawn}-{announced}.sqlite")}
+        config |= {"limit": f"{limit},1"}
         context = SimpleNamespace(node_config=config)
 
         def said(sent):

@@ -296,14 +296,14 @@ async def _over_tls(at: Scene) -> AsyncIterator[Path]:
     for name in ("client-0", "client-1"):
         certificates.issue(place, name, days=300)
     listed = Revocations(place / "revoked.json")
-    files = [place / name for name in ("coordinator.pem", "coordinator.key", "authority.pem")]
+    files = [place / name for name in ("coordinator/certificate.pem", "coordinator/key.pem", "authority.pem")]
     at.changes = {"transport": Transport(*files, revoked=listed)}
     await at.serve()
     yield place
 
 
 async def _enrolled(at: Scene, place: Path, name: str) -> Peer:
-    pair = [(place / f"{name}.{end}").read_bytes() for end in ("key", "pem")]
+    pair = [(place / f"{name}/{end}.pem").read_bytes() for end in ("key", "certificate")]
     credentials = grpc.ssl_channel_credentials((place / "authority.pem").read_bytes(), *pair)
     channel = await at._joined.enter_async_context(grpc.aio.secure_channel(at.running.listen, credentials))
     peer = Peer(channel)

@@ -15,7 +15,7 @@ import yaml
 
 from federation.engine import FILE, ROOT, Engine, in_containers, services
 from quoron.cli.app import app
-from quoron.operate import profiles
+from quoron.cli.federation import SETTINGS
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = services()
@@ -121,19 +121,18 @@ def test_every_command_and_variable_is_one_that_the_program_knows(name: str) -> 
     if command is None:
         return
     known = {str(each.envvar) for each in command.params if isinstance(each, click.Option) and each.envvar}
-    if "QUORON_PROFILE" in known:
-        known |= {*profiles.VARIABLES.values()}
+    known |= {f"QUORON_{key.upper()}" for key in SETTINGS}
     given = {key for key in OURS[name].get("environment", {}) if key.startswith("QUORON_")}
     assert given <= known
     options = {text for each in command.params for text in each.opts}
     assert {word for word in OURS[name]["command"] if word.startswith("--")} <= options
 
 
-HELPER = ROOT / "compose.helper.yml"
-WITH_HELPER = yaml.safe_load(HELPER.read_text(encoding="utf-8"))
-OF_TWO = services(FILE, HELPER, variables={})
-HELPER_SCRIPT = ROOT / "examples/federation/helper.sh"
-THEIRS = ("helper-setup", "helper")
+SECOND_SERVER = ROOT / "compose.second-server.yml"
+WITH_SECOND = yaml.safe_load(SECOND_SERVER.read_text(encoding="utf-8"))
+OF_TWO = services(FILE, SECOND_SERVER, variables={})
+SECOND_SCRIPT = ROOT / "examples/federation/second-server.sh"
+THEIRS = ("second-server-setup", "second-server")
 THREE = ("client-1", "client-2", "client-3")
 
 
@@ -147,65 +146,67 @@ def test_the_other_operators_services_are_as_contained_as_ours(name: str) -> Non
         assert OF_TWO[name][key] == OF_TWO["setup"][key]
 
 
-def test_the_helper_meets_nobody_but_the_coordinator() -> None:
-    assert OF_TWO["helper"]["networks"] == ["between"]
-    assert WITH_HELPER["networks"] == {"between": {"internal": True}}
+def test_the_second_server_meets_nobody_but_the_coordinator() -> None:
+    assert OF_TWO["second-server"]["networks"] == ["between"]
+    assert WITH_SECOND["networks"] == {"between": {"internal": True}}
     on_it = {name for name, service in OF_TWO.items() if "between" in service.get("networks", ())}
-    assert on_it == {"helper", "coordinator"}
-    assert "network_mode" in OF_TWO["helper-setup"]
+    assert on_it == {"second-server", "coordinator"}
+    assert "network_mode" in OF_TWO["second-server-setup"]
 
 
 def test_no_server_sees_the_others_books_or_keys_and_runs_keys_are_apart_from_what_is_backed_up() -> None:
     ours = {name for name in OF_TWO if name not in THEIRS}
-    kept = {"helper-authority", "helper-identity", "helper-books", "helper-run-keys"}
+    kept = {"second-server-authority", "second-server-identity", "second-server-books", "second-server-run-keys"}
     assert not any(sources(name) & kept for name in ours if OF_TWO[name].get("volumes"))
-    assert sources("helper") == {"helper-identity", "helper-books", "helper-run-keys"}
-    assert sources("coordinator") & sources("helper") == set()
-    environment = OF_TWO["helper"]["environment"]
-    books, keys = environment["QUORON_HELPER_DATABASE"], environment["QUORON_HELPER_KEYS"]
+    assert sources("second-server") == {"second-server-identity", "second-server-books", "second-server-run-keys"}
+    assert sources("coordinator") & sources("second-server") == set()
+    environment = OF_TWO["second-server"]["environment"]
+    books, keys = environment["QUORON_SECOND_SERVER_DATABASE"], environment["QUORON_SECOND_SERVER_KEYS"]
     assert "/var/lib/quoron/" in books
     assert not keys.startswith("/var/lib/quoron")
 
 
-def test_clients_have_the_helpers_key_from_its_operator_and_accept_nothing_else() -> None:
+def test_clients_have_the_second_servers_key_from_its_operator_and_accept_nothing_else() -> None:
     for name in THREE:
-        assert "helper-public" in sources(name)
+        assert "second-server-public" in sources(name)
         assert not sources(name) & sources("coordinator")
         command = OF_TWO[name]["command"]
         assert [command[at + 1] for at, word in enumerate(command) if word == "--accept"] == ["two-servers"]
 
 
 @pytest.mark.programs
-def test_the_helpers_script_makes_them_once(tmp_path: Path) -> None:
-    for part in ("authority", "helper", "link", "public"):
+def test_the_second_servers_script_makes_them_once(tmp_path: Path) -> None:
+    for part in ("authority", "second-server", "link", "public"):
         (tmp_path / part).mkdir()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     made = []
     for _ in range(2):
         environment = {**os.environ, "PATH": path, "QUORON_TRIAL": str(tmp_path)}
-        found = subprocess.run(["sh", str(HELPER_SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+        found = subprocess.run(["sh", str(SECOND_SCRIPT)], env=environment, capture_output=True, text=True, check=False)
         assert found.returncode == 0, found.stderr
         files = [each for each in tmp_path.rglob("*") if each.is_file()]
         made.append({str(each.relative_to(tmp_path)): each.read_bytes() for each in files})
     assert made[0] == made[1]
     given = {name for name in made[0] if name.startswith("link/")}
-    assert given == {f"link/{each}.pem" for each in ("authority", "certificate", "key", "helper-key")}
-    assert made[0]["link/helper-key.pem"] == made[0]["public/helper-key.pem"]
-    assert made[0]["helper/signing.key"] not in [content for name, content in made[0].items() if "helper/s" not in name]
+    assert given == {f"link/{each}.pem" for each in ("authority", "certificate", "key", "second-server-key")}
+    assert made[0]["link/second-server-key.pem"] == made[0]["public/second-server-key.pem"]
+    assert made[0]["second-server/signing.key"] not in [
+        content for name, content in made[0].items() if name != "second-server/signing.key"
+    ]
 
 
 @in_containers
-def test_two_operators_carry_a_run_to_its_end_and_the_helpers_asks_it_while_it_serves(tmp_path: Path) -> None:
+def test_two_operators_carry_a_run_to_its_end_and_the_second_servers_asks_it_while_it_serves(tmp_path: Path) -> None:
     with Engine(tmp_path / "c", OF_TWO) as composed:
         composed.up(*THREE)
         composed.up("submit", "watch")
         assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
         assert "complete" in composed.running["watch"].log()
-        told = composed.running["helper"].exec("quoron", "helper", "runs")
+        told = composed.running["second-server"].exec("quoron", "second-server", "runs")
         assert (told.returncode, told.stdout[:15]) == (0, "example  closed"), told.stderr
         for other in ("client-1", "submit"):
-            assert "helper" not in composed._hosts(other), "nobody but the coordinator reaches it"
-        composed.running["helper"].stop()
+            assert "second-server" not in composed._hosts(other), "nobody but the coordinator reaches it"
+        composed.running["second-server"].stop()
 
 
 HOSPITALS = ROOT / "compose.hospitals.yml"

@@ -5,6 +5,7 @@ honest run, whatever came before.
 """
 
 import contextlib
+import os
 import re
 import socket
 import ssl
@@ -388,20 +389,16 @@ CLIENT = "from quoron_client.federation import session; session._LONGEST_WAIT = 
 def test_a_client_s_program_lives_through_a_siege_in_bounded_memory(data: Path, tmp_path: Path) -> None:
     """Its log is spared: of a kind of refusal it tells twenty a minute."""
     authority = Authority(tmp_path)
-    own = ["--data", data, "--record", tmp_path / "record.sqlite", "--authority", authority.path]
-    own += [
-        word
-        for name, path in zip(("certificate", "key"), authority.issue("client"), strict=True)
-        for word in (f"--{name}", path)
-    ]
-    own += ["--lifetime-epsilon", SPENT + LEFT, "--lifetime-delta", 1e-3]
+    own = ["--data", data, "--state", tmp_path / "record.sqlite", "--limit", f"{SPENT + LEFT},1e-3"]
+    files = (*authority.issue("client"), authority.path)
+    named = dict(zip(("QUORON_CERTIFICATE", "QUORON_KEY", "QUORON_AUTHORITY"), map(str, files), strict=True))
     quiet = {name: replace(attack, says="") for name, attack in ATTACKS.items() if name != "every status"}
 
     async def scene() -> tuple[int, int]:
         async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
             words = [sys.executable, "-c", CLIENT + "main()", "client", *own, "--coordinator", f"127.0.0.1:{fake.port}"]
             with (tmp_path / "log").open("wb") as log:
-                process = subprocess.Popen([str(word) for word in words], stderr=log)
+                process = subprocess.Popen([str(word) for word in words], stderr=log, env=os.environ | named)
             try:
                 await fake.hears("hello")
                 await honest(fake, "first")

@@ -59,7 +59,7 @@ class TestAClientThatLeaves:
     def test_has_erased_all_but_that_and_opens_no_more(self, home: Path) -> None:
         record = home / "record.sqlite"
         assert SECRET in record.read_bytes()
-        receipt = leaving.leave(record, certificate=home / "mine.pem", key=home / "mine.key")
+        receipt = leaving.leave(record, certificate=home / "mine/certificate.pem", key=home / "mine/key.pem")
         stays = record.read_bytes()
         for erased in (SECRET, b"summer", b"autumn", b"as announced"):
             assert erased not in stays
@@ -71,7 +71,7 @@ class TestAClientThatLeaves:
         for words in ({"anew": True}, {"other_books": True}):
             with pytest.raises(LedgerError, match="has left"):
                 open_(record, **words)
-        again = leaving.leave(record, certificate=home / "mine.pem", key=home / "mine.key")
+        again = leaving.leave(record, certificate=home / "mine/certificate.pem", key=home / "mine/key.pem")
         assert again == receipt
         assert json.loads(json.dumps(receipt.as_json()))["erased"]["answers"] == 2
         assert "2 runs, 2 answers" in receipt.words()
@@ -95,7 +95,7 @@ class TestAClientThatLeaves:
     def test_and_is_interrupted_anywhere_ends_the_same(
         self, home: Path, step: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        files = {"certificate": home / "mine.pem", "key": home / "mine.key"}
+        files = {"certificate": home / "mine/certificate.pem", "key": home / "mine/key.pem"}
         real, calls = leaving.erase, iter(range(9))
 
         def erase(path: Path, *, secret: bool) -> None:
@@ -114,19 +114,19 @@ class TestAClientThatLeaves:
         with contextlib.closing(sqlite3.connect(home / "record.sqlite")) as record:
             first = record.execute("SELECT time FROM left_for_good").fetchone()
         receipt = leaving.leave(home / "record.sqlite", **files)
-        assert not (home / "mine.key").exists()
-        assert not (home / "mine.pem").exists()
-        assert receipt.files == (str(home / "mine.key"), str(home / "mine.pem"))
+        assert not (home / "mine/key.pem").exists()
+        assert not (home / "mine/certificate.pem").exists()
+        assert receipt.files == (str(home / "mine/key.pem"), str(home / "mine/certificate.pem"))
         assert first == (receipt.farewell.time,)
 
     @pytest.mark.parametrize("wrong", ["no record", "another's key", "a key alone", "another's certificate afterwards"])
     def test_by_the_wrong_files_changes_nothing(self, home: Path, wrong: str) -> None:
-        record, mine = home / "record.sqlite", {"certificate": home / "mine.pem", "key": home / "mine.key"}
+        record, mine = home / "record.sqlite", {name: home / f"mine/{name}.pem" for name in ("certificate", "key")}
         certificates.issue(home, "other", days=30)
-        others = {"certificate": home / "other.pem", "key": home / "other.key"}
+        others = {"certificate": home / "other/certificate.pem", "key": home / "other/key.pem"}
         if wrong == "another's certificate afterwards":
             leaving.leave(record, **mine)
-        before = {path.name: path.read_bytes() for path in home.iterdir()}
+        before = {path: path.read_bytes() for path in home.rglob("*.*")}
         files = {
             "no record": mine,
             "another's key": mine | {"key": others["key"]},
@@ -135,7 +135,7 @@ class TestAClientThatLeaves:
         }[wrong]
         with pytest.raises((ConfigError, IdentityError)):
             leaving.leave(home / "none.sqlite" if wrong == "no record" else record, **files)
-        assert before == {path.name: path.read_bytes() for path in home.iterdir()}
+        assert before == {path: path.read_bytes() for path in home.rglob("*.*")}
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ class TestAUserWhoIsForgotten:
         receipt = forgetting.forget(
             lambda word, sure: self.seats(books).forget(word, sure=sure), "ada", certificates=folder
         )
-        assert sorted(receipt.files) == ["ada-2.key", "ada-2.pem", "ada.key", "ada.pem"]
+        assert sorted(receipt.files) == ["ada-2/certificate.pem", "ada-2/key.pem", "ada/certificate.pem", "ada/key.pem"]
         assert set(revocation.read(folder / "revoked.json")) == {old, new}
 
     def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
@@ -220,7 +220,7 @@ class TestAUserWhoIsForgotten:
     async def test_is_hung_up_on_never_let_in_again_while_the_run_goes_on_and_not_named_in_the_log(
         self, issued: Path, tmp_path: Path, our_logs: pytest.LogCaptureFixture
     ) -> None:
-        key = certificates.fingerprint(certificates.load_certificate(issued / "client-0.pem"))
+        key = certificates.fingerprint(certificates.load_certificate(issued / "client-0/certificate.pem"))
         with our_logs.at_level(logging.INFO):
             async with (
                 coordinator(tmp_path, transport=transport(issued)) as running,
@@ -278,12 +278,11 @@ class TestAUserWhoIsForgotten:
             with pytest.raises(KeyboardInterrupt):
                 forgetting.forget(ask, "ada", certificates=folder)
         receipt = forgetting.forget(ask, "ada" if step == "books" else "0", certificates=folder)
-        assert receipt.files == ("ada.key", "ada.pem")
+        assert receipt.files == ("ada/key.pem", "ada/certificate.pem")
         assert sorted(path.name for path in folder.iterdir()) == [
             "authority.key",
             "authority.pem",
-            "ben.key",
-            "ben.pem",
+            "ben",
             "revoked.json",
         ]
         assert list(revocation.read(folder / "revoked.json").values()) == ["forgotten"]
@@ -337,17 +336,17 @@ def killed(moment: Moment, words: list[str]) -> None:
 def test_leaving_that_is_killed_and_said_again_ends_the_same(
     home: Path, tmp_path: Path, at: str, when: str, number: int
 ) -> None:
-    files = ["--record", str(home / "record.sqlite"), "--certificate", str(home / "mine.pem")]
-    files += ["--key", str(home / "mine.key"), "--receipt", str(tmp_path / "receipt.json")]
-    words = ["leave", *files, "--for-good"]
+    files = ["--state", str(home / "record.sqlite"), "--certs", str(home / "mine")]
+    words = ["leave", *files, "--receipt", str(tmp_path / "receipt.json"), "--yes"]
     killed(Moment(at, when, left=number), words)
     assert invoke(words) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())
     assert told["epsilon"] == 1.75
     assert {key: told["erased"][key] for key in ("runs", "answers", "books")} == {"runs": 2, "answers": 2, "books": 0}
     assert sorted(path.name for path in home.iterdir()) == [
-        *("authority.key", "authority.pem", "record.sqlite", "record.sqlite-acknowledged", "revoked.json")
+        *("authority.key", "authority.pem", "mine", "record.sqlite", "record.sqlite-acknowledged", "revoked.json")
     ]
+    assert [path.name for path in (home / "mine").iterdir()] == ["authority.pem"]
     assert SECRET not in (home / "record.sqlite").read_bytes()
     with pytest.raises(LedgerError, match="has left"):
         open_(home / "record.sqlite")
@@ -360,7 +359,7 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
 ) -> None:
     url = f"sqlite:///{tmp_path}/books.sqlite"
     with Database(url) as database:
-        key = certificates.fingerprint(certificates.load_certificate(home / "mine.pem"))
+        key = certificates.fingerprint(certificates.load_certificate(home / "mine/certificate.pem"))
         Books(database).registry.enrol(key, name="mine")
     words = [*reaching(database=url), "--certs", str(home), "--receipt", str(tmp_path / "receipt.json"), "--yes"]
     killed(Moment(at, when, left=number), ["admin", "users", "forget", "mine", *words])
@@ -369,7 +368,7 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
     assert invoke(["admin", "users", "forget", "mine" if known else "0", *words]) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())
     assert (told["user"], told["erased"]["keys"]) == (0, 1)
-    assert not list(home.glob("mine.*"))
+    assert not list(home.glob("mine*"))
     assert revocation.read(home / "revoked.json") == {key: "forgotten"}
     with Database(url) as database:
         with pytest.raises(ForgottenKey):

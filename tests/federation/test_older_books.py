@@ -71,7 +71,7 @@ def test_an_owner_who_says_so_takes_other_books_once_and_keeps_what_was_spent(tm
         record.saw("here:1", claim(A), 0)
         answered(record, "r")
     for books in (claim(A + B, charged=()), claim(C)):
-        with opened(tmp_path) as record, pytest.raises(LedgerError, match="say --other-books"):
+        with opened(tmp_path) as record, pytest.raises(LedgerError, match="say --accept-other-database"):
             record.saw("here:1", books, 7)
         with opened(tmp_path, other_books=True) as record:
             record.saw("here:1", books, 7)

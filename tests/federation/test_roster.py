@@ -302,7 +302,7 @@ def trusting(issued: Path, tmp_path: Path) -> dict[str, object]:
 
 
 def key_of(folder: Path, name: str) -> str:
-    return certificates.fingerprint(certificates.load_certificate(folder / f"{name}.pem"))
+    return certificates.fingerprint(certificates.load_certificate(folder / f"{name}/certificate.pem"))
 
 
 async def waits(running: Coordinator) -> dict[str, object]:
@@ -521,7 +521,7 @@ class TestRotation:
         return own
 
     def signed(self, folder: Path, old: str, new: str) -> str:
-        return rotation.sign(folder / f"{old}.key", folder / f"{new}.key")
+        return rotation.sign(folder / f"{old}/key.pem", folder / f"{new}/key.pem")
 
     async def test_the_same_user_comes_back_with_its_new_key_and_the_old_one_is_refused(
         self, issued: Path, folder: Path

@@ -352,7 +352,7 @@ name = "one-pass-dp-sgd"
 
 def test_certs_adds_the_hosts_that_a_coordinators_certificate_lacks_and_keeps_its_key(tmp_path: Path) -> None:
     def stands() -> tuple[str, set[str], int]:
-        loaded = certificates.load_certificate(tmp_path / "coordinator.pem")
+        loaded = certificates.load_certificate(tmp_path / "coordinator/certificate.pem")
         names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return certificates.fingerprint(loaded), {str(each.value) for each in names}, loaded.serial_number
 
@@ -375,22 +375,23 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
     assert {path.name for path in tmp_path.iterdir()} == before
     listed = revocation.read(tmp_path / "revoked.json")
     assert listed == {
-        certificates.fingerprint(certificates.load_certificate(tmp_path / f"{name}.pem")): name
+        certificates.fingerprint(certificates.load_certificate(tmp_path / f"{name}/certificate.pem")): name
         for name in ("client-1", "client-2")
     }
     assert invoke(["admin", "certs", str(tmp_path), "--client", "client-1", "--renew"]) == 2
     assert "not revoked" in capsys.readouterr().err
     for nobody in ("client-3", "coordinator", "../client-1"):
-        assert invoke(["admin", "certs", str(tmp_path), "--revoke", nobody]) == 2
-    assert invoke(["serve", "--revoked", str(tmp_path / "nothing.json")]) == 2
-    assert "nothing.json" in capsys.readouterr().err
+        assert invoke(["certs", str(tmp_path), "--revoke", nobody]) == 2
+    assert revocation.read(tmp_path / "coordinator" / "revoked.json") == listed
+    (tmp_path / "coordinator" / "revoked.json").write_text("[]")
+    assert invoke(["serve", "--certs", str(tmp_path / "coordinator")]) == 2
+    assert "coordinator/revoked.json" in capsys.readouterr().err
 
 
 async def test_health_is_told_to_whoever_shows_a_certificate(issued: Path, tmp_path: Path, capsys: Captured) -> None:
-    own = ["--certificate", str(issued / "client-0.pem"), "--key", str(issued / "client-0.key")]
     async with coordinator(tmp_path, transport=transport(issued)) as running:
-        for more, code in ((own, 0), ([], 1)):
-            asked = ["admin", "health", running.listen, "--authority", str(issued / "authority.pem"), *more]
+        for folder, code in ((issued / "client-0", 0), (issued, 1)):
+            asked = ["health", running.listen, "--certs", str(folder)]
             assert await asyncio.to_thread(invoke, asked) == code
     assert "Expected a coordinator that serves" in capsys.readouterr().err
 

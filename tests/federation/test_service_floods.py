@@ -296,11 +296,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def transport(folder: Path) -> Transport:
-    return Transport(folder / "coordinator.pem", folder / "coordinator.key", folder / "authority.pem")
+    return Transport(folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
 
 
 def channel(where: str, folder: Path, number: int) -> grpc.aio.Channel:
-    pair = [(folder / f"client-{number}.{end}").read_bytes() for end in ("key", "pem")]
+    pair = [(folder / f"client-{number}/{end}.pem").read_bytes() for end in ("key", "certificate")]
     credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *pair)
     return grpc.aio.secure_channel(where, credentials, (("grpc.use_local_subchannel_pool", 1),))
 
@@ -313,7 +313,7 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
     monkeypatch.setattr(coordinators, "_CONNECTION", tuple(patient.items()))
     monkeypatch.setattr(doorkeeper, "LOOK", 0.01)
     async with (
-        coordinator(tmp_path, transport=transport(folder), most_clients=16) as running,
+        coordinator(tmp_path, transport=transport(folder), max_clients=16) as running,
         channel(running.listen, folder, 0) as own,
         channel(running.listen, folder, 1) as later,
     ):
@@ -335,10 +335,10 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
 
 def test_a_run_of_more_users_than_may_be_connected_is_refused(folder: Path, tmp_path: Path) -> None:
     async def scene() -> None:
-        async with coordinator(tmp_path, transport=transport(folder), most_clients=19) as running:
+        async with coordinator(tmp_path, transport=transport(folder), max_clients=19) as running:
             await running.manager.submit(specification("one-pass-dp-sgd").as_text())
 
-    with pytest.raises(ConfigError, match=r"at most 19 users.* got 20.*--most-clients 20"):
+    with pytest.raises(ConfigError, match=r"at most 19 users.* got 20.*--set max_clients=20"):
         carried_out(scene())
 
 
@@ -465,7 +465,7 @@ async def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_
     wanted = specification("one-pass-dp-sgd")
     async with coordinator(tmp_path) as running, crowd(running.listen, USERS):
         pass
-    async with coordinator(tmp_path, gathering=3600.0) as running, contextlib.AsyncExitStack() as stack:
+    async with coordinator(tmp_path, gather=3600.0) as running, contextlib.AsyncExitStack() as stack:
         await running.manager.submit(wanted.as_text())
         await until(lambda: "trial" in running.sessions.runs)
         awaited = await running.manager.awaited("trial")

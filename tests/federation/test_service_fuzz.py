@@ -168,9 +168,7 @@ def test_a_hundred_thousand_wrong_messages_change_nothing(tmp_path: Path) -> Non
 
 async def test_a_message_beyond_the_cap_ends_its_conversation_alone(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as running, crowd(running.listen, 2) as peers:
-        huge = pb.Answer(
-            run="trial", values=pb.Answer().values.__class__(data=bytes(running.config.largest_message + 1))
-        )
+        huge = pb.Answer(run="trial", values=pb.Answer().values.__class__(data=bytes(running.config.max_message + 1)))
         await peers[0].send(answer=huge)
         code = await peers[0].call.code()
         await peers[1].send(answer=pb.Answer(run="trial"))

@@ -245,7 +245,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
         for name in (*names, "operator"):
             (tmp_path / name).mkdir(exist_ok=True)
         for source, target in [
-            *((trial / f"{name}.{end}", tmp_path / name / f"own.{end}") for name in who for end in ("key", "pem")),
+            *((trial / name / file, tmp_path / name / file) for name in who for file in ("key.pem", "certificate.pem")),
             *((trial / "authority.pem", tmp_path / name / "authority.pem") for name in (*names, "operator")),
         ]:
             (tmp_path / "draft").write_bytes(source.read_bytes())
@@ -253,19 +253,9 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
 
     def client(user: int, where: str) -> Program:
         place = tmp_path / names[user]
-        tls = ["--certificate", place / "own.pem", "--key", place / "own.key", "--authority", place / "authority.pem"]
-        limits = [
-            "--lifetime-epsilon",
-            "inf",
-            "--lifetime-delta",
-            1.0,
-            "--accept",
-            "central-broadcast",
-            "--accept",
-            "central-release",
-        ]
-        record = ["--data", paths[user], "--record", place / "record.sqlite", "--simulation-seed", SEED]
-        return Program("client", "--coordinator", where, *record, *tls, *limits)
+        limits = ["--limit", "inf,1", "--accept", "central-broadcast", "--accept", "central-release"]
+        state = ["--data", paths[user], "--state", place / "record.sqlite", "--seed", SEED]
+        return Program("client", "--coordinator", where, *state, "--certs", place, *limits)
 
     def says(program: Program, words: str) -> None:
         while words not in (line := program.process.stderr.readline()):
@@ -276,8 +266,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
         parse(CONFIG, settings=changes), run="trial", users=users, seconds=120.0, early_ends=True, simulation_seed=SEED
     )
     with programs() as started:
-        own = ["--authority", trial / "authority.pem", "--certificate", trial / "coordinator.pem"]
-        started.append(serve(tmp_path, *own, "--key", trial / "coordinator.key"))
+        started.append(serve(tmp_path, "--certs", trial / "coordinator"))
         where, control = started[0].listening()
         carried_out(enrolled_in_order(where, trial, users))
         started += [client(user, where) for user in range(users - 1)]
@@ -314,7 +303,7 @@ async def enrolled_in_order(where: str, folder: Path, users: int = USERS) -> Non
     """User i of the table is the i-th to enrol."""
     roots = (folder / "authority.pem").read_bytes()
     for user in range(users):
-        pair = [(folder / f"client-{user + 1}.{end}").read_bytes() for end in ("key", "pem")]
+        pair = [(folder / f"client-{user + 1}/{end}.pem").read_bytes() for end in ("key", "certificate")]
         async with grpc.aio.secure_channel(where, grpc.ssl_channel_credentials(roots, *pair)) as channel:
             assert await Peer(channel).enrol() == user
 
@@ -350,54 +339,46 @@ options = {{ rounds = 4 }}
 @pytest.mark.programs
 def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: Path) -> None:
     """By the commands of docs/two-servers.md, each operator's in a folder of its own."""
-    ours, theirs = tmp_path / "coordinator", tmp_path / "helper"
+    ours, theirs = tmp_path / "coordinator", tmp_path / "second"
     for folder in (ours, theirs):
         folder.mkdir()
     (ours / "run.toml").write_text(TWO_SERVERS)
-    quoron("admin", "certs", ours, "--clients", USERS)
-    quoron(
-        "admin", "tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token"
-    )
-    # its coordinator.pem is the helper's own, client-1 what the other shows it
-    quoron("admin", "certs", theirs, "--clients", 1)
+    quoron("certs", ours, "--clients", USERS)
+    quoron("tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
+    quoron("certs", theirs, "--clients", 1)  # coordinator is its own, client-1 what the other shows it
     signing = ("--signing-key", theirs / "signing.key")
-    assert len(quoron("helper", "key", theirs / "helper-key.pem", *signing).split()[-1]) == 64
-    own = ["--certificate", theirs / "coordinator.pem", "--key", theirs / "coordinator.key"]
-    books = ["--database", f"sqlite:///{theirs}/helper.sqlite"]
+    assert len(quoron("second-server", "key", theirs / "second.pem", *signing).split()[-1]) == 64
+    books = ["--database", f"sqlite:///{theirs}/second.sqlite"]
     kept = [*books, "--keys", theirs / "keys", *signing]
 
     def second(listen: str) -> Program:
-        whom = ["--authority", theirs / "authority.pem", "--coordinator", theirs / "client-1.pem"]
-        return Program("helper", "serve", *own, *whom, *kept, "--listen", listen)
+        whom = ["--certs", theirs / "coordinator", "--coordinator", theirs / "client-1/certificate.pem"]
+        return Program("second-server", "serve", *whom, *kept, "--listen", listen)
 
     with programs() as started:
         started.append(second("127.0.0.1:0"))
         assert started[0].process.stdout is not None
         where = started[0].process.stdout.readline().split()[2].rstrip(",")
         authority = ("--authority", ours / "authority.pem")
-        link = ["--helper", where, "--helper-authority", theirs / "authority.pem"]
-        link += ["--helper-certificate", theirs / "client-1.pem", "--helper-private-key", theirs / "client-1.key"]
-        link += ["--helper-key", theirs / "helper-key.pem"]
-        files = ["--certificate", ours / "coordinator.pem", "--key", ours / "coordinator.key"]
-        started.append(serve(ours, *authority, *files, *link))
+        pinned = ["--second-server-key", theirs / "second.pem"]
+        link = ["--second-server", where, "--second-server-certs", theirs / "client-1", *pinned]
+        started.append(serve(ours, "--certs", ours / "coordinator", *link))
         clients, control = started[1].listening()
         for user, path in enumerate(write_items(ours, USERS)):
-            shown = ["--certificate", ours / f"client-{user + 1}.pem", "--key", ours / f"client-{user + 1}.key"]
-            limits = ["--lifetime-epsilon", 1000, "--lifetime-delta", 1.0, "--one-user", "--accept", "two-servers"]
-            data = ["--data", path, "--record", ours / f"record-{user}.sqlite"]
-            pinned = ["--helper-key", theirs / "helper-key.pem"]
-            started.append(Program("client", "--coordinator", clients, *authority, *shown, *limits, *data, *pinned))
-        operator = reaching(coordinator=control, token_file=ours / "token", authority=authority[1])
-        patient = ["--set", "privacy.min_cohort=0.9", "--waiting", 300]  # all are there before anybody is asked
-        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--timeout", 12.0, *patient, *operator)
+            own = ["--certs", ours / f"client-{user + 1}", "--one-user", "--accept", "two-servers"]
+            data = ["--data", path, "--state", ours / f"state-{user}.sqlite", "--limit", "1000,1"]
+            started.append(Program("client", "--coordinator", clients, *own, *data, *pinned))
+        operator = ["--coordinator", control, "--token-file", ours / "token", *authority]
+        patient = ["--quorum", 0.9, "--waiting", 300]  # all are there before anybody is asked
+        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--seconds", 12.0, *patient, *operator)
         started[0].process.send_signal(signal.SIGKILL)
         started[0].process.wait()
         started.append(second(where))
         lines = [json.loads(line) for line in quoron("watch", "both", "--json", *operator).splitlines()]
         assert lines[-1]["how"] == "complete"
-        live = quoron("helper", "runs", *books, "--keys", theirs / "keys")  # beside the one that serves
+        live = quoron("second-server", "runs", *books, "--keys", theirs / "keys")  # beside the one that serves
         started[-1].stop()
-        told = quoron("helper", "runs", *books)
+        told = quoron("second-server", "runs", *books)
         assert live == told
         assert "both  closed" in told
         assert "keys destroyed" in told

@@ -83,18 +83,9 @@ class Scene:
 
     def client(self, user: int, data: Path) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """One user's program."""
-        own = ["--data", data, "--record", self.record(user), "--name", f"client-{user}", "--insecure"]
-        limits = [
-            "--lifetime-epsilon",
-            "inf",
-            "--lifetime-delta",
-            1.0,
-            "--accept",
-            "central-release",
-            "--accept",
-            "central-broadcast",
-        ]
-        more = ["--coordinator", self.where, "--simulation-seed", SEED]
+        own = ["--data", data, "--state", self.record(user), "--name", f"client-{user}", "--insecure"]
+        limits = ["--limit", "inf,1", "--accept", "central-release", "--accept", "central-broadcast"]
+        more = ["--coordinator", self.where, "--seed", SEED]
         return self.begin(
             sys.executable, "-c", CLIENT + "main()", "client", *own, *limits, *more, log=f"client-{user}.log"
         )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime as dt
+import shutil
 import socket
 import ssl
 import sys
@@ -175,7 +176,7 @@ class TestRevocation:
         certificates.revoke(own, "client-0")
         with pytest.raises(ConfigError, match="not revoked"):
             certificates.issue(own, "client-0", days=1, renew=True)
-        with pytest.raises(IdentityError, match=r"nobody\.pem"):
+        with pytest.raises(IdentityError, match=r"nobody.certificate\.pem"):
             certificates.revoke(own, "nobody")
 
     def test_of_nobody_is_known_while_the_list_cannot_be_read_and_it_is_read_again_until_it_can(
@@ -236,7 +237,7 @@ class TestRevocation:
                     )
                 )
 
-        with pytest.raises(IdentityError, match=r"client-0\.pem.*was revoked"):
+        with pytest.raises(IdentityError, match=r"client-0.certificate\.pem.*was revoked"):
             carried_out(scene())
 
 
@@ -260,11 +261,11 @@ class TestExpiry:
             channel(running.listen, own, "late") as other,
         ):
             ending, lasting = Peer(one), Peer(other)
-            monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0.pem", ended=False))
+            monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0/certificate.pem", ended=False))
             for peer in (ending, lasting):
                 await peer.enrol()
                 await peer.hello()
-            monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0.pem", ended=True))
+            monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0/certificate.pem", ended=True))
             if said == "a message":
                 for peer in (ending, lasting):
                     await peer.send(answer=pb.Answer(run="none"))
@@ -300,7 +301,7 @@ class TestExpiry:
                 )
                 group.create_task(run_client(config, stop=stop))
                 await until(lambda: running.sessions.connected == 1)
-                over = self.at(own / "mine.pem", ended=True)
+                over = self.at(own / "mine/certificate.pem", ended=True)
                 monkeypatch.setattr(security, "now", lambda: over)
                 await until(lambda: running.sessions.connected == 0)
                 certificates.issue(own, "mine", days=2, renew=True)
@@ -322,11 +323,13 @@ async def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: 
     if who == "of another authority":
         certificates.make_authority(tmp_path / "other", days=1)
         certificates.issue(tmp_path / "other", "stranger", days=1)
-        for end in ("pem", "key"):
-            (own / f"{who}.{end}").write_bytes((tmp_path / "other" / f"stranger.{end}").read_bytes())
+        (own / who).mkdir()
+        for end in ("certificate", "key"):
+            (own / f"{who}/{end}.pem").write_bytes((tmp_path / "other" / f"stranger/{end}.pem").read_bytes())
     if who == "coordinator":  # a server's certificate is none for a client
-        for end in ("pem", "key"):
-            (own / f"{who}.{end}").write_bytes((issued / f"{who}.{end}").read_bytes())
+        (own / who).mkdir()
+        for end in ("certificate", "key"):
+            (own / f"{who}/{end}.pem").write_bytes((issued / f"{who}/{end}.pem").read_bytes())
     async with coordinator(tmp_path, transport=transport(issued)) as running:
         code = await refused(running.listen, own, None if who == "without a certificate" else who)
         async with channel(running.listen, issued, "client-0") as invited:
@@ -433,8 +436,9 @@ class TestWhatTLSLetsPass:
 
     def put(self, issued: Path, name: str, key: object, chain: bytes) -> None:
         form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        (issued / f"{name}.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
-        (issued / f"{name}.pem").write_bytes(chain)
+        (issued / name).mkdir(exist_ok=True)
+        (issued / f"{name}/key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
+        (issued / f"{name}/certificate.pem").write_bytes(chain)
 
     @pytest.mark.parametrize(("kind", "let_in"), [("rsa 1024", False), ("rsa 2048", True), ("intermediate", False)])
     def test_is_refused_by_the_service(self, issued: Path, tmp_path: Path, kind: str, let_in: bool) -> None:
@@ -523,7 +527,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def trusting(folder: Path) -> Trust:
-    return Trust(folder / "coordinator.pem", folder / "coordinator.key", folder / "authority.pem")
+    return Trust(folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
 
 
 async def shown(where: str) -> bytes:
@@ -545,12 +549,12 @@ class TestTheCoordinatorsCertificate:
             coordinator(tmp_path, transport=transport(own)) as running,
             channel(running.listen, own, "client-0") as inside,
         ):
-            peer, old = Peer(inside), der(own / "coordinator.pem")
+            peer, old = Peer(inside), der(own / "coordinator/certificate.pem")
             await peer.enrol()
             await peer.hello()
             assert [await shown(each) for each in (running.listen, running.control)] == [old, old]
             certificates.issue(own, "coordinator", coordinator=True, days=50, renew=True)
-            new = der(own / "coordinator.pem")
+            new = der(own / "coordinator/certificate.pem")
             assert [await shown(each) for each in (running.listen, running.control)] == [new, new]
             assert new != old
             async with channel(running.listen, own, "client-1") as later:
@@ -569,13 +573,13 @@ class TestTheCoordinatorsCertificate:
         self, own: Path, broken: str, our_logs: pytest.LogCaptureFixture
     ) -> None:
         held = trusting(own)
-        before, whole = held.now(), (own / "coordinator.pem").read_bytes()
+        before, whole = held.now(), (own / "coordinator/certificate.pem").read_bytes()
         if broken == "another key":
-            (own / "coordinator.key").write_bytes((own / "client-0.key").read_bytes())
+            (own / "coordinator/key.pem").write_bytes((own / "client-0/key.pem").read_bytes())
         if broken == "half of it":
-            (own / "coordinator.pem").write_bytes(whole[: len(whole) // 2])
+            (own / "coordinator/certificate.pem").write_bytes(whole[: len(whole) // 2])
         if broken == "nothing":
-            (own / "coordinator.pem").unlink()
+            (own / "coordinator/certificate.pem").unlink()
         if broken == "over":
             certificates.issue(own, "coordinator", coordinator=True, days=-1, renew=True)
         if broken == "an authority that is none":
@@ -595,10 +599,14 @@ class TestTheCoordinatorsCertificate:
         fresh = own.parent / "fresh"
         certificates.make_authority(fresh, days=400)
         certificates.issue(fresh, "coordinator", coordinator=True, days=100)
-        for name in ("authority.pem", "coordinator.key", "coordinator.pem"):  # one after the other, as people do
+        for name in (
+            "authority.pem",
+            "coordinator/key.pem",
+            "coordinator/certificate.pem",
+        ):  # one after the other, as people do
             (own / name).write_bytes((fresh / name).read_bytes())
             found = held.now()
-        assert found.chain == (fresh / "coordinator.pem").read_bytes()
+        assert found.chain == (fresh / "coordinator/certificate.pem").read_bytes()
         assert found.roots == (fresh / "authority.pem").read_bytes()
 
     def test_is_warned_of_from_thirty_days_on_once_a_day(
@@ -609,8 +617,8 @@ class TestTheCoordinatorsCertificate:
             monkeypatch.setattr(trust, "now", lambda days=days: began + dt.timedelta(days=days))
             held.now()
             assert len([line for line in our_logs.text.splitlines() if "WARNING" in line]) == lines
-        assert "coordinator.pem, ends in 29 days. Renew it before" in our_logs.text
-        assert "coordinator.pem, ended 271 days ago" in our_logs.text
+        assert "coordinator/certificate.pem, ends in 29 days. Renew it before" in our_logs.text
+        assert "coordinator/certificate.pem, ended 271 days ago" in our_logs.text
         assert "authority.pem, ends in 29 days" in our_logs.text
 
 
@@ -629,15 +637,15 @@ class TestAChangeOfAuthority:
         certificates.issue(own, "client-0", days=10, renew=True)
         with pytest.raises(ConfigError, match="but coordinator does not"):
             certificates.end_change(own)
-        before = certificates.fingerprint(certificates.load_certificate(own / "coordinator.pem"))
+        before = certificates.fingerprint(certificates.load_certificate(own / "coordinator/certificate.pem"))
         certificates.issue(own, "coordinator", coordinator=True, days=10, renew=True)
-        assert certificates.fingerprint(certificates.load_certificate(own / "coordinator.pem")) == before
+        assert certificates.fingerprint(certificates.load_certificate(own / "coordinator/certificate.pem")) == before
         for _ in range(2):
             certificates.end_change(own)
             assert certificates.parse_authorities((own / "authority.pem").read_bytes(), "it") == [new]
         assert not (own / "authority.key").exists()
         certificates.issue(own, "client-2", days=10).read_bytes()
-        certificates.load_certificate(own / "client-2.pem").verify_directly_issued_by(new)
+        certificates.load_certificate(own / "client-2/certificate.pem").verify_directly_issued_by(new)
         certificates.change_authority(own, days=500)
         assert [each.name for each in certificates.every(own)][:2] == [
             "quoron trial authority 2",
@@ -666,9 +674,7 @@ class TestAChangeOfAuthority:
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02)
         old = own.parent / "old"
-        old.mkdir()
-        for path in own.iterdir():
-            (old / path.name).write_bytes(path.read_bytes())
+        shutil.copytree(own, old)
         async with (
             coordinator(tmp_path, transport=transport(own)) as running,
             channel(running.listen, old, "client-0") as first,
@@ -712,7 +718,7 @@ class TestAChangeOfAuthority:
             revoked.now()
 
     def test_leaves_a_client_its_own_certificate_while_one_authority_of_its_file_is_good(self, own: Path) -> None:
-        files = own / "client-0.pem", own / "client-0.key", own / "authority.pem"
+        files = own / "client-0/certificate.pem", own / "client-0/key.pem", own / "authority.pem"
         good = files[2].read_bytes()
         certificates.make_authority(own.parent / "over", days=-1)
         over = (own.parent / "over" / "authority.pem").read_bytes()
@@ -729,12 +735,12 @@ class TestTheList:
 
     def test_has_the_same_user_also_when_it_is_renewed_where_its_key_is_no_more(self, own: Path) -> None:
         before = {each.name: each.fingerprint for each in certificates.every(own)}
-        (own / "client-0.key").unlink()  # handed out, and kept nowhere else
+        (own / "client-0/key.pem").unlink()  # handed out, and kept nowhere else
         certificates.issue(own, "client-0", days=200, renew=True)
         assert {each.name: each.fingerprint for each in certificates.every(own)} == before
-        assert not (own / "client-0.key").exists()
-        (own / "client-1.key").write_bytes((own / "coordinator.key").read_bytes())
-        with pytest.raises(IdentityError, match=r"to be the key of .*client-1\.pem"):
+        assert not (own / "client-0/key.pem").exists()
+        (own / "client-1/key.pem").write_bytes((own / "coordinator/key.pem").read_bytes())
+        with pytest.raises(IdentityError, match=r"to be the key of .*client-1.certificate\.pem"):
             certificates.issue(own, "client-1", days=200, renew=True)
 
 
@@ -759,7 +765,7 @@ class Client:
     def __init__(self, where: str, folder: Path, version: ssl.TLSVersion) -> None:
         self.port = int(where.rpartition(":")[2])
         self.context = ssl.create_default_context(cafile=folder / "authority.pem")
-        self.context.load_cert_chain(folder / "client.pem", folder / "client.key")
+        self.context.load_cert_chain(folder / "client/certificate.pem", folder / "client/key.pem")
         self.context.minimum_version = self.context.maximum_version = version
         self.context.set_alpn_protocols(["h2"])
         self.session: ssl.SSLSession | None = None
@@ -814,9 +820,9 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
 ) -> None:
     listed = tmp_path / "revoked.json"
     revocation.make(listed)
-    files = (folder / "coordinator.pem", folder / "coordinator.key", folder / "authority.pem")
+    files = (folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
     transport = replace(Transport(*files), revoked=revocation.Revocations(listed))
-    own = certificates.load_certificate(folder / "client.pem")
+    own = certificates.load_certificate(folder / "client/certificate.pem")
     enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
     async with coordinator(tmp_path, transport=transport) as running:

@@ -328,7 +328,7 @@ def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(fi
 
 
 def test_a_file_that_may_not_be_looked_at_needs_the_number_of_people(file: Path) -> None:
-    with pytest.raises(ConfigError, match="Expected --people N with --accept public-participation"):
+    with pytest.raises(ConfigError, match="Expected --users N with --accept public-participation"):
         asyncio.run(run_client(owner(file, people=None, accept_trust_models=PUBLIC)))
 
 
@@ -387,14 +387,14 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
     wanted = specification("dp-sgd-poisson", silos=(7, 12, 1))
     paths = write_silos(tmp_path, wanted.silos)
     async with (
-        coordinator(tmp_path, most_people=100) as running,
+        coordinator(tmp_path, max_users_per_client=100) as running,
         clients_of([silo_config(path, running.listen) for path in paths], running),
     ):
         await running.manager.submit(wanted.as_text())
         await complete(running)
-    table, kept = ["--data", str(paths[1]), "--user", "who"], ["--record", str(paths[1].with_suffix(".sqlite"))]
+    table, kept = ["--data", str(paths[1]), "--user", "who"], ["--state", str(paths[1].with_suffix(".sqlite"))]
     first = names_in(paths[1], "who")[0]
-    assert invoke(["admin", "silo", "forget", first, *kept, "--for-good"]) == 0
+    assert invoke(["silo", "forget", first, *kept, "--yes"]) == 0
     capsys.readouterr()
     assert invoke(["admin", "silo", "account", *table, *kept, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -411,7 +411,7 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
 
 class TestTheExport:
     def test_has_no_name_and_no_digest_unless_asked(self, kept: Path, tmp_path: Path) -> None:
-        words = ["admin", "silo", "export", "--record", str(kept), "--out", str(tmp_path / "out")]
+        words = ["silo", "export", "--state", str(kept), "--out", str(tmp_path / "out")]
         assert invoke(words) == 0
         with closing(sqlite3.connect(kept)) as record:
             digests = [row[0] for row in record.execute("SELECT digest FROM people")]
@@ -446,29 +446,27 @@ class TestTheExport:
 
     def test_in_a_folder_that_cannot_be_written_is_a_named_error(self, kept: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        assert invoke(["admin", "silo", "export", "--record", str(kept), "--out", str(tmp_path / "file" / "out")]) == 1
-        assert invoke(["admin", "silo", "export", "--record", str(kept), "--out", str(tmp_path), "--names"]) == 2
-        assert invoke(["admin", "silo", "account", "--record", str(tmp_path / "none")]) == 2
+        assert invoke(["silo", "export", "--state", str(kept), "--out", str(tmp_path / "file" / "out")]) == 1
+        assert invoke(["silo", "export", "--state", str(kept), "--out", str(tmp_path), "--names"]) == 2
+        assert invoke(["silo", "account", "--state", str(tmp_path / "none")]) == 2
 
 
 class TestAPersonWhoLeaves:
     def test_is_shown_what_would_be_done_and_gets_a_receipt(
         self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        words, receipt = ["admin", "silo", "forget", ODD_NAMES[0], "--record", str(kept)], tmp_path / "receipt.json"
+        words, receipt = ["silo", "forget", ODD_NAMES[0], "--state", str(kept)], tmp_path / "receipt.json"
         before = kept.read_bytes()
         assert invoke(words) == 0
         assert kept.read_bytes() == before
-        assert invoke([*words, "--for-good", "--receipt", str(receipt)]) == 0
+        assert invoke([*words, "--yes", "--receipt", str(receipt)]) == 0
         told = json.loads(receipt.read_text())
         assert (told["epsilon"], told["answers"], told["number"]) == (2.0, 1, 0)
         assert "erase this person's rows there" in capsys.readouterr().out
         assert SECRET not in kept.read_bytes()
-        assert (
-            invoke([*words, "--for-good", "--receipt", str(receipt)]) == 0
-        )  # where the first ended before its receipt
+        assert invoke([*words, "--yes", "--receipt", str(receipt)]) == 0  # where the first ended before its receipt
         assert json.loads(receipt.read_text())["left"] == told["left"]
-        assert invoke(["admin", "silo", "account", ODD_NAMES[0], "--record", str(kept)]) == 0
+        assert invoke(["silo", "account", ODD_NAMES[0], "--state", str(kept)]) == 0
         assert f"has left, {told['left'][:10]}" in capsys.readouterr().out
 
     def test_whom_the_record_does_not_know_is_a_named_error(self, kept: Path) -> None:

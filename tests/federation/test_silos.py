@@ -55,7 +55,7 @@ def model_where(gone: Mapping[int, int], folder: Path, spec: RunSpecification, *
 
 def model_with(answering: HonestSilos, folder: Path, spec: RunSpecification) -> np.ndarray:
     async def scene() -> np.ndarray:
-        async with coordinator(folder, most_people=20) as running, scripted(running.listen, SIZES) as peers:
+        async with coordinator(folder, max_users_per_client=20) as running, scripted(running.listen, SIZES) as peers:
             working = [asyncio.create_task(peer.work(answering)) for peer in peers]
             await running.manager.submit(spec.as_text())
             model = await complete(running)
@@ -174,7 +174,7 @@ async def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and
 ) -> None:
     """Right, the same again, another silo's, an earlier round's, with another digest."""
     honest, verdicts = HonestSilos.of(SIZES), list[int]()
-    async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
+    async with coordinator(tmp_path, max_users_per_client=20) as running, scripted(running.listen, SIZES) as peers:
         await running.manager.submit(wanted("one-round-least-squares").as_text())
 
         async def tell(peer: Peer, answer: pb.Answer) -> None:
@@ -208,7 +208,7 @@ async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_bac
     spec, dies, returns = wanted(seconds=SECONDS), 1, 3
     gone = dict.fromkeys(THEIRS, Status.MISSING)
     honest = HonestSilos.of(SIZES)
-    async with coordinator(tmp_path, most_people=20) as running, scripted(running.listen, SIZES) as peers:
+    async with coordinator(tmp_path, max_users_per_client=20) as running, scripted(running.listen, SIZES) as peers:
         others = [asyncio.create_task(peer.work(honest)) for peer in peers if peer.user != LIAR]
         silo_peer = next(peer for peer in peers if peer.user == LIAR)
 
@@ -235,7 +235,10 @@ async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_bac
 
 async def test_a_client_says_how_many_it_answers_for_once_and_no_more_than_it_may(tmp_path: Path) -> None:
     said = []
-    async with coordinator(tmp_path, most_people=20) as running, grpc.aio.insecure_channel(running.listen) as channel:
+    async with (
+        coordinator(tmp_path, max_users_per_client=20) as running,
+        grpc.aio.insecure_channel(running.listen) as channel,
+    ):
         peer = Peer(channel, "a", people=12)
         assert await peer.enrol() == 0
         assert await peer.enrol() == 0
@@ -247,7 +250,7 @@ async def test_a_client_says_how_many_it_answers_for_once_and_no_more_than_it_ma
         assert await Peer(channel, "b").enrol() == 12
     grown = said
     assert all("Expected 12 people" in each for each in grown[:3])
-    assert all("--most-people" in each for each in grown[3:])
+    assert all("max_users_per_client" in each for each in grown[3:])
 
 
 ROWS = st.integers(1, 6).flatmap(
@@ -333,7 +336,7 @@ WITH_SUMS = [name for name in SMALL if plannable(name, sums=True)]
 
 
 async def of_silos(wanted: RunSpecification, folder: Path) -> np.ndarray:
-    async with coordinator(folder, most_people=100) as running:
+    async with coordinator(folder, max_users_per_client=100) as running:
         configs = [silo_config(path, running.listen) for path in write_silos(folder, wanted.silos)]
         async with clients_of(configs, running):
             await running.manager.submit(wanted.as_text())

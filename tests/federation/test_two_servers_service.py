@@ -200,13 +200,13 @@ class TestRefusals:
 
     async def test_a_run_of_two_servers_needs_a_coordinator_with_a_helper(self, issued: Path, tmp_path: Path) -> None:
         async with coordinator(tmp_path, transport=transport(issued)) as running:
-            with pytest.raises(ConfigError, match="--helper"):
+            with pytest.raises(ConfigError, match="--second-server"):
                 await running.manager.submit(wanted().as_text())
 
     def test_a_helper_needs_clients_whom_nobody_overhears(self, tmp_path: Path) -> None:
         with helper(tmp_path) as second:
             config = ServeConfig(transport=Transport(insecure=True), helper=link(tmp_path, second))
-            with pytest.raises(ConfigError, match="Expected certificates together with a helper"):
+            with pytest.raises(ConfigError, match="Expected certificates together with a second server"):
                 Coordinator(config)
 
     def test_rounds_end_at_their_time(self) -> None:
@@ -226,7 +226,10 @@ class TestRefusals:
             over.wait(60)
 
         with helper(tmp_path) as second, ExitStack() as open_:
-            files = [(tmp_path / f"{name}").read_bytes() for name in ("authority.pem", "leader.key", "leader.pem")]
+            files = [
+                (tmp_path / f"{name}").read_bytes()
+                for name in ("authority.pem", "leader/key.pem", "leader/certificate.pem")
+            ]
             stubs = []
             for _ in range(3):  # each of which may have four calls
                 options = (("grpc.use_local_subchannel_pool", 1),)
@@ -250,7 +253,7 @@ class TestRefusals:
             certificates.issue(tmp_path, "stranger", days=1)
             codes = []
             for folder, name in ((tmp_path, "stranger"), (issued, "client-0")):
-                pair = [(folder / f"{name}.{end}").read_bytes() for end in ("key", "pem")]
+                pair = [(folder / f"{name}/{end}.pem").read_bytes() for end in ("key", "certificate")]
                 files = grpc.ssl_channel_credentials((tmp_path / "authority.pem").read_bytes(), *pair)
                 with grpc.secure_channel(second.listen, files) as channel:
                     with pytest.raises(grpc.RpcError) as caught:
@@ -329,7 +332,7 @@ class TestConsent:
         consent.signature = masked.signature_of(consent, own)
         assert not takes_part(scene, scene.announcement(consent=consent))
         (tmp_path / "key.pem").write_bytes(public_pem(own.public_key()))
-        with pytest.raises(IdentityError, match="quoron helper key"):
+        with pytest.raises(IdentityError, match="quoron second-server key"):
             masked.read_helper_key(scene.data)
         assert masked.read_helper_key(tmp_path / "key.pem") == own.public_key()
 

@@ -120,7 +120,7 @@ async def federated(wanted: RunSpecification, issued: Path, folder: Path) -> Cou
     """A run whose clients have the connections of real ones."""
     async with contextlib.AsyncExitStack() as stack:
         running = await stack.enter_async_context(
-            coordinator(folder, transport=transport(issued), largest_message=64 << 20)
+            coordinator(folder, transport=transport(issued), max_message=64 << 20)
         )
         peers = [await greeted(stack, running, issued, user) for user in range(CLIENTS)]
         port = int(running.listen.rpartition(":")[2])
@@ -134,7 +134,8 @@ async def federated(wanted: RunSpecification, issued: Path, folder: Path) -> Cou
 
 async def greeted(stack: contextlib.AsyncExitStack, running: Coordinator, issued: Path, user: int) -> Peer:
     authority, key, own = (
-        (issued / name).read_bytes() for name in ("authority.pem", f"client-{user}.key", f"client-{user}.pem")
+        (issued / name).read_bytes()
+        for name in ("authority.pem", f"client-{user}/key.pem", f"client-{user}/certificate.pem")
     )
     credentials = grpc.ssl_channel_credentials(authority, key, own)
     channel = grpc.aio.secure_channel(running.listen, credentials, options=session._OPTIONS)

@@ -13,12 +13,16 @@ USERS = 20
 
 
 def transport(issued: Path) -> Transport:
-    return Transport(issued / "coordinator.pem", issued / "coordinator.key", issued / "authority.pem")
+    return Transport(issued / "coordinator/certificate.pem", issued / "coordinator/key.pem", issued / "authority.pem")
 
 
 def channel(where: str, issued: Path, name: str | None, authority: str = "authority") -> grpc.aio.Channel:
     """A client's secure channel, with its certificate if it has one."""
-    pair = [None, None] if name is None else [(issued / f"{name}.{end}").read_bytes() for end in ("key", "pem")]
+    pair = (
+        [None, None]
+        if name is None
+        else [(issued / f"{name}/{end}.pem").read_bytes() for end in ("key", "certificate")]
+    )
     credentials = grpc.ssl_channel_credentials((issued / f"{authority}.pem").read_bytes(), *pair)
     return grpc.aio.secure_channel(where, credentials)
 
@@ -32,9 +36,9 @@ async def refused(where: str, issued: Path, name: str | None) -> grpc.StatusCode
 
 def own_authority(issued: Path, to: Path) -> Path:
     """The same authority and first client in a folder of one's own."""
-    for name in ("authority", "client-0"):
-        for end in ("pem", "key"):
-            (to / f"{name}.{end}").write_bytes((issued / f"{name}.{end}").read_bytes())
+    (to / "client-0").mkdir()
+    for name in ("authority.pem", "authority.key", "client-0/certificate.pem", "client-0/key.pem"):
+        (to / name).write_bytes((issued / name).read_bytes())
     return to
 
 
@@ -46,8 +50,8 @@ def client_config(where: str, folder: Path, name: str, data: Path, record: Path,
         "record": record,
         "lifetime_epsilon": 1.0,
         "lifetime_delta": 1e-6,
-        "certificate": folder / f"{name}.pem",
-        "key": folder / f"{name}.key",
+        "certificate": folder / f"{name}/certificate.pem",
+        "key": folder / f"{name}/key.pem",
         "authority": folder / "authority.pem",
     }
     return ClientConfig(**(options | changes))

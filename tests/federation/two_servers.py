@@ -38,10 +38,10 @@ def operators(place: Path) -> None:
 
 def helper_config(place: Path, **changes: object) -> HelperConfig:
     given: dict[str, Any] = {
-        "certificate": place / "helper.pem",
-        "key": place / "helper.key",
+        "certificate": place / "helper/certificate.pem",
+        "key": place / "helper/key.pem",
         "authority": place / "authority.pem",
-        "coordinators": (fingerprint(load(place / "leader.pem")),),
+        "coordinators": (fingerprint(load(place / "leader/certificate.pem")),),
         "listen": "127.0.0.1:0",
         "database": f"sqlite:///{place}/helper.sqlite",
         "keys": place / "keys",
@@ -55,7 +55,7 @@ def helper_config(place: Path, **changes: object) -> HelperConfig:
 @contextlib.contextmanager
 def helper(place: Path, **changes: object) -> Iterator[HelperProcess]:
     """A running helper; what its operator gives to others is in `place`."""
-    if not (place / "helper.pem").exists():
+    if not (place / "helper/certificate.pem").exists():
         operators(place)
     with HelperProcess(helper_config(place, **changes)) as running:
         (place / "helper-key.pem").write_bytes(public_pem(running.signing.public_key()))
@@ -66,8 +66,8 @@ def link(place: Path, running: HelperProcess) -> HelperLink:
     return HelperLink(
         address=running.listen,
         authority=place / "authority.pem",
-        certificate=place / "leader.pem",
-        key=place / "leader.key",
+        certificate=place / "leader/certificate.pem",
+        key=place / "leader/key.pem",
         helper_key=place / "helper-key.pem",
     )
 

@@ -89,13 +89,13 @@ def main() -> None:
         grid.fault = _asking(folder, lambda message: message.metadata.dst_node_id - FIRST)
         trained(grid, folder / "books", **scene.training)
         return
-    own = {"lifetime-epsilon": scene.lifetime_epsilon, "lifetime-delta": 1.0, "accept": "none,model,broadcast,local"}
+    own = {"limit": f"{scene.lifetime_epsilon},1", "accept": "none,model,broadcast,local"}
     configs = {
         FIRST + user: {
             "partition-id": user,
             "num-partitions": scene.users,
             "data": str(folder / f"items-{user}.parquet"),
-            "record": str(folder / f"record-{user}.sqlite"),
+            "state": str(folder / f"record-{user}.sqlite"),
             "simulation-seed": str(SEED),
             **own,
         }

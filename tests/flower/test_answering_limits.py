@@ -91,13 +91,13 @@ def status_of(found: Values) -> Status:
 
 
 def spent(config: Mapping[str, Any]) -> tuple[float, float]:
-    with Record.open(Path(config["record"]), epsilon=100.0, delta=1.0) as kept:
+    with Record.open(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
         return kept.spent
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
-    return {"record": str(tmp_path / "record.sqlite"), "lifetime-epsilon": 9.0, "lifetime-delta": 1.0}
+    return {"state": str(tmp_path / "record.sqlite"), "limit": "9,1"}
 
 
 def test_a_run_beyond_the_lifetime_epsilon_is_declined_before_the_function_sees_it(config: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ def test_a_question_that_is_not_of_the_announced_run_is_refused_and_costs_nothin
     ]
     for sent in wrong:
         assert said_by(sent, config) == {"refused": "failed"}
-    assert not Path(config["record"]).exists() or spent(config) == (0.0, 0.0)
+    assert not Path(config["state"]).exists() or spent(config) == (0.0, 0.0)
 
 
 def test_a_question_of_a_run_that_was_not_announced_before_is_declined_and_charges_nobody(
@@ -185,7 +185,7 @@ def test_after_the_end_of_a_run_its_answers_are_erased_and_none_is_given(config:
     assert status_of(reply(values(), config)) == Status.MISSING
     assert spent(config) == (EPSILON, DELTA)
     digest = pb.Question.FromString(values()["question"]).digest
-    with Record.open(Path(config["record"]), epsilon=100.0, delta=1.0) as kept:
+    with Record.open(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
         assert kept.recall("spring", 0, digest) is None
     assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, {}) == {}
 
@@ -193,8 +193,8 @@ def test_after_the_end_of_a_run_its_answers_are_erased_and_none_is_given(config:
 def owners(folder: Path, **said: Any) -> dict[int, dict[str, Any]]:
     """Of all users, each with a record; what is `said` is said by all."""
     folder.mkdir(exist_ok=True)
-    usual = {"lifetime-epsilon": 9.0, "lifetime-delta": 1.0, "simulation-seed": "5"}
-    return {user: {"record": str(folder / f"{user}.sqlite"), **usual, **said} for user in range(USERS)}
+    usual = {"limit": "9,1", "simulation-seed": "5"}
+    return {user: {"state": str(folder / f"{user}.sqlite"), **usual, **said} for user in range(USERS)}
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor"])
@@ -225,8 +225,8 @@ def test_answers_are_erased_once_the_run_is_complete_also_by_a_later_start(tmp_p
 
     def kept() -> int:
         found = 0
-        for config in (each for each in said.values() if Path(each["record"]).exists()):
-            with closing(sqlite3.connect(config["record"])) as database:
+        for config in (each for each in said.values() if Path(each["state"]).exists()):
+            with closing(sqlite3.connect(config["state"])) as database:
                 found += sum(answer is not None for (answer,) in database.execute("SELECT answer FROM answers"))
         return found
 
@@ -263,9 +263,8 @@ def owned(tmp_path: Path) -> dict[str, Any]:
     """A node config that takes part in anything."""
     return {
         "data": str(write_items(tmp_path, 1)[0]),
-        "record": str(tmp_path / "record.sqlite"),
-        "lifetime-epsilon": 100.0,
-        "lifetime-delta": 1.0,
+        "state": str(tmp_path / "record.sqlite"),
+        "limit": "100,1",
         "simulation-seed": str(SEED),
     }
 

@@ -60,7 +60,7 @@ def test_the_example_runs_on_flower_behind_its_proxy(tmp_path: Path) -> None:
             assert np.isfinite(stored["model"]).all()
             assert stored["model"].shape == (10,)
         for number in NODES:
-            assert (composed.volume(f"flower-app-{number}-record") / "record.sqlite").is_file()
+            assert (composed.volume(f"flower-app-{number}-record") / "state.sqlite").is_file()
         for name, container in composed.running.items():
             if "restart" in container.service:
                 assert container.process.poll() is None, f"{name} ended early:\n{container.log()}"

@@ -117,7 +117,7 @@ def test_no_secret_of_a_client_is_anywhere_on_the_server(running: Any, tmp_path:
     data = tmp_path / "bad.csv"
     data.write_text(f"x0,x1,x2,sick\n0.1,0.2,{SECRET},1\n0.1,0.2,0.3,0\n")
     running.configure(0, data=str(data))
-    running.configure(1, record=str(tmp_path / f"{SECRET}.missing" / "record.sqlite"))
+    running.configure(1, state=str(tmp_path / f"{SECRET}.missing" / "record.sqlite"))
     start(running, 0, 1, 2)
     run = wanted("secret")
     number = submit(running, run)

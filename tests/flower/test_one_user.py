@@ -37,9 +37,8 @@ def config(tmp_path: Path) -> dict[str, Any]:
     """A node config that takes part in anything."""
     return {
         "data": str(write_items(tmp_path, 1)[0]),
-        "record": str(tmp_path / "record.sqlite"),
-        "lifetime-epsilon": 100.0,
-        "lifetime-delta": 1.0,
+        "state": str(tmp_path / "record.sqlite"),
+        "limit": "100,1",
         "simulation-seed": str(SEED),
     }
 
@@ -88,10 +87,10 @@ def test_the_same_question_gets_the_same_bytes_and_another_one_of_its_round_none
 
 
 def test_a_run_beyond_the_lifetime_epsilon_is_declined(config: dict[str, Any]) -> None:
-    config["lifetime-epsilon"] = 20.0
+    config["limit"] = "20,1"
     assert "answer" in reply(values(), config)
     assert reply(values(run="summer"), config) == {"declined": True}  # 15 and 15
-    with Record.open(Path(config["record"]), epsilon=20.0, delta=1.0) as kept:
+    with Record.open(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
         assert kept.spent == (15.0, 0.1)
 
 
@@ -100,6 +99,6 @@ def test_after_the_end_of_a_run_its_answers_are_erased_and_nothing_more_is_answe
     assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, config, "ended") == {}
     late = pb.Answer.FromString(reply(values(round_number=1), config)["answer"])
     assert answer_from_wire(late, (3,))[1] == Status.MISSING
-    with Record.open(Path(config["record"]), epsilon=20.0, delta=1.0) as kept:
+    with Record.open(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
         assert kept.spent == (15.0, 0.1)
         assert kept.recall("spring", 0, pb.Question.FromString(values()["question"]).digest) is None

@@ -101,9 +101,8 @@ def people(folder: Path, users: int = USERS, *, seed: int = 3, **more: Any) -> P
             "partition-id": user,
             "num-partitions": users,
             "data": str(paths[user]),
-            "record": str(folder / f"record-{user}.sqlite"),
-            "lifetime-epsilon": "inf",
-            "lifetime-delta": 1.0,
+            "state": str(folder / f"record-{user}.sqlite"),
+            "limit": "inf,1",
             "accept": "none,model,broadcast,local",
             "simulation-seed": str(SEED),
         }
@@ -281,14 +280,13 @@ def hospitals(folder: Path, sizes: tuple[int, ...] = SIZES, **more: Any) -> Fake
     paths, configs, keys = write_silos(folder / "items", sizes), {}, {}
     for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
         node = 100 + 7 * (number + 2) % 11
-        silo = {"user": "who", "people": size} if size > 1 else {}
+        silo = {"user": "who", "users": size} if size > 1 else {}
         configs[node] = {
             "partition-id": number,
             "num-partitions": len(sizes),
             "data": str(path),
-            "record": str(folder / f"record-{number}.sqlite"),
-            "lifetime-epsilon": "inf",
-            "lifetime-delta": 1.0,
+            "state": str(folder / f"record-{number}.sqlite"),
+            "limit": "inf,1",
             "accept": "none,model,broadcast,local",
             "simulation-seed": str(SEED),
             **silo,
@@ -349,12 +347,12 @@ def test_a_run_that_was_not_planned_for_silos_is_refused_before_it_is_charged(tm
 
 
 def test_how_many_a_silo_answers_for_is_declared_and_not_counted() -> None:
-    for said in ({"user": "who"}, {"people": 3}, {"user": "who", "people": 0}):
-        with pytest.raises(ConfigError, match="Expected user and people together"):
+    for said in ({"user": "who"}, {"users": 3}, {"user": "who", "users": 0}):
+        with pytest.raises(ConfigError, match="Expected user and users together"):
             people_of(said, {})
-    assert people_of({}, {"QUORON_USER": "who", "QUORON_PEOPLE": "300"}) == 300
+    assert people_of({}, {"QUORON_USER": "who", "QUORON_USERS": "300"}) == 300
     assert people_of({}, {}) == 1
-    owner = read_owner({"data": "x.csv", "record": "r", "user": "who", "people": 4}, {})
+    owner = read_owner({"data": "x.csv", "state": "r", "user": "who", "users": 4}, {})
     assert (owner.user_column, owner.people) == ("who", 4)
 
 
@@ -362,8 +360,8 @@ def test_a_file_of_more_persons_than_were_declared_keeps_nobody_else_away(tmp_pa
     """Whoever is one too many is left out; a silo that refused would show one person's rows in everybody's."""
     grid = hospitals(tmp_path)
     for config in grid.configs.values():
-        if config.get("people") == 3:
-            config["people"] = 2
+        if config.get("users") == 3:
+            config["users"] = 2
     served_silos(grid, small("one-pass-dp-sgd", "trial", PERSONS - 1, silos=(2, 1, 2)), tmp_path)
     statuses = [_statuses(message)[1] for message in grid.received if "answer" in message.content["quoron"]]
     assert all(status == Status.ANSWERED for each in statuses for status in each)

@@ -95,7 +95,7 @@ class TestOneList:
             leader = Leader(real(), helped)
             with pytest.raises(Refused, match="list of round 0"):
                 leader.ask(1, [])
-            with pytest.raises(Refused, match="after the lists that this helper"):
+            with pytest.raises(Refused, match="after the lists that this server"):
                 helped.sum(leader.head(0, [], previous=bytes([1]) * 32), [], LEADER)
             elsewhere = [leader.masked(0, 0)[0]._replace(group=1)]
             with pytest.raises(Refused, match="in one of 1 groups"):
@@ -225,7 +225,7 @@ class TestConsent:
         with opened(tmp_path) as helped:
             asked = request(real())
             asked.plan_digest = bytes(32)
-            with pytest.raises(Refused, match="the plan that this helper makes"):
+            with pytest.raises(Refused, match="the plan that this server makes"):
                 helped.open(asked, LEADER)
 
     def test_another_coordinator_has_no_part_in_it(self, tmp_path: Path) -> None:

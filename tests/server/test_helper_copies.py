@@ -216,8 +216,8 @@ class TestCharged:
         for _ in range(2):
             assert at.admit(*given) == 3
         assert [each.run for each in population.charges("everyone")][1:] == [
-            "trial (copy of the helper's, 2)",
-            "trial (copy of the helper's, 3)",
+            "trial (copy of the second server's, 2)",
+            "trial (copy of the second server's, 3)",
         ]
         now = together(copies_of(population, "trial"))
         alone = population.charged("trial")

@@ -41,7 +41,7 @@ def test_commands_say_the_same_while_it_serves_and_while_it_does_not(tmp_path: P
             live = said(tmp_path, "runs")
             with pytest.raises(LedgerError, match="is held"):
                 said(tmp_path, "continue")
-            with pytest.raises(LedgerError, match="has consented to, got 'trail'"):  # and not that it is closed
+            with pytest.raises(LedgerError, match="was consented to, got 'trail'"):  # and not that it is closed
                 said(tmp_path, "close", "trail")
     assert said(tmp_path, "runs") == live
     assert live.startswith("trial  open")
@@ -120,7 +120,7 @@ def said_by(helped: Helped) -> list[str]:
 def test_other_books_another_helper_and_a_folder_for_all_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as helped:
         with serving(helped):
-            with pytest.raises(LedgerError, match="books that the helper serves from"):
+            with pytest.raises(LedgerError, match="books of the second server"):
                 ask("runs", "", f"sqlite:///{tmp_path}/other.sqlite", tmp_path / "keys")
             with pytest.raises(ConfigError, match="another serves there"), serving(helped):
                 pass
@@ -173,9 +173,9 @@ class TestMetrics:
                 leader.ask(0, [leader.masked(user, 0)[0] for user in range(users)])
                 expires = helped.books.runs()[0].expires - 1_800_000_000
                 made = self.scraped(helped, helped.books._database)
-                assert 'quoron_helper_run_rounds_answered{run="trial"} 1\n' in made
-                assert 'quoron_helper_runs{state="open"} 1\n' in made
-                assert f'quoron_helper_run_keys_seconds_left{{run="trial"}} {expires}\n' in made
+                assert 'quoron_second_server_run_rounds_answered{run="trial"} 1\n' in made
+                assert 'quoron_second_server_runs{state="open"} 1\n' in made
+                assert f'quoron_second_server_run_keys_seconds_left{{run="trial"}} {expires}\n' in made
                 texts.append(made.replace(str(expires), ""))
         assert texts[0] == texts[1]
 

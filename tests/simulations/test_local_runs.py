@@ -239,8 +239,8 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
         made.replace("dp-sgd-wor", "dp-sgd-poisson").replace("rounds = 3", "rounds = 2, rate = 1.0")
     )
     where, record = ["--folder", place.path], place.client(2) / "record.sqlite"
-    operator = reaching(coordinator=ports[1], token_file=place.operator / "token", authority=place.authority)
-    theirs = ["--record", record, "--data", place.client(2) / "items.parquet", "--user", "person"]
+    operator = ["--coordinator", ports[1], "--token-file", place.operator / "token", "--authority", place.authority]
+    theirs = ["--state", record, "--data", place.client(2) / "items.parquet", "--user", "person"]
     try:
         said(tmp_path, "local", "start", tmp_path / "run.toml", "--listen", ports[0], "--control", ports[1], *where)
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["users"] == 12
@@ -250,9 +250,9 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
             said(tmp_path, *ask, "--run", run)
             assert "complete" in said(tmp_path, "watch", run, *operator)
             if run == "first":
-                spent = json.loads(said(tmp_path, "admin", "silo", "account", *theirs, "--json"))
-                told = said(tmp_path, "admin", "silo", "forget", "person-0000004", *theirs[:2], "--for-good")
-        after = json.loads(said(tmp_path, "admin", "silo", "account", *theirs, "--json"))
+                spent = json.loads(said(tmp_path, "silo", "account", *theirs, "--json"))
+                told = said(tmp_path, "silo", "forget", "person-0000004", *theirs[:2], "--yes")
+        after = json.loads(said(tmp_path, "silo", "account", *theirs, "--json"))
     finally:
         said(tmp_path, "local", "stop", *where)
     assert told.startswith("person-0000004 has left")

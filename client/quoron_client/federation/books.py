@@ -113,7 +113,7 @@ def keep(database: sqlite3.Connection, place: str, claim: BooksClaim, named: int
             f"Expected the books of coordinator {place} that this client has seen, incarnation "
             f"{seen.incarnation} of {seen.rows} rows, or newer ones, got {wrong}. The coordinator's books are "
             "older than what this client saw, or others: its operator puts back the newer ones. If there is "
-            "nothing else, say --other-books: what they have forgotten then counts in this record alone."
+            "nothing else, say --accept-other-database: what they have forgotten then counts here alone."
         )
     if wrong is not None:
         database.execute("DELETE FROM books WHERE place = ?", (place,))

@@ -48,7 +48,7 @@ class ClientConfig(Owner):
         if TWO_SERVERS in self.accept_trust_models and not self.masks:
             raise ConfigError(
                 f"Expected certificates and helper_key with {TWO_SERVERS}, got none: answers go to the coordinator by "
-                "TLS, and whose second server it is the helper's operator says (--helper-key)."
+                "TLS, and whose second server it is the second server's operator says (--second-server-key)."
             )
 
     @property
@@ -88,6 +88,6 @@ def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
         loopback = host == "localhost"
     if not loopback:
         raise ConfigError(
-            f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates ("
-            "`quoron admin certs`), or --insecure-anywhere inside a network that you trust."
+            f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron "
+            "certs`), or set QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."
         )

@@ -24,7 +24,7 @@ from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Task
 
 _DIGEST = 16  # bytes
-_ROWS, _SUMS = b"quoron silo's rows 2", b"quoron silo's sums 1"
+_ROWS, _SUMS = b"quoron admin silo's rows 2", b"quoron admin silo's sums 1"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -107,7 +107,7 @@ def leave(record: Path, *, certificate: Path | None = None, key: Path | None = N
 def _check(record: Path, certificate: Path | None, key: Path | None) -> str:
     """The fingerprint of the key, as far as a certificate says; empty where it was erased before or is not given."""
     if not record.is_file():
-        raise ConfigError(f"Expected a client's record, got {record}, which is not there. Give --record.")
+        raise ConfigError(f"Expected a client's state, got {record}, which is not there. Give --state.")
     if key is not None and certificate is None:
         raise ConfigError(f"Expected --certificate with --key {key}: which key it is, is told by its certificate.")
     if certificate is None or not certificate.exists():

@@ -63,9 +63,9 @@ class Pinned:
         try:
             seals.seal(consent.run_key, bytes(32), b"")  # now, and not when an answer is due
         except ConfigError as error:
-            raise WireError(f"Expected the helper's consent to hold the run's key: {error}") from None
+            raise WireError(f"Expected the second server's consent to hold the run's key: {error}") from None
         if consent.expires <= time.time():
-            raise WireError("Expected the helper's consent to be good now, got one that is over. Check both clocks.")
+            raise WireError("Expected a valid consent of the second server, got one that is over. Check both clocks.")
         return Masking(terms.run, consent.plan_digest, sheet, consent.run_key, consent.expires, self.fingerprint)
 
 
@@ -120,4 +120,4 @@ def _row(rows: RingReduction, sheet: RoundSheet, values: NDArray[np.float64] | N
 
 def _require(what: str, found: object, wanted: object) -> None:
     if found != wanted:
-        raise WireError(f"Expected the helper's consent to the announced {what}, {wanted}, got {found}.")
+        raise WireError(f"Expected the second server's consent to the announced {what}, {wanted}, got {found}.")

@@ -166,7 +166,7 @@ class Record:
                 raise LedgerError(
                     f"Expected {str(self._file.path)!r} to know run {printable(lacking[0][0])!r}, which its "
                     f"coordinator says that this key has agreed to, but it lacks {len(lacking)} such: it is an older "
-                    "copy, or another's. Put back the newer one. If there is none, say --new-record: they are then "
+                    "copy, or another's. Put back the newer one. If there is none, say --new-state: they are then "
                     "counted as spent."
                 )
             agreements.enter_told(database, lacking)

@@ -113,8 +113,8 @@ class RecordFile:
 
     def _damaged(self) -> LedgerError:
         return LedgerError(
-            f"Expected a whole client's record in {str(self.path)!r}, got one that was damaged, or copied in the "
-            "middle of a write. Put back a copy that is whole. If there is none, move it away and say --new-record."
+            f"Expected a whole client's state in {str(self.path)!r}, got one that was damaged, or copied in the "
+            "middle of a write. Put back a copy that is whole. If there is none, move it away and say --new-state."
         )
 
     def _check_stays(self) -> None:
@@ -135,15 +135,15 @@ class RecordFile:
         if kept == -1 or (kept is None and found):
             what = "something unreadable" if kept else "none"
             raise LedgerError(
-                f"Expected the number of writes of the client's record {str(self.path)!r} in "
-                f"{self._tally.path.name!r} beside it, got {what}: the record may be an older copy. Put back both. If "
-                "there is nothing else, say --new-record: what the coordinator knows is then counted as spent."
+                f"Expected the number of writes of the client's state {str(self.path)!r} in "
+                f"{self._tally.path.name!r} beside it, got {what}: the state may be an older copy. Put back both. If "
+                "there is nothing else, say --new-state: what the coordinator knows is then counted as spent."
             )
         if kept is not None and found < kept:
             raise LedgerError(
-                f"Expected {kept} writes in the client's record {str(self.path)!r}, got {found}: it is an older copy, "
+                f"Expected {kept} writes in the client's state {str(self.path)!r}, got {found}: it is an older copy, "
                 "or was removed, and what it lacks may have been spent. Put back the newer one. If there is none, say "
-                "--new-record: what the coordinator knows is then counted as spent."
+                "--new-state: what the coordinator knows is then counted as spent."
             )
         if kept is None:
             self._keep_count(0)

@@ -178,7 +178,7 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
     if terms.masked and not owner.masks:
         return (
             "Expected a run of one server, got one of two servers: it needs a client of `quoron serve` for one user, "
-            "with a certificate and the key of the helper (--helper-key); a silo runs one for each of its persons."
+            "with a certificate and --second-server-key; a silo runs one for each of its persons."
         )
     if terms.public and PUBLIC_PARTICIPATION not in owner.accept_trust_models:
         return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_PARTICIPATION})."

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("quoron.client")
 NO_HELPER_KEY = (
-    "Expected the helper's key, to take part in a run of two servers, got none. Have it from the helper's operator "
-    "(--helper-key), and connect with a certificate."
+    "Expected the second server's key, to take part in a run of two servers, got none. Have it from the second "
+    "server's operator (--second-server-key), and connect with a certificate."
 )
 Found = tuple[NDArray[np.float64], Status]  # of one user
 
@@ -261,7 +261,7 @@ class Worker:
         if message.HasField("row") != (masking is not None):
             return "answers are masked in runs of two servers, and in no others"
         if masking is not None and masking.expires <= time.time():
-            return "the helper's consent is over, and its keys are destroyed"
+            return "the second server's consent is over, and its keys are destroyed"
         may = None if masking is None else masking.may
         objection = self.record.objection(*name[:2], spends=spends, may=may)
         if objection is not None:

@@ -8,8 +8,8 @@ The function may return the average gradient of this node's loss at `model`, or 
 after some local training. What it returns is clipped on the server, so the promise asks nothing of it but that it looks
 at this node's own items only; and, where the printed sentence says so, that it keeps nothing between rounds.
 
-A node whose owner says `record` in its node config (`quoron_client.flower.node`) keeps to `lifetime-epsilon` and
-`lifetime-delta` over all runs, and gives one answer a round, whatever the server asks; one that does not trusts it.
+A node whose owner says `state` in its node config (`quoron_client.flower.node`) keeps to `limit` over all runs,
+and gives one answer a round, whatever the server asks; one that does not trusts it.
 """
 
 import logging
@@ -80,7 +80,7 @@ def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient)
     if type(user) is not int:
         raise WireError("Expected the announcement of a run to a user, got another.")
     asked = _asked(values, terms) if "question" in values else None
-    # Nodes that share a record by mistake, as by QUORON_RECORD, are several users: it agrees with the first alone.
+    # Nodes that share a record by mistake, as by QUORON_STATE, are several users: it agrees with the first alone.
     why = refusal(limits, terms)
     if why is None and terms.trust_model == "local":  # a gradient of one's own is none
         why = "a run of trust model local asks for answers that are private by themselves"

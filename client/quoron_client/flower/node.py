@@ -3,16 +3,15 @@
 | node config        | environment              | meaning                                           |
 | ------------------ | ------------------------ | ------------------------------------------------- |
 | `data`             | QUORON_DATA             | this user's items, a file                         |
-| `record`           | QUORON_RECORD           | durable record of what was answered; keep it      |
-| `lifetime-epsilon` | QUORON_LIFETIME_EPSILON | most ε over all runs, ever; default 1             |
-| `lifetime-delta`   | QUORON_LIFETIME_DELTA   | most δ over all runs, ever; default 1e-5          |
+| `state`            | QUORON_STATE            | durable record of what was answered; keep it      |
+| `limit`            | QUORON_LIMIT            | most ε and δ over all runs, ever; default "1,1e-5" |
 | `accept`           | QUORON_ACCEPT           | trust models to take part in; "broadcast,local"      |
 | `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
-| `new-record`       | QUORON_NEW_RECORD       | "true", once: an older record is all that is left |
+| `new-state`        | QUORON_NEW_STATE        | "true", once: an older state is all that is left  |
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
 | `items-per-user`   | QUORON_ITEMS_PER_USER   | what one person holds, if the owner knows          |
 | `user`             | QUORON_USER             | of a silo: the column that says whose each row is  |
-| `people`           | QUORON_PEOPLE           | of a silo: for how many it answers, for ever       |
+| `users`            | QUORON_USERS            | of a silo: for how many it answers, for ever       |
 | `separator`        | QUORON_SEPARATOR        | what separates cells, if the header does not say   |
 | `decimal`          | QUORON_DECIMAL          | "," for numbers such as 3,14                       |
 | `encoding`         | QUORON_ENCODING         | of text, if not UTF-8                              |
@@ -31,7 +30,7 @@ from quoron_client.federation.owner import PUBLIC_PARTICIPATION, Limits, Owner
 from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError
 
-KEPT = ("record", "lifetime-epsilon", "lifetime-delta", "accept", "new-record")  # what only a record can hold to
+KEPT = ("state", "limit", "accept", "new-state")  # what only a record can hold to
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -48,10 +47,10 @@ def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -
 def people_of(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> int:
     """For how many persons a node answers, as its owner says: 1 of one user. ConfigError if a silo's does not say."""
     given = _Given(node_config, environment)
-    column, people = given.found("user"), given.whole("people", "a whole number")
+    column, people = given.found("user"), given.whole("users", "a whole number")
     if (column is None) != (people is None) or people == 0:
         raise ConfigError(
-            "Expected user and people together in the --node-config of a silo, the column that says whose each row is "
+            "Expected user and users together in the --node-config of a silo, the column that says whose each row is "
             "and for how many it answers, got one. It is not counted in the data: the server hears of it first."
         )
     return 1 if people is None else people
@@ -85,11 +84,12 @@ class _Given:
             raise ConfigError(f"Expected {key} in the SuperNode's --node-config, got none.")
         return str(value)
 
-    def number(self, key: str, default: str) -> float:
+    def limit(self) -> tuple[float, float]:
         try:
-            return float(self.text(key, default))
+            epsilon, delta = map(float, self.text("limit", "1,1e-5").split(","))
         except ValueError:
-            raise ConfigError(f"Expected a number as {key}, got {self.text(key, default)!r}.") from None
+            raise ConfigError(f"Expected limit as EPSILON,DELTA, got {self.text('limit')!r}.") from None
+        return epsilon, delta
 
     def switch(self, key: str) -> bool:
         word = self.text(key, "false").lower()
@@ -116,11 +116,12 @@ def _limits(given: _Given) -> dict[str, Any]:
             f"Expected accept without {PUBLIC_PARTICIPATION} on Flower, got it: a node answers when it has computed, "
             "and its data move when that is. Leave it out; clients of `quoron serve` can accept it."
         )
+    epsilon, delta = given.limit()
     return {
-        "record": Path(given.text("record")),
-        "lifetime_epsilon": given.number("lifetime-epsilon", "1"),
-        "lifetime_delta": given.number("lifetime-delta", "1e-5"),
+        "record": Path(given.text("state")),
+        "lifetime_epsilon": epsilon,
+        "lifetime_delta": delta,
         "accept_trust_models": accepted,
         "simulation_seed": given.whole("simulation-seed", "a seed"),
-        "new_record": given.switch("new-record"),
+        "new_record": given.switch("new-state"),
     }

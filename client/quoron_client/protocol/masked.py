@@ -104,8 +104,8 @@ def check_signature(message: helper.HelperConsent | helper.Reply, signature: byt
         key.verify(signature, _signed(message))
     except InvalidSignature:
         raise IdentityError(
-            "Expected the signature of the helper whose key was given, got another. Have the key's file from the "
-            "helper's operator, and from nobody else."
+            "Expected the signature of the second server whose key was given, got another. Have the key's file from "
+            "the second server's operator, and from nobody else."
         ) from None
 
 
@@ -114,13 +114,13 @@ def read_helper_key(path: Path) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(path.read_bytes())
     except OSError as error:
-        raise IdentityError(f"Expected the helper's key in {str(path)!r}, cannot read it: {error.strerror}.") from None
+        raise IdentityError(f"Cannot read the second server's key in {str(path)!r}: {error.strerror}.") from None
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise IdentityError(
-            f"Expected the helper's public key, of Ed25519 in PEM form, in {str(path)!r}, got something else. Its "
-            "operator writes it with `quoron helper key`."
+            f"Expected the second server's public key, of Ed25519 in PEM form, in {str(path)!r}, got something else. "
+            "Its operator writes it with `quoron second-server key`."
         )
     return key
 

@@ -40,10 +40,10 @@ def folder(name: str) -> Path:
 def certified(name: str) -> Path:
     """A part's folder, with a certificate for its name in the network."""
     made, host = folder(name), f"flower-{name}"
-    if not (authority / f"{host}.pem").exists():
+    if not (authority / f"{host}/certificate.pem").exists():
         certificates.issue(authority, host, coordinator=True, hosts=(host, "localhost", "127.0.0.1"), days=DAYS)
-    shutil.copy(authority / f"{host}.pem", made / "certificate.pem")
-    shutil.copy(authority / f"{host}.key", made / "key.pem")
+    shutil.copy(authority / f"{host}/certificate.pem", made / "certificate.pem")
+    shutil.copy(authority / f"{host}/key.pem", made / "key.pem")
     return made
 
 

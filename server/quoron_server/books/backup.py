@@ -26,7 +26,7 @@ from quoron_server.books import ledger, lifetime_ledger, registry
 from quoron_server.books.database import FORMAT, Database, incarnations, now
 from quoron_server.books.durable import PRIVATE, sync_folder
 
-_KIND = "quoron backup 1"
+_KIND = "quoron admin backup 1"
 _SECRETS = ledger.SECRETS.name
 SCHEMAS = (registry.SCHEMA, lifetime_ledger.SCHEMA, ledger.SCHEMA)
 TABLES: dict[str, sa.Table] = {name: table for schema in SCHEMAS for name, table in schema.tables.items()}

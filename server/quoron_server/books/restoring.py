@@ -216,9 +216,9 @@ def charge_helped(database: Database, run: str, number: int) -> None:
     with database.together():
         if (charge := population.charged(run)) is not None:
             for one in range(2, number + 1):
-                copy = f"{run}{_COPY}of the helper's, {one})"
+                copy = f"{run}{_COPY}of the second server's, {one})"
                 if population.charged(copy) is None:
-                    charge_copy(population, run, copy, asdict(charge), whose="the helper's restored books")
+                    charge_copy(population, run, copy, asdict(charge), whose="the second server's restored books")
 
 
 def copies_of(population: lifetime_ledger.PopulationLedger, run: str) -> list[Charge]:

@@ -243,7 +243,7 @@ class _Newcomers:
             if not isinstance(people, int) or not 1 <= people <= self._most:
                 _log.warning(
                     "node %d takes no part: it answers for %.20s people, each of them a user, where at most %d are let "
-                    "in (QUORON_MOST_PEOPLE)",
+                    "in (QUORON_MAX_USERS_PER_CLIENT)",
                     *(node, people, self._most),
                 )
                 continue

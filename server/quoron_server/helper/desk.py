@@ -47,7 +47,7 @@ class Desk:
             raise ConfigError(f"Expected a folder of keys that is its owner's alone, got {folder}. Use chmod 700.")
         if (other := _connected(folder)) is not None:
             other.close()
-            raise ConfigError(f"Expected a folder of keys of this helper alone, got {folder}: another serves there.")
+            raise ConfigError(f"Expected a folder of this server's own keys, got {folder}: another serves there.")
         self._socket, self._over = socket.socket(socket.AF_UNIX), threading.Event()
         with _reached(folder) as path:
             Path(path).unlink(missing_ok=True)  # of one that was killed
@@ -82,11 +82,9 @@ class Desk:
             said = json.loads(line)
             command, run, database = str(said["command"]), str(said["run"]), str(said["database"])
         except (ValueError, KeyError, TypeError):
-            return {"error": "Expected a command of quoron helper, got something else."}
+            return {"error": "Expected a command of quoron second-server, got something else."}
         if database != _place(self._database):
-            return {
-                "error": f"Expected the books that the helper serves from, {_place(self._database)}, got {database}."
-            }
+            return {"error": f"Expected the books of the second server, {_place(self._database)}, got {database}."}
         try:
             return {"said": _done(self._helped, command, run)}
         except QuoronError as error:
@@ -107,12 +105,12 @@ def ask(command: str, run: str, database: str, keys: Path) -> str:
                 caller.sendall(json.dumps(said).encode() + b"\n")
                 reply = json.loads(_line(caller, 1000 * _LONGEST))
             except (OSError, ValueError):
-                raise LedgerError("Expected an answer of the helper that serves, got none. Ask again.") from None
+                raise LedgerError("Expected an answer of the second server that serves, got none. Ask again.") from None
         if "error" in reply:
             raise LedgerError(reply["error"])
         return str(reply["said"])
     if command != "runs" and not keys.is_dir():
-        raise LedgerError(f"Expected the folder of keys that the helper serves with, got {keys}, where there is none.")
+        raise LedgerError(f"Expected the folder of the second server's keys, got {keys}, where there is none.")
     with Database(database, create=False) as opened:
         if command == "runs":
             return _listed(HelperBooks(opened))
@@ -129,7 +127,7 @@ def _done(helped: Helped, command: str, run: str) -> str:
     if command == "close":
         if helped.books.run(run) is None:
             raise LedgerError(
-                f"Expected a run that this helper has consented to, got {run!r}. `helper runs` lists them."
+                f"Expected a run that was consented to, got {run!r}. `quoron second-server runs` lists them."
             )
         there = helped.keys.holds(run)
         state = "closed" if helped.end(run) else "was not open"
@@ -173,7 +171,7 @@ def _connected(folder: Path) -> socket.socket | None:
         return None
     except OSError as error:
         made.close()
-        raise LedgerError(f"Cannot speak with the helper by {folder / _SOCKET}: {error.strerror or error}.") from None
+        raise LedgerError(f"Cannot reach the second server by {folder / _SOCKET}: {error.strerror or error}.") from None
     return made
 
 

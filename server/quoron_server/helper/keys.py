@@ -105,7 +105,7 @@ class Keys:
         except (OSError, ValueError):
             raise LedgerError(
                 f"Expected the number of lists of run {run} that were answered in {self._path(run, 'lists')}, found "
-                "none. Nobody can tell whether the books are newer: close the run (quoron helper close)."
+                "none. Nobody can tell whether the books are newer: close the run (quoron second-server close)."
             ) from None
 
     def _path(self, run: str, kind: str) -> Path:
@@ -134,7 +134,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise IdentityError(
-            f"Expected the helper's signing key, of Ed25519 in PEM form, in {path}, got something else."
+            f"Expected the second server's signing key, of Ed25519 in PEM form, in {path}, got something else."
         )
     return key
 

@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,11 @@ from quoron_server.service.metrics import FREE, PATIENCE, Family, Sample, family
 
 ALARMS = Path(__file__).with_name("alarms.yml")
 REFUSED = ("unknown certificate", "not one of its coordinators", "refused", "away", "error")
+
+
+def own(name: str, help_: str, samples: Iterable[Sample] | float, kind: str = "gauge") -> Family:
+    """As `family`, of what only the second server has."""
+    return family(f"second_server_{name}", help_, samples, kind)
 
 
 class HelperMetrics:
@@ -64,11 +69,9 @@ class HelperMetrics:
         yield family("clock_seconds", "This machine's clock, as Unix time: keys end by it.", self._clock())
         up = up and not self._database.failing
         yield family("database_up", "Whether the database answers, and can be written.", int(up))
-        yield family(
-            "helper_keys_end", "Whether keys of runs that are over could be destroyed, at the last look.", self.on_time
-        )
+        yield own("keys_end", "Whether keys of runs that are over could be destroyed, at the last look.", self.on_time)
         refused: list[Sample] = [({"why": why}, self.refused[why]) for why in REFUSED]
-        yield family("helper_calls_refused_total", "Calls that were refused, since the start.", refused, "counter")
+        yield own("calls_refused_total", "Calls that were refused, since the start.", refused, "counter")
         free: list[Sample] = []
         books = self._database.path
         for place, path in (("books", books and books.parent), ("keys", self._helped.keys.folder)):
@@ -81,11 +84,9 @@ class HelperMetrics:
 
     def _of_runs(self, stored: list[tuple[HelpedRun, int]]) -> Iterator[Family]:
         states = Counter(run.state for run, _ in stored)
-        yield family("helper_runs", "Runs by state.", [({"state": s}, states[s]) for s in (OPEN, CLOSED, EXPIRED)])
+        yield own("runs", "Runs by state.", [({"state": s}, states[s]) for s in (OPEN, CLOSED, EXPIRED)])
         open_ = [(run, answered) for run, answered in stored if run.state == OPEN]
-        yield family(
-            "helper_runs_held", "Open runs that are held, as the books were put back.", sum(r.held for r, _ in open_)
-        )
+        yield own("runs_held", "Open runs that are held, as the books were put back.", sum(r.held for r, _ in open_))
         now = self._clock()
         for name, words, value in (
             ("rounds_answered", "Rounds of an open run whose list was answered.", lambda run, answered: answered),
@@ -97,7 +98,7 @@ class HelperMetrics:
             ),
             ("keys_seconds_left", "Until its keys are destroyed in any case.", lambda run, _: run.expires - now),
         ):
-            yield family(f"helper_run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])
+            yield own(f"run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])
 
 
 @lru_cache(maxsize=64)

@@ -158,7 +158,7 @@ class Helped:
             raise Refused("Expected rounds that end at their time, with two servers, got early_ends=true.")
         if bytes.fromhex(digest(plan)) != request.plan_digest:
             raise Refused(
-                f"Expected the plan that this helper makes of run {request.run} ({digest(plan):.12}), got another "
+                f"Expected the plan that this server makes of run {request.run} ({digest(plan):.12}), got another "
                 f"({request.plan_digest.hex():.12}). Use the same version of quoron on both sides: {request.software}."
             )
         return sheet_of(plan)
@@ -197,12 +197,12 @@ class Helped:
             if head.round != answered or head.round >= len(working.sheet.rounds):
                 raise Refused(
                     f"Expected the list of round {answered} of run {head.run}, got that of round {head.round}: lists "
-                    "come in order, and every one of them. If it was answered before, the helper's books were put back."
+                    "come in order, and every one of them. If it was answered before, older books were put back here."
                 )
             if head.previous != before:
                 raise Refused(
-                    f"Expected round {head.round} of run {head.run} after the lists that this helper has answered, "
-                    "got other ones: the books of one of the two servers were put back."
+                    f"Expected round {head.round} of run {head.run} after the lists that this server has "
+                    "answered, got other ones: the books of one of the two servers were put back."
                 )
             if head.copies != run.copies:
                 raise Uncharged(
@@ -253,7 +253,7 @@ class Helped:
         """The run is over: its keys are destroyed, its name stays. Whether it was open."""
         with self._lock:
             if (known := self.books.run(run)) is None:
-                raise UnknownRun(f"Expected a run that this helper has consented to, got {run}.")
+                raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")
             if (known.coordinator, known.plan_digest) != (coordinator, plan_digest):
                 raise Refused(f"Expected the coordinator and the plan that run {run} was opened with, got others.")
             return self._end(run, CLOSED)
@@ -304,7 +304,7 @@ class Helped:
         self._expire()
         found = self.books.run(run)
         if found is None:
-            raise UnknownRun(f"Expected a run that this helper has consented to, got {run}.")
+            raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")
         self._require(found, coordinator, found.plan_digest if plan_digest is None else plan_digest)
         return found
 
@@ -315,9 +315,9 @@ class Helped:
             raise Refused(f"Expected the coordinator and the plan that run {run.run} was opened with, got others.")
         if run.held:
             raise Refused(
-                f"Expected the helper's books as they were, but they were put back: run {run.run} is held until the "
-                "helper's operator closes it, or says that it goes on (quoron helper continue). That is one more "
-                "release of what was answered since: μ times √2 for the first time."
+                f"Expected the second server's books as they were, but they were put back: run {run.run} is held until "
+                "the second server's operator closes it, or says that it goes on (quoron second-server continue). That "
+                "is one more release of what was answered since: μ times √2 for the first time."
             )
 
     def _work(self, run: HelpedRun) -> _Working:
@@ -413,7 +413,7 @@ def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
     if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
         raise Refused(
             f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
-            "whose noise would not go on from what was answered. Use the version of then, or `quoron helper close`."
+            "whose noise would not go on from what was answered. Use that version, or `quoron second-server close`."
         )
     return specification, plan
 

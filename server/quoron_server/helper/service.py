@@ -230,12 +230,10 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         found = security.caller(context.auth_context(), metadata, authorities=self._trust.now().authorities)
         if found is None or found.objection is not None or not found.timely():
             self._abort(
-                context, grpc.StatusCode.UNAUTHENTICATED, REFUSED[0], "Expected a certificate of the helper's operator."
+                context, grpc.StatusCode.UNAUTHENTICATED, REFUSED[0], "Expected a certificate of our own operator."
             )
         if found.identity not in self._config.coordinators:
-            self._abort(
-                context, grpc.StatusCode.PERMISSION_DENIED, REFUSED[1], "This coordinator is not one of the helper's."
-            )
+            self._abort(context, grpc.StatusCode.PERMISSION_DENIED, REFUSED[1], "This coordinator is not one of ours.")
         try:
             return work(found.identity)
         except grpc.RpcError:  # it was taken back, or stood still for too long
@@ -248,14 +246,14 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         except LedgerUnavailable as error:
             self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], error.outside)
         except OSError as error:  # such as a full disk: what waits for it goes on when there is room
-            _log.error("the helper cannot write: %s", error)
-            self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], "The helper cannot write now.")
+            _log.error("the second server cannot write: %s", error)
+            self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], "The second server cannot write now.")
         except QuoronError as error:
             _log.warning("refused: %s", error)
             self._abort(context, grpc.StatusCode.FAILED_PRECONDITION, REFUSED[2], getattr(error, "outside", str(error)))
         except Exception:
             _log.exception("an error that was not foreseen")
-            self._abort(context, grpc.StatusCode.INTERNAL, REFUSED[4], "See the helper's log.")
+            self._abort(context, grpc.StatusCode.INTERNAL, REFUSED[4], "See the second server's log.")
 
     def _abort(self, context: Any, code: grpc.StatusCode, why: str | None, words: str) -> NoReturn:
         if why is not None:  # a round that was not answered yet is no refusal
@@ -287,7 +285,7 @@ class _Ending:
 
 def _days_left(trust: Trust) -> dict[str, float]:
     left = trust.now().days_left()
-    return {"helper": left["coordinator"], "authority": left["authority"]}
+    return {"second-server": left["coordinator"], "authority": left["authority"]}
 
 
 def _chunks(reply: pb.Reply) -> Iterator[pb.Chunk]:

@@ -3,11 +3,12 @@
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> make_authority(folder, days=30)
-    >>> issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=30).name
-    'coordinator.pem'
+    >>> issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=30).parent.name
+    'coordinator'
 
-Each NAME has NAME.pem and NAME.key. Keys are P-256 and readable by their owner alone. A client's certificate cannot
-pose as a coordinator, nor the other way round. Renewal keeps the key, and with it the user that the key stands for.
+Each NAME has a folder NAME, for its holder: certificate.pem, key.pem and authority.pem, and revoked.json of a
+coordinator. Keys are P-256 and readable by their owner alone. A client's certificate cannot pose as a coordinator, nor
+the other way round. Renewal keeps the key, and with it the user that the key stands for.
 
 While an authority is changed for its successor, authority.pem holds both, the one that signs first: whoever has that
 file trusts both, so everybody's certificate can be renewed in its own time, and then the old one is taken out.
@@ -31,11 +32,12 @@ from quoron_client.durable import erase
 from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
-from quoron_server.books.durable import PRIVATE, PUBLIC, make_folder, replace_whole
+from quoron_server.books.durable import OWN, PRIVATE, PUBLIC, make_folder, replace_whole
 from quoron_server.service import revocation
 from quoron_server.service.folder_lock import locked
 
-AUTHORITY, FORGOTTEN = "authority", "forgotten"
+AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
+CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
 _LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
 _SUCCESSOR = re.compile(rf"{AUTHORITY}-(\d+)").fullmatch
 _SLACK = dt.timedelta(minutes=5)  # clocks differ
@@ -46,14 +48,18 @@ def make_authority(folder: Path, *, days: int) -> None:
     make_folder(folder)
     revocation.make(folder / revocation.FILE)
     with locked(folder):
-        _make_authority(folder, days)
+        if not (folder / TRUSTED).exists():
+            made = _self_signed(_key(folder / f"{AUTHORITY}.key"), "quoron trial authority", days)
+            _write(folder / TRUSTED, made)
 
 
-def _make_authority(folder: Path, days: int) -> None:
-    if (folder / f"{AUTHORITY}.pem").exists():
-        return
-    made = _self_signed(_key(folder, AUTHORITY), "quoron trial authority", days)
-    _write(folder / f"{AUTHORITY}.pem", made)
+def _hand_out(folder: Path) -> None:
+    """Copy authority.pem to each holder and revoked.json to the coordinator, where these are older."""
+    for holder in {path.parent for path in folder.glob(f"*/{CERTIFICATE}")}:
+        for name in (TRUSTED, revocation.FILE) if holder.name == COORDINATOR else (TRUSTED,):
+            given, content = holder / name, read(folder / name)
+            if not given.exists() or given.read_bytes() != content:
+                replace_whole(given, content, mode=PUBLIC)
 
 
 def _self_signed(key: ec.EllipticCurvePrivateKey, title: str, days: int) -> x509.Certificate:
@@ -75,14 +81,15 @@ def change_authority(folder: Path, *, days: int) -> Path:
 
     Again is the same. It is one write: before it nothing has changed, and after it both are trusted by whoever reads.
     """
-    path = folder / f"{AUTHORITY}.pem"
+    path = folder / TRUSTED
     with locked(folder):
         stand = parse_authorities(read(path), str(path))
         if len(stand) == 1:
             found = _SUCCESSOR(_signer(folder)[1].stem)
             name = f"{AUTHORITY}-{2 if found is None else int(found[1]) + 1}"
-            made = _self_signed(_key(folder, name), f"quoron trial {name.replace('-', ' ')}", days)
+            made = _self_signed(_key(folder / f"{name}.key"), f"quoron trial {name.replace('-', ' ')}", days)
             _write(path, made, *stand)
+        _hand_out(folder)
     return path
 
 
@@ -91,7 +98,7 @@ def end_change(folder: Path, *, at_once: bool = False) -> Path:
 
     ConfigError, with their names, while certificates that are valid and not revoked come from it, unless `at_once`.
     """
-    path = folder / f"{AUTHORITY}.pem"
+    path = folder / TRUSTED
     with locked(folder):
         signs, *old = parse_authorities(read(path), str(path))
         stand = [each for each in every(folder) if each.good and each.kind != AUTHORITY]
@@ -104,6 +111,7 @@ def end_change(folder: Path, *, at_once: bool = False) -> Path:
             )
         if old:
             _write(path, signs)
+        _hand_out(folder)
         for key in _signing_keys(folder):  # also what a change that was interrupted has left
             if _stored_key(key).public_key() != signs.public_key():
                 key.unlink()
@@ -116,7 +124,7 @@ def _signing_keys(folder: Path) -> list[Path]:
 
 def _signer(folder: Path) -> tuple[x509.Certificate, Path]:
     """The first authority in authority.pem, and where its key is."""
-    authority = load_certificate(folder / f"{AUTHORITY}.pem")
+    authority = load_certificate(folder / TRUSTED)
     for path in _signing_keys(folder):
         if _stored_key(path).public_key() == authority.public_key():
             return authority, path
@@ -152,11 +160,10 @@ def every(folder: Path) -> list[Entry]:
     """Every certificate in the PEM files of a folder, authorities first; IdentityError for one that is damaged."""
     listed = revocation.read(folder / revocation.FILE) if (folder / revocation.FILE).exists() else {}
     found = []
-    for path in sorted(folder.glob("*.pem")):
-        if b"BEGIN CERTIFICATE" in (pem := read(path)):
-            several = parse_authorities(pem, str(path))
-            found += [_entry(path.stem, each, listed) for each in (several if path.stem == AUTHORITY else several[:1])]
-    return sorted(found, key=lambda each: (("authority", "coordinator", "client").index(each.kind), each.name))
+    for path in (folder / TRUSTED, *folder.glob(f"*/{CERTIFICATE}")):
+        several = parse_authorities(read(path), str(path))
+        found += [_entry(path.parent.name, each, listed) for each in (several if path.name == TRUSTED else several[:1])]
+    return sorted(found, key=lambda each: ((AUTHORITY, COORDINATOR, "client").index(each.kind), each.name))
 
 
 def _entry(name: str, certificate: x509.Certificate, listed: Container[str]) -> Entry:
@@ -175,7 +182,7 @@ def _kind(certificate: x509.Certificate) -> str:
     with suppress(x509.ExtensionNotFound):
         uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         if ExtendedKeyUsageOID.SERVER_AUTH in uses and ExtendedKeyUsageOID.CLIENT_AUTH not in uses:
-            return "coordinator"
+            return COORDINATOR
     return "client"
 
 
@@ -194,7 +201,7 @@ def issue(
     unit: str | None = None,
     renew: bool = False,
 ) -> Path:
-    """NAME.pem and NAME.key, signed by the authority in `folder`; the path of the certificate.
+    """NAME/certificate.pem and NAME/key.pem, signed by the authority in `folder`; the path of the certificate.
 
     A name has one certificate: a second one needs `renew`, and keeps the key, whose private half may be elsewhere by
     then. `hosts` are the names and addresses at
@@ -210,11 +217,11 @@ def issue(
 def _issue(
     folder: Path, name: str, *, coordinator: bool, hosts: Sequence[str], days: float, unit: str | None, renew: bool
 ) -> Path:
-    path = folder / f"{name}.pem"
+    path = folder / name / CERTIFICATE
     if path.exists() and not renew:
         raise ConfigError(f"Expected no certificate {path}, found one: one name, one user. Renew it with --renew.")
     authority, stored = _signer(folder)
-    signer = _stored_key(stored)
+    signer, own = _stored_key(stored), path.with_name(KEY)
     names = [_host(host) for host in hosts]
     if path.exists():
         old = load_certificate(path)
@@ -223,10 +230,11 @@ def _issue(
         unit = group(old) if unit is None else unit
         names = names or _hosts(old)
         key = old.public_key()  # which stays: its private half may be where its holder is, and nowhere else
-        if (held := folder / f"{name}.key").exists() and _stored_key(held).public_key() != key:
-            raise IdentityError(f"Expected {held} to be the key of {path}, got another. Put it back, or away.")
+        if own.exists() and _stored_key(own).public_key() != key:
+            raise IdentityError(f"Expected {own} to be the key of {path}, got another. Put it back, or away.")
     else:
-        key = _key(folder, name).public_key()
+        make_folder(path.parent, mode=OWN)
+        key = _key(own).public_key()
     use = ExtendedKeyUsageOID.SERVER_AUTH if coordinator else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = _builder(_name(name, unit), authority.subject, key, dt.timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -236,17 +244,20 @@ def _issue(
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     _write(path, builder.sign(signer, hashes.SHA256()))
+    _hand_out(folder)
     return path
 
 
 def add_hosts(folder: Path, name: str, hosts: Sequence[str], *, days: float) -> Path | None:
-    """Reissue NAME.pem, with its key, if it lacks one of `hosts`: those that it had and these; None if it has them all.
+    """Reissue NAME/certificate.pem, with its key, if it lacks one of `hosts`: for those that it had and these.
+
+    None if it has them all.
 
     Raises as `issue` does, and IdentityError without the certificate.
     """
     check_name(name)
     with locked(folder):
-        stands = _hosts(load_certificate(folder / f"{name}.pem"))
+        stands = _hosts(load_certificate(folder / name / CERTIFICATE))
         if all(_host(host) in stands for host in hosts):
             return None
         every = tuple(dict.fromkeys([*(str(each.value) for each in stands), *hosts]))
@@ -259,14 +270,16 @@ def revoke(folder: Path, name: str) -> Path:
     It is the key that is revoked, so that the name is never renewed. IdentityError without its certificate.
     """
     check_name(name)
+    return revoke_key(folder, fingerprint(load_certificate(folder / name / CERTIFICATE)), name=name)
+
+
+def revoke_key(folder: Path, fingerprint: str, *, name: str = FORGOTTEN) -> Path:
+    """Enter a key in the list of revoked ones, under a name that says nothing; the path of the list."""
     file = folder / revocation.FILE
-    revocation.add(file, fingerprint(load_certificate(folder / f"{name}.pem")), name=name)
+    revocation.add(file, fingerprint, name=name)
+    with locked(folder):
+        _hand_out(folder)
     return file
-
-
-def revoke_key(folder: Path, fingerprint: str) -> None:
-    """Enter a key in the list of revoked ones, under a name that says nothing."""
-    revocation.add(folder / revocation.FILE, fingerprint, name=FORGOTTEN)
 
 
 def erase_forgotten(folder: Path) -> list[str]:
@@ -276,17 +289,21 @@ def erase_forgotten(folder: Path) -> list[str]:
     with locked(folder):
         for each in every(folder):
             if each.kind != AUTHORITY and each.fingerprint in gone:
-                for end in ("key", "pem"):  # last what tells that it is
-                    if (path := folder / f"{each.name}.{end}").exists():
-                        erase(path, secret=end == "key")
-                        erased.append(path.name)
+                (folder / each.name / TRUSTED).unlink(missing_ok=True)
+                for file in (KEY, CERTIFICATE):  # last what tells that it is
+                    if (path := folder / each.name / file).exists():
+                        erase(path, secret=file == KEY)
+                        erased.append(f"{each.name}/{file}")
+        for place in (path for path in folder.iterdir() if path.is_dir()):
+            with suppress(OSError):  # unless it is empty
+                place.rmdir()
     return erased
 
 
 def check_name(name: str) -> None:
     """ConfigError for a name that cannot be that of a certificate's files."""
-    fits = all(letter.isalnum() or letter in "-_." for letter in name)
-    if not name or name == AUTHORITY or _SUCCESSOR(name) or not fits:
+    fits = all(letter.isalnum() or letter in "-_." for letter in name) and not name.startswith(".")
+    if not name or not fits or Path(name).stem == AUTHORITY or _SUCCESSOR(Path(name).stem) or name == revocation.FILE:
         raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
 
 
@@ -369,9 +386,8 @@ def _stored_key(path: Path) -> ec.EllipticCurvePrivateKey:
     )
 
 
-def _key(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
-    """The stored private key of a name, or a new one."""
-    path = folder / f"{name}.key"
+def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """The private key that is stored there, or a new one."""
     if path.exists():
         return _stored_key(path)
     key = ec.generate_private_key(ec.SECP256R1())

@@ -93,12 +93,12 @@ class ServeConfig:
     database: str = "sqlite:///coordinator.sqlite"
     tokens: Path = field(default_factory=lambda: Path("tokens.json"))
     allow_simulation: bool = False
-    largest_message: int = 4 << 20  # bytes of an answer, in parts if need be: of d numbers up to d = 523,000
-    most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
+    max_message: int = 4 << 20  # bytes of an answer, in parts if need be: of d numbers up to d = 523,000
+    max_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
     metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
-    gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
+    gather: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
     away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
-    most_people: int = 1  # for whom one client may answer: each takes a seat, and is a user of runs
+    max_users_per_client: int = 1  # for whom one client may answer: each takes a seat, and is a user of runs
     helper: "two_servers.HelperLink | None" = None  # of two servers; None: runs of that trust model are refused
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
@@ -108,24 +108,25 @@ class Coordinator:
 
     def __init__(self, config: ServeConfig) -> None:
         config.transport.check((config.listen, config.control))
-        if not SMALLEST <= config.largest_message <= wire.MAX_MESSAGE:
+        if not SMALLEST <= config.max_message <= wire.MAX_MESSAGE:
             raise ConfigError(
-                f"Expected largest_message in [{SMALLEST:,}, {wire.MAX_MESSAGE:,}] bytes, got "
-                f"{config.largest_message:,}."
+                f"Expected max_message in [{SMALLEST:,}, {wire.MAX_MESSAGE:,}] bytes, got {config.max_message:,}."
             )
-        if not 0 <= config.gathering < math.inf:
-            raise ConfigError(f"Expected gathering of 0 seconds or more, got {config.gathering}.")
+        if not 0 <= config.gather < math.inf:
+            raise ConfigError(f"Expected gather of 0 seconds or more, got {config.gather}.")
         if config.metrics is not None:
             metrics_port.place(config.metrics)
-        if not 1 <= config.most_people <= MOST_PEOPLE:
-            raise ConfigError(f"Expected most_people in [1, {MOST_PEOPLE:,}], got {config.most_people}.")
+        if not 1 <= config.max_users_per_client <= MOST_PEOPLE:
+            raise ConfigError(
+                f"Expected max_users_per_client in [1, {MOST_PEOPLE:,}], got {config.max_users_per_client}."
+            )
         if config.helper is not None and config.transport.plaintext:
             raise ConfigError(
-                "Expected certificates together with a helper, got --insecure: whoever reads what clients send, and is "
-                "the helper or in its hands, has their answers."
+                "Expected certificates together with a second server, got --insecure: whoever reads what clients send, "
+                "and is the second server or in its hands, has their answers."
             )
-        if config.most_clients < 1:
-            raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
+        if config.max_clients < 1:
+            raise ConfigError(f"Expected max_clients of 1 or more, got {config.max_clients}.")
         self.config = config
         self.listen, self.control = config.listen, config.control
         self.sessions = Sessions(spill=spill_folder(config.database))
@@ -149,13 +150,13 @@ class Coordinator:
                 self._database,
                 self.sessions,
                 allow_simulation=config.allow_simulation,
-                largest_message=config.largest_message,
+                largest_message=config.max_message,
                 # In plaintext, which is for one machine or a proxy, many clients may share a connection.
-                most_clients=None if config.transport.plaintext else most_clients(config.most_clients),
-                gathering=config.gathering,
+                most_clients=None if config.transport.plaintext else most_clients(config.max_clients),
+                gathering=config.gather,
                 evaluate=config.evaluate,
                 away_after=config.away_after,
-                most_people=config.most_people,
+                most_people=config.max_users_per_client,
                 revoked=config.transport.revoked,
                 put_back=float if config.transport.plaintext else clock.put_back,  # without certificates nothing ends
                 helping=None if config.helper is None else two_servers.Helping(config.helper, self._database),
@@ -173,14 +174,14 @@ class Coordinator:
     async def _start(self) -> None:
         """Runs first, so that whoever comes finds them; then the two planes."""
         config = self.config
-        transport, most = config.transport, most_clients(config.most_clients)
+        transport, most = config.transport, most_clients(config.max_clients)
         doorkeeper = None if transport.plaintext else Doorkeeper(most)
         trust = self._trust = transport.trust()
         clients = self._clients = ClientPlane(
             self.manager, doorkeeper=doorkeeper, revoked=transport.revoked, trust=trust
         )
         longest = (
-            ("grpc.max_receive_message_length", min(config.largest_message, parts.MOST + parts.BESIDE)),
+            ("grpc.max_receive_message_length", min(config.max_message, parts.MOST + parts.BESIDE)),
             ("grpc.max_allowed_incoming_connections", most),
         )
         porter = Doorkeeper(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)

@@ -127,8 +127,8 @@ class Helping:
         consent = self._consent(specification, plan)
         if consent.run_key != self.open(specification, plan).run_key:
             raise HelperDisagrees(
-                f"Expected the helper to have the key that clients of run {specification.run} seal for, got another. "
-                "It has lost its books or keys, and nothing would open: cancel the run, and begin another."
+                f"Expected the second server to have the key that clients of run {specification.run} seal for, got "
+                "another. It has lost its books or keys, and nothing would open: cancel the run, and begin another."
             )
         return self.charged(specification.run, consent.copies)
 
@@ -140,15 +140,15 @@ class Helping:
         consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * PATIENCE))
         self._check(consent, consent.signature)
         if (consent.run, consent.plan_digest, consent.sheet_digest) != (run, wanted, plan.sheet.digest()):
-            raise HelperDisagrees(f"Expected the helper's consent to run {run}, got one to another plan.")
+            raise HelperDisagrees(f"Expected the second server's consent to run {run}, got one to another plan.")
         return consent
 
     def charged(self, run: str, copies: int, known: int = 1) -> int:
         """So many copies of a run, where `known` were charged before. HelperDisagrees where they have no room."""
         if copies > _MOST_COPIES:
             raise HelperDisagrees(
-                f"Expected at most {_MOST_COPIES} copies of run {run} at the helper, got {copies}: its books were put "
-                "back as often, or it does not follow. Cancel the run."
+                f"Expected at most {_MOST_COPIES} copies of run {run} at the second server, got {copies}: its books "
+                "were put back as often, or it does not follow. Cancel the run."
             )
         if copies <= known:
             return known
@@ -156,9 +156,9 @@ class Helping:
             charge_helped(self._database, run, copies)
         except BudgetExceeded as error:
             raise HelperDisagrees(
-                f"The helper's books were put back, and run {run} has no more room: {error}"
+                f"The second server's books were put back, and run {run} has no more room: {error}"
             ) from None
-        _log.warning("run %s: the helper's books were put back, and %d copies of it are charged", run, copies)
+        _log.warning("run %s: the second server's books were put back, and %d copies of it are charged", run, copies)
         return copies
 
     def close_ended(self, registry: Registry) -> None:
@@ -175,7 +175,7 @@ class Helping:
                 self._close(helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest))
             except HelperAway:
                 away = True
-                _log.warning("run %s has ended, and the helper %s was not told yet", row.run, self.link.address)
+                _log.warning("run %s has ended, and the second server %s was not told yet", row.run, self.link.address)
                 continue
             except HelperDisagrees as error:
                 _log.warning("%s", error)
@@ -213,11 +213,11 @@ class Helping:
         try:
             reply = helper_pb2.Reply.FromString(data)
         except DecodeError:
-            raise HelperDisagrees(f"Expected a reply of the helper {self.link.address}, got something else.") from None
+            raise HelperDisagrees(f"Expected a reply of second server {self.link.address}, got another.") from None
         self._check(reply, reply.signature)
         if (reply.run, reply.round) != (run, round_):
             raise HelperDisagrees(
-                f"Expected the helper's reply to round {round_} of run {run}, got one to another list."
+                f"Expected the second server's reply to round {round_} of run {run}, got one to another list."
             )
         return reply
 
@@ -227,7 +227,7 @@ class Helping:
         for each in parts:
             data += each
             if len(data) > _LONGEST:
-                raise HelperDisagrees(f"Expected a reply of the helper of at most {_LONGEST:,} bytes, got more.")
+                raise HelperDisagrees(f"Expected a reply of the second server of at most {_LONGEST:,} bytes, got more.")
         return bytes(data)
 
     def _check(self, message: helper_pb2.HelperConsent | helper_pb2.Reply, signature: bytes) -> None:
@@ -249,17 +249,18 @@ class Helping:
     def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
         if code == grpc.StatusCode.ABORTED:  # its books were put back since: what comes next begins with its consent
             raise HelperAway(
-                f"helper {self.link.address} asks to be asked anew: {said}", outside="the helper's books were put back"
+                f"second server {self.link.address} asks to be asked anew: {said}",
+                outside="the second server's books were put back",
             )
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
             self._channel = None  # which may have died without a word: the next call has a connection of its own
             raise HelperAway(
-                f"helper {self.link.address} does not answer ({said}); what waits for it goes on when it is back",
-                outside="the helper does not answer",
+                f"second server {self.link.address} does not answer ({said}); what waits goes on when it is back",
+                outside="the second server does not answer",
             )
         raise HelperDisagrees(
-            f"Expected the helper at {self.link.address} to do its part, it answers {code.name}: {said}",
-            outside="the helper refuses",
+            f"Expected the second server at {self.link.address} to do its part, it answers {code.name}: {said}",
+            outside="the second server refuses",
         )
 
     def _connected(self) -> grpc.Channel:
@@ -353,7 +354,7 @@ class HelpedEngine:
         counted = min(len(question.cohort), getattr(asked, "most", len(question.cohort)))
         if len(reply.values) != 8 * length or len(reply.left_out) % _DIGEST:
             raise HelperDisagrees(
-                f"Expected {length} numbers of the helper in round {round_} of run {run}, got others."
+                f"Expected {length} numbers of the second server in round {round_} of run {run}, got others."
             )
         lifted = np.frombuffer(reply.values, "<u8").astype(np.uint64)
         left_out = _split(reply.left_out)
@@ -365,16 +366,16 @@ class HelpedEngine:
         asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
         if not set(listed) <= set(asked_for.values()):
             raise HelperDisagrees(
-                f"Expected the helper's reply to a list of those who are asked in round {round_} of run {run}, got one "
-                "with others: whoever has sent it had another coordinator's books, or the helper does not follow."
+                f"Expected the second server's reply to a list of those who are asked in round {round_} of run {run}, "
+                "got one with others: whoever has sent it had another coordinator's books, or it does not follow."
             )
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]
         if next_chain(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
             raise HelperDisagrees(
-                f"Expected the helper's reply to a list of run {run} whose clients send what they sent before, got one "
-                f"of other entries in round {round_}: a client's record was put back, or the helper does not follow. "
-                "Cancel the run, or put back what is newer."
+                f"Expected the second server's reply to a list of run {run} whose clients send what they sent before, "
+                f"got one of other entries in round {round_}: a client's record was put back, or the second server "
+                "does not follow. Cancel the run, or put back what is newer."
             )
         kept = [each for each in listed if each not in set(left_out)]
         used = next_chain(self._used(asked), round_, [self._gathered[each].entry for each in kept])
@@ -386,7 +387,7 @@ class HelpedEngine:
         """Ask until everybody of a list that the helper has answered has sent again what it sent before."""
         while not all(each in self._gathered for each in listed):
             _log.warning(
-                "run %s: round %d is asked again, until those of the list that the helper %s has answered are here",
+                "run %s: round %d is asked again, until those of the list of the second server %s are here",
                 self.specification.run,
                 question.round,
                 self.helping.link.address,

@@ -151,7 +151,7 @@ class Manager:
             raise OtherPeople(
                 f"Expected a client of at most {self._most_people:,} people, got one that answers for {people:,}: each "
                 "of them is a user, who takes seats in runs. The coordinator's operator lets it in with `quoron serve "
-                f"--most-people {people}`."
+                f"--set max_users_per_client={people}`."
             )
         known = await self._stored(self._registry.user, identity)
         roster = self._registry.roster

@@ -1,9 +1,9 @@
 """Who may speak: TLS on both planes, a certificate for each client, a token for each operator; plaintext only if asked.
 
-| address         | without a flag | --insecure | --insecure-anywhere |
-| --------------- | -------------- | ---------- | ------------------- |
-| loopback        | TLS            | plaintext  | plaintext           |
-| everything else | TLS            | refused    | plaintext           |
+| address         | without a flag | --insecure | and QUORON_INSECURE_ANYWHERE=1 |
+| --------------- | -------------- | ---------- | ------------------------------ |
+| loopback        | TLS            | plaintext  | plaintext                      |
+| everything else | TLS            | refused    | plaintext                      |
 """
 
 import datetime as dt
@@ -56,13 +56,15 @@ class Transport:
                 if not self.insecure_anywhere and not is_loopback(address):
                     raise ConfigError(
                         f"Expected TLS to listen on {address}, got --insecure: plaintext is for loopback. Give "
-                        "certificates (`quoron admin certs`), or --insecure-anywhere inside a network that you trust."
+                        "certificates (`quoron admin certs`), or QUORON_INSECURE_ANYWHERE=1 inside a network that you "
+                        "trust."
                     )
             return
         if self.certificate is None or self.key is None or self.authority is None:
             raise ConfigError(
-                "Expected --certificate, --key and --authority for TLS, got none or some. Make them with "
-                "`quoron admin certs`, or say --insecure to try quoron on this machine without."
+                "Expected --certs FOLDER for TLS, or QUORON_CERTIFICATE, QUORON_KEY and QUORON_AUTHORITY, got none or "
+                "some. `quoron admin certs` makes such folders; or say --insecure to try quoron on this machine "
+                "without."
             )
         Held.read(self.certificate, self.key, self.authority)
 

@@ -19,9 +19,9 @@ from typer.core import TyperGroup, TyperOption
 
 import quoron
 from quoron.cli import federation as cli_federation
-from quoron.cli import helper as cli_helper
 from quoron.cli import ledger as cli_ledger
 from quoron.cli import local as cli_local
+from quoron.cli import second_server as cli_second_server
 from quoron.cli import train as cli_train
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
@@ -64,7 +64,7 @@ GROUPS = {
     ),
     "Try and compare": ("plan", "simulate", "compare"),
     "A federation": (  # on this machine, its two sides, its operators
-        *("local", "serve", "helper", "client", "leave"),
+        *("local", "serve", "second-server", "client", "leave"),
         *("login", "submit", "runs", "watch", "cancel", "fetch", "admin"),
     ),
     "Privacy budgets": ("ledger",),
@@ -260,7 +260,7 @@ cli_federation.register(app, admin)
 app.add_typer(admin, name="admin")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_local.app, name="local")
-app.add_typer(cli_helper.app, name="helper")
+app.add_typer(cli_second_server.app, name="second-server")
 app.command()(cli_train.train)
 app.command()(cli_train.predict)
 app.command()(evaluate)

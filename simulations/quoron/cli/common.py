@@ -1,8 +1,9 @@
 """What commands share: arguments, the display, what prints their results, and how an interruption is told."""
 
+import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,25 +91,54 @@ class Text:
         """The table; nothing of it is read yet."""
         return quoron.read_table(table, **csv_words(self.csv))
 
-    def dialect(self) -> "Dialect":
-        """The same for a client, which reads its file itself."""
-        from quoron_client.data.dialect import Dialect
 
-        return Dialect(**csv_words(self.csv))
+def dialect(csv: list[str] | None) -> "Dialect":
+    """Read how a table's text is written. ConfigError for a key or a value that none can have."""
+    from quoron_client.data.dialect import Dialect
+
+    return Dialect(**csv_words(csv))
 
 
-def csv_words(typed: Sequence[str] | None) -> dict[str, Any]:
-    """What `--csv` says, by key. ConfigError for another key, and for two values of one."""
-    said: dict[str, Any] = {}
-    for key, equals, value in (each.partition("=") for each in typed or ()):
-        if key not in CSV or not equals:
-            raise ConfigError(
-                f"Expected --csv KEY=VALUE with {', '.join(CSV)} as the key, got {key + equals + value!r}. "
-                f"{nearest(key, CSV, 'See docs/messy-tables.md.')}"
-            )
-        if said.setdefault(key, value) != value:
-            raise ConfigError(f"Expected one --csv {key}, got {said[key]!r} and {value!r}. Leave one out.")
-    return said
+def csv_words(csv: list[str] | None) -> dict[str, Any]:
+    """Read what --csv says, by key. ConfigError as of `keyed`."""
+    return keyed("--csv", csv, dict.fromkeys(CSV, lambda _, text: text))
+
+
+def keyed(
+    option: str, given: list[str] | None, kinds: Mapping[str, Callable[[str, str], Any]], variables: str | None = None
+) -> dict[str, Any]:
+    """Read what `given` says as KEY=VALUE, or else the environment: `variables` and the key in capitals.
+
+    The function of a key reads its value, and gets what it is called, too. ConfigError for an unknown key, or for two
+    values of one.
+    """
+    said: dict[str, tuple[str, str]] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or key not in kinds:
+            meant = nearest(key, [*kinds], "Give one of them and its value.")
+            raise ConfigError(f"Expected {option} KEY=VALUE of {', '.join(kinds)}, got {text!r}. {meant}")
+        if said.setdefault(key, (f"{option} {key}", value))[1] != value:
+            raise ConfigError(f"Expected one {option} {key}, got {key}={said[key][1]} and {text}. Leave one out.")
+    for key in () if variables is None else kinds:
+        if key not in said and os.environ.get(name := f"{variables}{key.upper()}"):
+            said[key] = name, os.environ[name]
+    return {key: kinds[key](*called) for key, called in said.items()}
+
+
+def number(called: str, text: str) -> float:
+    """Read a number. ConfigError for another text."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"Expected {called} as a number, got {text!r}.") from None
+
+
+def whole(called: str, text: str) -> int:
+    """Read a whole number from 1 on. ConfigError for another text."""
+    if not text.strip().isdecimal() or not int(text):
+        raise ConfigError(f"Expected {called} as a whole number from 1 on, got {text!r}.")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ need when they are called.
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,26 +16,24 @@ import typer
 import quoron
 from quoron.cli.books import backup, continue_restored, restore
 from quoron.cli.client import client, leave
-from quoron.cli.common import say, showing
+from quoron.cli.common import keyed, number, say, showing, whole
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
-    Anywhere,
-    Authority,
-    Certificate,
+    METRICS,
+    Certs,
     Connection,
+    Files,
     Insecure,
-    Key,
-    LogFormat,
-    LogLevel,
+    Log,
     announce,
+    anywhere,
     begin,
-    check_environment,
     shared_options,
 )
 from quoron.cli.health import health
-from quoron.cli.helper import HelperOptions
 from quoron.cli.login import login
+from quoron.cli.second_server import SecondServer
 from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron.cli.users import users as users_of
@@ -44,99 +43,56 @@ MIN_COHORT = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 
 
+SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it is read
+    "max_message": bytes_of,
+    "max_clients": whole,
+    "max_users_per_client": whole,
+    "gather": number,
+    "away_after": seconds_of,
+}
+
+
 @shared_options
 def serve(
-    second: HelperOptions,
+    second: SecondServer,
     listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
     database: Annotated[
         str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
     ] = "sqlite:///coordinator.sqlite",
-    certificate: Certificate = None,
-    key: Key = None,
-    authority: Authority = None,
+    certs: Certs = None,
     token_file: Annotated[
         Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron admin tokens add`.")
     ] = Path("tokens.json"),
-    revoked: Annotated[
-        list[Path] | None,
-        typer.Option(
-            envvar="QUORON_REVOKED",
-            help="Clients to refuse: see `quoron admin certs --revoke`. Once for each authority that has a list.",
-        ),
-    ] = None,
     insecure: Insecure = False,
-    insecure_anywhere: Anywhere = False,
     allow_simulation: Annotated[
         bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
     ] = False,
-    largest_message: Annotated[
-        str | None,
+    settings: Annotated[
+        list[str] | None,
         typer.Option(
-            envvar="QUORON_LARGEST_MESSAGE",
-            metavar="BYTES",
-            help="Longest answer of a client, such as 64MiB; default 4MiB.",
+            "--set",
+            metavar="KEY=VALUE",
+            help="max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds for clients to come "
+            "back at a start), away_after=7d (or never: until when unseen users are drawn). Also QUORON_MAX_MESSAGE...",
         ),
     ] = None,
-    most_clients: Annotated[
-        int, typer.Option(envvar="QUORON_MOST_CLIENTS", help="Connected at a time; each takes 70 KiB and a file.")
-    ] = 2000,
-    most_people: Annotated[
-        int,
-        typer.Option(
-            envvar="QUORON_MOST_PEOPLE",
-            help="For whom one client may answer, as a hospital for its patients: each is a user, with a seat in runs.",
-        ),
-    ] = 1,
-    gather: Annotated[
-        float,
-        typer.Option(
-            envvar="QUORON_GATHER",
-            metavar="SECONDS",
-            help="After a start, at most, for clients enrolled before to come back before anybody is asked.",
-        ),
-    ] = 75.0,
-    away_after: Annotated[
-        str,
-        typer.Option(
-            envvar="QUORON_AWAY_AFTER",
-            metavar="TIME|never",
-            help="Users not seen for so long, as 12h, are drawn for no run until they connect.",
-        ),
-    ] = "7d",
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            envvar="QUORON_METRICS",
-            metavar="[HOST:]PORT",
-            help="Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default.",
-        ),
-    ] = None,
-    log_format: LogFormat = "text",
-    log_level: LogLevel = "info",
+    metrics: Annotated[str | None, typer.Option(envvar="QUORON_METRICS", metavar="[HOST:]PORT", help=METRICS)] = None,
+    log: Log = "info",
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
-    begin(log_format, log_level, serves=True)
+    begin(log, serves=True)
     import asyncio
 
     from quoron_server import service
     from quoron_server.service import revocation
 
-    check_environment(plaintext=insecure or insecure_anywhere)
-    refused = revocation.Revocations(*revoked) if revoked else None
-    transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
+    own = Files.found(certs, insecure=insecure)
+    refused = revocation.Revocations(*own.revoked) if own.revoked else None
+    transport = service.Transport(own.certificate, own.key, own.authority, insecure, anywhere(insecure), refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
-    config = replace(
-        config,
-        helper=second.link(),
-        most_clients=most_clients,
-        most_people=most_people,
-        gathering=gather,
-        away_after=seconds_of("--away-after", away_after),
-        metrics=metrics,
-    )
-    if largest_message is not None:
-        config = replace(config, largest_message=bytes_of("--largest-message", largest_message))
+    read = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
+    config = replace(config, helper=second.link(), metrics=metrics, **read)
 
     def ready(running: service.Coordinator) -> None:
         more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
@@ -297,25 +253,21 @@ def fetch(
 
 
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority and certificates are kept.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where the authority is, and a folder for each party.")
+    ],
     clients: Annotated[int, typer.Option(min=0, help="Certificates client-1 to client-N.")] = 0,
     names: Annotated[list[str] | None, typer.Option("--client", help="A client's certificate by name.")] = None,
     hosts: Annotated[
-        list[str] | None,
-        typer.Option("--host", help="A name or address of the coordinator, which is added to its certificate."),
+        list[str] | None, typer.Option("--host", help="A name or address to add to the coordinator's certificate.")
     ] = None,
     group: Annotated[str | None, typer.Option(help="Group of these clients; default everyone.")] = None,
     days: Annotated[int, typer.Option(min=1, max=36_500, help="How long certificates are valid.")] = 365,
     renew: Annotated[
-        bool,
-        typer.Option(
-            "--renew",
-            help="Renew those named, with their keys; the coordinator's with --host, for exactly these.",
-        ),
+        bool, typer.Option("--renew", help="Renew those named, with their keys; the coordinator's for exactly --host.")
     ] = False,
     revoke: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this: enter a client in revoked.json, for `quoron serve --revoked`."),
+        list[str] | None, typer.Option(metavar="NAME", help="Only this: revoke a client, which is refused at once.")
     ] = None,
     shown: Annotated[
         bool, typer.Option("--list", help="Only this: every certificate, when it ends, and whether it is revoked.")
@@ -330,7 +282,7 @@ def certs(
         ),
     ] = None,
 ) -> None:
-    """Make a private certificate authority for trials, a coordinator's certificate and clients'; keep what is there."""
+    """Make a private authority for trials, and folders for `--certs` of coordinator and clients; keep what is there."""
     from quoron_server.service import certificates
 
     if shown:
@@ -360,7 +312,7 @@ def certs(
             raise ConfigError("Expected another name for a client than 'coordinator', which is the coordinator's.")
     certificates.make_authority(folder, days=max(days, 3650))
     for name in dict.fromkeys(("coordinator", *every_client)):
-        coordinator, exists = name == "coordinator", (folder / f"{name}.pem").exists()
+        coordinator, exists = name == "coordinator", (folder / name / certificates.CERTIFICATE).exists()
         wanted = name in every_client or hosts is not None  # the coordinator's certificate is made in passing
         made: Path | None = None
         if not exists or (renew and wanted):

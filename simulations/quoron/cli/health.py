@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.cli.connection import CONTROL, Anywhere, Authority, Certificate, Insecure, Key, check_environment
+from quoron.cli.connection import CONTROL, Certs, Files, Insecure, anywhere
 from quoron_privacy.errors import ConfigError, RunError
 
 if TYPE_CHECKING:  # the other commands start without it
@@ -21,39 +21,38 @@ def health(
             envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Where a coordinator listens, either port."
         ),
     ] = CONTROL,
-    authority: Authority = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    certs: Certs = None,
     insecure: Insecure = False,
-    insecure_anywhere: Anywhere = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 5.0,
 ) -> None:
     """Exit with 0 if a coordinator serves there, and with 1 if not."""
     from quoron_client.federation.config import check_plaintext
 
-    check_environment(plaintext=insecure or insecure_anywhere)
-    check_plaintext(address, insecure=insecure, anywhere=insecure_anywhere)
-    secure = credentials(authority, certificate, key, insecure=insecure or insecure_anywhere)
+    own = Files.found(certs, insecure=insecure, needed=())
+    check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
+    secure = credentials(own, insecure=insecure)
     print(check(address, secure, timeout=timeout))
-    if secure is not None and authority is not None:
-        for warning in endings(address, authority, certificate, key, timeout=timeout):
+    if secure is not None and own.authority is not None:
+        for warning in endings(address, own.authority, own.certificate, own.key, timeout=timeout):
             print(f"warning: {warning}", file=sys.stderr)
 
 
-def credentials(
-    authority: Path | None, certificate: Path | None, key: Path | None, *, insecure: bool
-) -> "grpc.ChannelCredentials | None":
-    """None for plaintext; ConfigError for an incomplete set of files, or one that cannot be read."""
-    import grpc
-
+def credentials(own: Files, *, insecure: bool) -> "grpc.ChannelCredentials | None":
+    """None for plaintext; ConfigError for an incomplete set of files, IdentityError for one that cannot be read."""
     if insecure:
         return None
-    if authority is None or (certificate is None) != (key is None):
+    import grpc
+
+    from quoron_server.service import certificates
+
+    if own.authority is None or (own.certificate is None) != (own.key is None):
+        got = f"certificate={own.certificate}, key={own.key}, authority={own.authority}"
         raise ConfigError(
-            "Expected --authority, with --certificate and --key together or neither, or --insecure for plaintext; "
-            f"got authority={authority}, certificate={certificate}, key={key}."
+            f"Expected --certs FOLDER, with its certificate and key or neither, or --insecure, got {got}."
         )
-    root, chain, secret = (None if path is None else _read(path) for path in (authority, certificate, key))
+    root, chain, secret = (
+        None if path is None else certificates.read(path) for path in (own.authority, own.certificate, own.key)
+    )
     return grpc.ssl_channel_credentials(root_certificates=root, private_key=secret, certificate_chain=chain)
 
 
@@ -110,10 +109,3 @@ def _shown(address: str, certificate: Path | None, key: Path | None, timeout: fl
         context.wrap_socket(plain) as secure,
     ):
         return secure.getpeercert(binary_form=True) or b""
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"Expected a readable file, got {path} ({error.strerror}).") from None

@@ -1,4 +1,4 @@
-"""The commands of a federation on this machine, as it stands between a simulation and containers."""
+"""The commands of a federation on this machine: more than a simulation, less than containers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ else:  # when a command is called
 app = typer.Typer(
     help="A coordinator and clients on this machine, over mutual TLS, until they are stopped.", no_args_is_help=True
 )
-Place = Annotated[Path, typer.Option("--folder", help="Keys, items, books and records of all of them.")]
+Place = Annotated[Path, typer.Option("--folder", help="Keys, data, database and client states of all of them.")]
 HERE = Path("federation")
 EXAMPLE = "small-federation"
 
@@ -30,20 +30,19 @@ def start(
     source: Source = "",
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="How many, each with one of the source's users: 20 unless told; of silos one each."),
+        typer.Option(min=1, help="How many, one user of the source each: 20 unless told. One for each silo."),
     ] = None,
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
     workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that clients share; as many as memory bears unless told."),
+        int | None, typer.Option(min=1, help="Processes that clients share: as many as memory bears unless told.")
     ] = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Start a coordinator and clients for real, which go on when this command ends; again, with what is there.
+    """Start a coordinator and clients, which go on when this command ends. Said again, it goes on with what is there.
 
     Without a source it is the folder's own, and of a new folder the preset small-federation.
     """
@@ -64,7 +63,7 @@ def start(
 
 @app.command()
 def status(folder: Place = HERE, as_json: Json = False) -> None:
-    """Say where a local federation listens and how many clients are there; exit code 1 if it does not run."""
+    """Show where a local federation listens and how many clients are connected; exit code 1 if it does not run."""
     found = kept.status(folder)
     say(found, kept.words(found), as_json=as_json)
     if not found["running"]:

@@ -1,4 +1,4 @@
-"""`quoron admin silo`: what a silo's record says of its persons, to the silo only, and how a person leaves."""
+"""`quoron admin silo`: what a silo's state says of its users, to the silo only, and how a user leaves."""
 
 import json
 from dataclasses import asdict
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quoron.cli.client import give_receipt
-from quoron.cli.common import Text
-from quoron.cli.connection import shared_options
+from quoron.cli.common import Csv, dialect
 from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -28,31 +27,28 @@ else:  # when a command is called
     records = OnFirstUse("quoron_client.federation.record")
 
 silo = typer.Typer(
-    help="A silo's own record: what each of its persons has spent, an export, a person who leaves.",
+    help="A silo's own state: what each of its users has spent, an export, a user who leaves.",
     no_args_is_help=True,
 )
 
-Kept = Annotated[
-    Path, typer.Option("--record", envvar="QUORON_RECORD", help="The durable record of the silo's client.")
-]
+Kept = Annotated[Path, typer.Option("--state", envvar="QUORON_STATE", help="The state of the silo's client.")]
 Data = Annotated[Path | None, typer.Option(envvar="QUORON_DATA", help="The silo's table, which has the names.")]
 User = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of it that says whose each row is.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @silo.command()
-@shared_options
 def account(
     record: Kept,
-    text: Text,
-    person: Annotated[list[str] | None, typer.Argument(metavar="[PERSON...]", help="Of these, by name.")] = None,
+    person: Annotated[list[str] | None, typer.Argument(metavar="[USER...]", help="Of these, by name.")] = None,
     data: Data = None,
     user: User = None,
+    csv: Csv = None,
     as_json: Json = False,
 ) -> None:
-    """What each person has spent, by the names in --data or those given; without either, how many have spent what."""
+    """What each user has spent, by the names in --data or those given; without either, how many have spent what."""
     with _opened(record) as kept:
-        names = _names(person, data, user, text)
+        names = _names(person, data, user, csv)
         if names is None:
             told = accounts.account(kept, record)
             if as_json:
@@ -72,26 +68,25 @@ def account(
 
 def _line(found: "accounts.PersonAccount") -> str:
     if found.number is None:
-        return f"{found.name}\tunknown to this record: nothing was ever answered with these rows"
+        return f"{found.name}\tunknown to this state: nothing was ever answered with these rows"
     left = "" if found.left is None else f"\thas left, {found.left[:10]}"
     return f"{found.name}\tε = {found.epsilon:g}\tδ = {found.delta:g}\t{len(found.runs)} runs{left}"
 
 
 @silo.command()
-@shared_options
 def export(
     record: Kept,
-    text: Text,
     out: Annotated[Path, typer.Option(help="A folder for it, made if it is not there.")],
     names: Annotated[
-        bool, typer.Option("--names", help="Add persons.csv: a line a person, by its name in --data.")
+        bool, typer.Option("--names", help="Add persons.csv: a line a user, by its name in --data.")
     ] = False,
     data: Data = None,
     user: User = None,
+    csv: Csv = None,
 ) -> None:
     """For a data protection officer: a page, a table of runs and JSON of what was promised, without any name."""
     if names and (data is None or user is None):
-        raise ConfigError("Expected --data and --user with --names, got none: the record itself has no names.")
+        raise ConfigError("Expected --data and --user with --names, got none: the state itself has no names.")
     with _opened(record) as kept:
         told = accounts.account(kept, record)
         files = {
@@ -100,7 +95,7 @@ def export(
             "runs.csv": told.runs_csv(),
         }
         if names:
-            wanted = _names(None, data, user, text) or []
+            wanted = _names(None, data, user, csv) or []
             files["persons.csv"] = accounts.persons_csv(accounts.of_each(kept, wanted))
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -116,19 +111,19 @@ def export(
 
 @silo.command()
 def forget(
-    person: Annotated[str, typer.Argument(metavar="PERSON", help="By its name, as the table writes it.")],
+    person: Annotated[str, typer.Argument(metavar="USER", help="By its name, as the table writes it.")],
     record: Kept,
     receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
-    for_good: Annotated[
-        bool, typer.Option("--for-good", help="Do it: nothing takes it back. Without, what it would do is shown.")
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it, irrevocably. Without, only print what the user has spent.")
     ] = False,
 ) -> None:
-    """A person leaves: no answer has its rows any more, in runs that go on too; what was released stays."""
+    """Have a user leave: no answer has its rows any more, in runs that go on too; what was released stays."""
     with _opened(record) as kept:
-        if not for_good:
+        if not yes:
             (found,) = accounts.of_each(kept, [person])
             print(printable(_line(found)))
-            print("--for-good has this person leave, for good: no answer has its rows any more.")
+            print("--yes has this user leave, irrevocably: no answer has its rows any more.")
             return
         done = accounts.depart(kept, record, person)
     give_receipt(done.as_json(), done.words(), receipt)
@@ -137,11 +132,11 @@ def forget(
 def _opened(record: Path) -> "records.Record":
     """A record that is there; an older copy is refused, as by the client."""
     if not record.is_file():
-        raise ConfigError(f"Expected a silo's record, got {record}, which is not there. Give --record.")
+        raise ConfigError(f"Expected a silo's state, got {record}, which is not there. Give --state.")
     return records.Record.open(record, epsilon=inf, delta=inf)
 
 
-def _names(given: list[str] | None, data: Path | None, user: str | None, text: Text) -> list[str] | None:
+def _names(given: list[str] | None, data: Path | None, user: str | None, csv: list[str] | None) -> list[str] | None:
     """Whom is asked about; None for nobody in particular."""
     if given and data is not None:
         raise ConfigError("Expected names or --data, got both. Give one.")
@@ -149,4 +144,4 @@ def _names(given: list[str] | None, data: Path | None, user: str | None, text: T
         return given or None
     if data is None or user is None:
         raise ConfigError("Expected --data and --user together, the table and its column of names, got one. Give both.")
-    return own_people.names_in(data, user, text.dialect())
+    return own_people.names_in(data, user, dialect(csv))

@@ -31,7 +31,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_server.books.registry import Registry
-from quoron_server.service import certificates, revocation, tokens
+from quoron_server.service import certificates, tokens
 
 HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
 DAYS = 365
@@ -93,7 +93,6 @@ class Folder:
         authority = self.path / "authority"
         certificates.make_authority(authority, days=10 * DAYS)
         self._give("coordinator", self.coordinator, hosts=HOSTS)
-        shutil.copyfile(authority / revocation.FILE, self.coordinator / revocation.FILE)
         for number in range(1, clients + 1):
             self._give(f"client-{number}", self.client(number))
         make_folder(self.operator, mode=OWN)
@@ -113,12 +112,12 @@ class Folder:
     def _give(self, name: str, place: Path, *, hosts: tuple[str, ...] = ()) -> None:
         """Its certificate, its key, and whom to trust."""
         authority = self.path / "authority"
-        if not (authority / f"{name}.pem").exists():
+        if not (authority / name / certificates.CERTIFICATE).exists():
             certificates.issue(authority, name, coordinator=bool(hosts), hosts=hosts, days=DAYS)
         make_folder(place, mode=OWN)
-        for source, target in ((f"{name}.pem", "certificate.pem"), (f"{name}.key", "key.pem"), *_TRUSTED):
-            shutil.copyfile(authority / source, place / target)
-            (place / target).chmod(PRIVATE)
+        for file in (authority / name).iterdir():
+            shutil.copyfile(file, place / file.name)
+            (place / file.name).chmod(PRIVATE)
 
     def enrol(self, clients: int) -> None:
         """Client N is user N - 1: as if they had come in this order."""
@@ -126,7 +125,7 @@ class Folder:
         with Database(self.books) as database, database.together():
             registry = Registry(database)
             for number in range(1, clients + 1):
-                certificate = certificates.load_certificate(authority / f"client-{number}.pem")
+                certificate = certificates.load_certificate(authority / f"client-{number}" / certificates.CERTIFICATE)
                 registry.enrol(certificates.fingerprint(certificate))
 
     def write(self, name: str, value: Any) -> None:
@@ -205,9 +204,6 @@ def _remove(path: Path, folder: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)
-
-
-_TRUSTED = (("authority.pem", "authority.pem"),)
 
 
 def _own(path: str, flags: int) -> int:

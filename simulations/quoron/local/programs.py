@@ -89,11 +89,11 @@ def coordinator(folder: Folder, order: Order, status: int) -> None:
         folder.books,
         own / "tokens.json",
         allow_simulation=simulated,
-        most_people=max(order.people, default=1),
-        most_clients=max(2 * order.clients, 64),
-        gathering=0.0 if simulated or not before else GATHER,
+        max_users_per_client=max(order.people, default=1),
+        max_clients=max(2 * order.clients, 64),
+        gather=0.0 if simulated or not before else GATHER,
         evaluate=_evaluate(folder) if simulated else None,
-        largest_message=LARGEST if simulated else LARGEST >> 4,
+        max_message=LARGEST if simulated else LARGEST >> 4,
     )
     counting: list[asyncio.Task[None]] = []
 

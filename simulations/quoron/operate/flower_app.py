@@ -8,7 +8,7 @@ What the operator decides stands in the environment of the ServerApp's process, 
 | QUORON_RESULTS          | folder for models, plans and ledgers of complete runs                          |
 | QUORON_SUPERNODE_AUTH   | "1": the SuperLink runs with --enable-supernode-auth, so that a key is a user  |
 | QUORON_GROUP            | whose lifetime budget every run here draws on; "everyone" unless told          |
-| QUORON_MOST_PEOPLE      | for how many a node may answer as a silo, each of them a user; 1 unless told   |
+| QUORON_MAX_USERS_PER_CLIENT| for how many a node may answer as a silo, each of them a user; 1 unless told   |
 | QUORON_ALLOW_SIMULATION | "1": accept runs with seeded noise, from nodes without authentication          |
 """
 
@@ -58,14 +58,14 @@ def _carried_out(grid: Grid, settings: Mapping[str, Any], environment: Mapping[s
         waiting=_number(settings.get("waiting")),
         group=environment.get("QUORON_GROUP") or EVERYONE,
         allow_simulation=allows_simulation(environment),
-        most_people=_whole(environment.get("QUORON_MOST_PEOPLE") or "1"),
+        most_people=_whole(environment.get("QUORON_MAX_USERS_PER_CLIENT") or "1"),
     )
     return ended, results / ended.specification.run
 
 
 def _whole(said: str) -> int:
     if not said.isdecimal() or int(said) < 1:
-        raise ConfigError(f"Expected QUORON_MOST_PEOPLE to be a whole number of persons >= 1, got {said!r}.")
+        raise ConfigError(f"Expected QUORON_MAX_USERS_PER_CLIENT to be a whole number of persons >= 1, got {said!r}.")
     return int(said)
 
 

@@ -16,7 +16,7 @@ from quoron_server.silos import UNSURE, Away, Silos, largest_away
 FIX = (
     "Each client counts as ONE user, whatever its table holds. If these are hospitals or other silos of many persons, "
     "start each client with `quoron client --data FILE --user COLUMN`, submit with --users as the number of persons "
-    "and population.silos, serve with --most-people, and each person is protected (docs/silos.md)."
+    "and population.silos, serve with --set max_users_per_client=N, and each person is protected (docs/silos.md)."
 )
 FEW = 100  # users, below which a run that can learn nothing is likely to be one over silos
 

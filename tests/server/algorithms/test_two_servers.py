@@ -154,7 +154,7 @@ def test_a_sum_without_the_helpers_noise_is_never_made_a_number() -> None:
     algorithm, noise = make(name), SeededNoise(1)
     state = algorithm.init()
     question = algorithm.request(state, noise)
-    with pytest.raises(RunError, match="with the helper's noise in it, got one without"):
+    with pytest.raises(RunError, match="with the noise of both servers, got one without"):
         algorithm.update(state, Quadratic().ask(question), noise)
     answers = Quadratic().ask(question)
     with pytest.raises(RunError, match="got one without"):
@@ -163,7 +163,7 @@ def test_a_sum_without_the_helpers_noise_is_never_made_a_number() -> None:
 
 def test_nobody_is_asked_through_an_engine_that_sees_answers() -> None:
     plan, engine = make_plan("tracking-srgd/two-servers"), Quadratic()
-    with pytest.raises(RunError, match="an engine with a helper"):
+    with pytest.raises(RunError, match="an engine of two servers"):
         with_helper(engine, plan, None)
     assert engine.asked == []
     assert isinstance(with_helper(engine, plan, 3), BothServers)

@@ -24,8 +24,8 @@ INFO = AlgorithmInfo(
         planning.pairs,
         moves=planning.moves,
         one_server="it looks at single answers, to test them; test='clip' does not, but its phases have users and "
-        "lengths of rows of their own, where a helper counts a user's rounds over all of them: take tracking-srgd or "
-        "recentred-sgd",
+        "lengths of rows of their own, where a second server counts a user's rounds over all of them: take "
+        "tracking-srgd or recentred-sgd",
     ),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,

@@ -89,7 +89,7 @@ class WithServers:
     def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
         """The algorithm's own, of the sum with both noises."""
         if not isinstance(answers, RingSums) or answers.chain is None:
-            raise RunError("Expected a sum with the helper's noise in it, got one without. Ask through both servers.")
+            raise RunError("Expected a sum with the noise of both servers, got one without. Ask through both servers.")
         history = (*_chains(state), answers.chain)
         both = added(answers.total, noise_of_groups(self._own(noise), history))
         steps, running = self._middle(state, signed(both).reshape(self._sheet.groups, -1), answers.asked)
@@ -144,7 +144,7 @@ def with_helper(engine: Engine, plan: RunPlan, simulation_seed: int | None) -> E
         return engine
     if simulation_seed is None:
         raise RunError(
-            "Expected an engine with a helper for a run of trust model two-servers, got one that sees single answers."
+            "Expected an engine of two servers for a run of trust model two-servers, got one that sees single answers."
         )
     return BothServers(engine, plan, str(simulation_seed).encode())
 

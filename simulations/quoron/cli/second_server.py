@@ -1,0 +1,164 @@
+"""The commands of whoever operates the second of two servers, and the options by which others know of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quoron.cli.common import keyed, whole
+from quoron.cli.connection import METRICS, Certs, Files, Log, announce, begin
+from quoron.cli.tokens import seconds_of
+from quoron_privacy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quoron_server.service.helping import HelperLink
+
+app = typer.Typer(
+    help="The second of two servers: it removes the masks from sums of answers that neither server sees.",
+    no_args_is_help=True,
+)
+COORDINATORS = "127.0.0.1:7445"
+SecondServerKey = Annotated[
+    Path | None,
+    typer.Option(envvar="QUORON_SECOND_SERVER_KEY", help="The second server's public key, from its operator alone."),
+]
+Books = Annotated[
+    str,
+    typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help="sqlite:///FILE, of this server alone."),
+]
+RunKeys = Annotated[
+    Path, typer.Option("--keys", envvar="QUORON_SECOND_SERVER_KEYS", help="Keys of runs: keep them out of backups.")
+]
+Signing = Annotated[
+    Path, typer.Option(envvar="QUORON_SECOND_SERVER_SIGNING_KEY", help="Its long-lived key, made if missing.")
+]
+_BOOKS, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
+_SIGNING = Path("second-server-signing.key")
+SETTINGS = {"keep": seconds_of, "threads": whole}
+Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
+
+
+@dataclass(frozen=True, slots=True)
+class SecondServer:
+    """How a coordinator reaches the second server of another operator: all of them, or none."""
+
+    second_server: Annotated[
+        str | None, typer.Option(envvar="QUORON_SECOND_SERVER", metavar="HOST:PORT", help="Where that one is.")
+    ] = None
+    second_server_certs: Annotated[
+        Path | None, typer.Option(envvar="QUORON_SECOND_SERVER_CERTS", metavar="FOLDER", help="As --certs, towards it.")
+    ] = None
+    second_server_key: SecondServerKey = None
+
+    def link(self) -> "HelperLink | None":
+        """None without a second server. ConfigError for some of the options without the others."""
+        given = self.second_server, self.second_server_certs, self.second_server_key
+        if given == (None, None, None):
+            return None
+        address, certs, signing = given
+        if address is None or certs is None or signing is None:
+            raise ConfigError(
+                "Expected --second-server with --second-server-certs and --second-server-key, got not all of them. The "
+                "second server's operator gives them: docs/two-servers.md."
+            )
+        from quoron_server.service.helping import HelperLink
+
+        return HelperLink(address=address, helper_key=signing, **Files.of(certs).all())
+
+
+@app.command()
+def serve(
+    coordinator: Annotated[
+        list[Path], typer.Option(envvar="QUORON_SECOND_SERVER_COORDINATORS", help="A coordinator's certificate.")
+    ],
+    certs: Certs = None,
+    listen: Annotated[
+        str, typer.Option(envvar="QUORON_SECOND_SERVER_LISTEN", help="Where coordinators connect.")
+    ] = COORDINATORS,
+    database: Books = _BOOKS,
+    keys: RunKeys = _KEYS,
+    signing_key: Signing = _SIGNING,
+    allow_simulation: Annotated[
+        bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="keep=90d: destroy a run's keys after so long; threads=N. Also QUORON_SECOND_SERVER_KEEP, _THREADS.",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(envvar="QUORON_SECOND_SERVER_METRICS", metavar="[HOST:]PORT", help=METRICS)
+    ] = None,
+    log: Log = "info",
+) -> None:
+    """Serve coordinators until SIGTERM or SIGINT. There is no plaintext: callers are known by their certificates."""
+    begin(log, serves=True)
+    from quoron_server.helper import service
+
+    config = service.HelperConfig(
+        **Files.found(certs).all(),
+        coordinators=service.keys_of(coordinator),
+        listen=listen,
+        database=database,
+        keys=keys,
+        signing_key=signing_key,
+        allow_simulation=allow_simulation,
+        metrics=metrics,
+        **keyed("--set", settings, SETTINGS, "QUORON_SECOND_SERVER_"),
+    )
+
+    def ready(running: service.HelperProcess) -> None:
+        more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
+        announce(f"listening: coordinators {running.listen}, signs with {running.fingerprint}{more}")
+
+    service.serve(config, ready=ready)
+
+
+@app.command()
+def key(
+    out: Annotated[Path, typer.Argument(metavar="FILE.pem", help="For clients and for the coordinator's operator.")],
+    signing_key: Signing = _SIGNING,
+) -> None:
+    """Write the public key that clients pin, and show its fingerprint, to be compared by telephone or in print."""
+    from quoron_server.helper import keys
+
+    print(f"{out}: {keys.write_public(signing_key, out)}")
+
+
+@app.command()
+def runs(database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
+    """List runs that were consented to: state, when their keys end, copies, and what several copies promise now."""
+    _ask("runs", "", database, keys)
+
+
+@app.command()
+def close(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
+    """End a run for good: its keys are destroyed, and nothing of it is answered again."""
+    _ask("close", run, database, keys)
+
+
+@app.command("continue")
+def continue_(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
+    """Let a held run go on from books that were put back: what was answered since is released once more."""
+    _ask("continue", run, database, keys)
+
+
+def _ask(command: str, run: str, database: str, keys: Path) -> None:
+    from quoron_server.helper import desk
+
+    if said := desk.ask(command, run, database, keys):
+        print(said)
+
+
+@app.command()
+def restore(database: Books = _BOOKS) -> None:
+    """Take books that were put back, or lost their count, for all that there is, while the second
+    server is stopped: open runs are held."""
+    from quoron_server.helper import desk
+
+    held = ", ".join(desk.hold(database)) or "none"
+    print(f"Held: {held}. Close each (quoron second-server close), or say that it goes on (continue).")
