@@ -26,7 +26,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry
 from quoron_server.books.seats import Seats
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")

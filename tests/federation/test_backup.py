@@ -24,7 +24,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import SERVICE, Registry
 from quoron_server.books.restoring import accept, continue_held, restore
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.service import tokens
 from quoron_server.specification import make_plan, planned
 

@@ -15,7 +15,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
 from quoron_server.books.restoring import restore
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 
 
 def whole_run(books: Books, number: int) -> None:

@@ -28,7 +28,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import OPEN, SERVICE
 from quoron_server.books.restoring import accept
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 
 Files = dict[str, bytes]
 NAMES = ("books.sqlite", "books.sqlite-wal", "books.sqlite-acknowledged")

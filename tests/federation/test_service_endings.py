@@ -41,11 +41,12 @@ from quoron_server import rounds, serial
 from quoron_server import runs as books
 from quoron_server.books import connections as _connections
 from quoron_server.books import ledger as ledgers
+from quoron_server.books import store
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.service import Coordinator, records, tokens
 from quoron_server.service import manager as managers
 from quoron_server.specification import make_plan
@@ -402,7 +403,7 @@ def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_proces
     database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_connections, "PATIENCE", "50ms")  # for a process that owns the books
-    monkeypatch.setattr(_connections, "_SQLITE", ("busy_timeout=50", *_connections._SQLITE))
+    monkeypatch.setattr(store, "SETTINGS", ("busy_timeout=50", *store.SETTINGS))
     wanted = specification("one-pass-dp-sgd")
     with Database(database_url) as database:
         books = Books(database)

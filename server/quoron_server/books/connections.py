@@ -1,25 +1,15 @@
 """How a connection to SQLite or PostgreSQL is made so that what it acknowledges is durable. For `database` only."""
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
+from quoron_server.books.store import OUTSIDE, connect, sqlite_error
 
 LOCK = 0x71756F726F6E  # "quoron": whoever holds this advisory lock owns the PostgreSQL database
 PATIENCE = "3s"  # for the lock of a process that has just been killed
-SQLITE_PATIENCE = 1.0  # seconds, for another program that has the file open
-OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to whoever asks over a network
-FULL = "The disk of the coordinator's ledger is full."  # in place of that
-_SQLITE = (
-    "locking_mode=EXCLUSIVE",
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "fullfsync=ON",
-    "checkpoint_fullfsync=ON",
-    "secure_delete=ON",
-)
 _POSTGRES = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -30,12 +20,6 @@ _POSTGRES = {
     # A connection that died without a word is noticed by the server too, which then gives the lock back.
     "options": "-c search_path=quoron -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5"
     " -c tcp_keepalives_count=3 -c client_min_messages=warning",
-}
-_FULL = "database or disk is full"
-_MACHINE = {  # what SQLite says about the machine, not about the file
-    "database is locked": "Another process holds this run or database, or reads the file: wait for it or end it.",
-    _FULL: "Free some space. A coordinator goes on by itself then; others by `quoron resume`.",
-    "disk I/O error": "Look at the disk, then try again.",
 }
 
 
@@ -56,16 +40,14 @@ def parse(url: str) -> sa.URL:
     raise ConfigError(f"Expected a database sqlite:///FILE or postgresql://USER@HOST/NAME, got {shown}.")
 
 
-def make_engine(url: sa.URL, patience: float = SQLITE_PATIENCE) -> sa.Engine:
+def make_engine(url: sa.URL, patience: float) -> sa.Engine:
     """An engine without a pool, which waits `patience` seconds for a SQLite file. ConfigError without a driver."""
     common: dict[str, Any] = {"hide_parameters": True}  # they can be noise keys
     if url.get_backend_name() == "sqlite":
         dialect, compiled = _sqlite()
-        path, settings = dialect.create_connect_args(url)
-        settings.update(timeout=patience, check_same_thread=False)
-        pool = sa.pool.NullPool(lambda: dialect.connect(*path, **settings), dialect=dialect)
+        creator: Any = partial(connect, str(url.database), patience)
+        pool = sa.pool.NullPool(creator, dialect=dialect)
         engine = sa.Engine(pool, dialect, url, execution_options={"compiled_cache": compiled}, **common)
-        sa.event.listen(engine, "connect", _durable_sqlite)
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         return engine
     try:
@@ -105,25 +87,16 @@ def own(connection: sa.Connection, name: str) -> None:
     connection.commit()
 
 
-def as_ledger_error(error: sa.exc.SQLAlchemyError, name: str, *, sqlite: bool) -> LedgerError:
+def as_ledger_error(error: Exception, name: str, *, sqlite: bool) -> LedgerError:
     """The same in our words: LedgerUnavailable when another try may succeed. Never the values of a row."""
     original: Any = getattr(error, "orig", None) or error
     text = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
-    cause = text.strip().partition("\n")[0]
-    message = f"Cannot use the ledger {name}: {cause.rstrip('.')}. "
     if sqlite:
-        if cause in _MACHINE:
-            return LedgerUnavailable(message + _MACHINE[cause], outside=FULL if cause == _FULL else OUTSIDE)
-        return LedgerError(message + "The file may be damaged or not a quoron ledger.", outside=OUTSIDE)
+        return sqlite_error(text, name)
+    message = f"Cannot use the ledger {name}: {text.strip().partition(chr(10))[0].rstrip('.')}. "
     if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
         return LedgerError(message + "It may be damaged or not a quoron ledger.", outside=OUTSIDE)
     return LedgerUnavailable(message + "Try again: nothing is ever written by halves.", outside=OUTSIDE)
-
-
-def _durable_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin and end where we say
-    for setting in _SQLITE:
-        connection.execute(f"PRAGMA {setting}").close()
 
 
 def _durable_postgres(connection: Any, _record: Any) -> None:

@@ -166,7 +166,7 @@ def _put_back(
             "more copy of it (docs/privacy/restored-books.md). Say --continue-restored, or begin a new run."
         )
     gone = [word for word in dict.fromkeys(lost) if word not in before]
-    database.renew(connection, [*before, *gone])
+    database.renew([*before, *gone])
     here = _RUNS.c.state.in_(registry.OPEN)
     connection.execute(_RUNS.update().where(here).values(held=_RUNS.c.held + 1 + len(gone)))
     held, going = [], []

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from quoron_privacy.errors import ConfigError, LedgerUnavailable
 from quoron_server.books.database import Database
 from quoron_server.books.seats import Seats
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.specification import planned
 
 T = TypeVar("T")
