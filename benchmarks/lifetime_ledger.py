@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from quoron.training import lifetime
 from quoron_server.books import lifetime_ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.store import File
+from quoron_server.books.store import Store
 
 REPEATS = 100
 READINGS = 9  # of the whole chain
@@ -30,7 +30,7 @@ PAGE = bytes(4096)
 
 def fill(path: Path, runs: int) -> None:
     """Runs with rows as `quoron train` writes them, every other one Gaussian, in one transaction."""
-    with File(path) as database:
+    with Store(path) as database:
         ledger = PopulationLedger(database)
         ledger.limit("everyone", epsilon=1e6, delta=0.5, gaussian_share=0.5)
         head, rows = ledger.verify(), []

@@ -82,7 +82,7 @@ class Run:
             with self._charged() as population:
                 population.charge(self.name, group=self.group, statement=statement, drawn=drawn, **charge)
 
-    def begun(self, place: Path | Store[Any]) -> Ledger | None:
+    def begun(self, place: Path | Store) -> Ledger | None:
         """Its ledger, in a file or a database, if there is one; OtherVersion if that began with another run."""
         if isinstance(place, Path):
             ledger = Ledger.open(place) if place.is_file() else None
@@ -95,7 +95,7 @@ class Run:
                 raise rounds.other_run(ledger.path, thing)
         return ledger
 
-    def begin(self, place: Path | Store[Any]) -> Ledger:
+    def begin(self, place: Path | Store) -> Ledger:
         """Its ledger there, with a noise key of its own unless it has begun; to be closed. Raises what `begun` does."""
         ledger = self.begun(place)
         if ledger is not None:

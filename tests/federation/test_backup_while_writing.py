@@ -76,7 +76,7 @@ def test_every_charge_of_before_it_began_is_in_it_and_a_prefix_of_all(database_u
 
     writer = threading.Thread(target=write)
     with books.database:
-        beside = books.database if books.database.sqlite else Database(database_url, create=False, sole=False)
+        beside = books.database if books.database.path else Database(database_url, create=False, sole=False)
         writer.start()
         try:
             before = []

@@ -28,6 +28,7 @@ from quoron_server.books.durable import PRIVATE, sync_folder
 from quoron_server.books.store import FORMAT, now
 
 _KIND = "quoron backup 1"
+_ONE_INSTANT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"  # in PostgreSQL
 _SECRETS = ledger.SECRETS.name
 SCHEMAS = (registry.SCHEMA, as_metadata(lifetime_ledger.SCHEMA), as_metadata(ledger.SCHEMA))
 TABLES: dict[str, sa.Table] = {name: table for schema in SCHEMAS for name, table in schema.tables.items()}
@@ -72,8 +73,8 @@ def back_up(database: Database, out: Path, *, with_secrets: bool = False) -> str
 
 def _lines(database: Database, *, with_secrets: bool) -> Iterator[bytes]:
     with database.together() as connection:
-        if not database.sqlite:
-            connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        if database.path is None:
+            connection.execute(sa.text(_ONE_INSTANT))
         there = set(sa.inspect(connection).get_table_names())
         header = {"kind": _KIND, "format": FORMAT, "made": now(), "with_secrets": with_secrets}
         yield _line(header | {"incarnations": database.incarnations})

@@ -13,10 +13,10 @@ What it promises is what every `store` does, which has the rules; `pip install '
 import re
 import secrets
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import sqlalchemy as sa
 
@@ -27,7 +27,7 @@ from quoron_server.books.store import OUTSIDE, PATIENCE, Execute, Row, Store, Ta
 _TYPES = {"INTEGER": sa.Integer, "BIGINT": sa.BigInteger, "TEXT": sa.Text, "BLOB": sa.LargeBinary}
 
 
-class Database(Store[sa.Connection]):
+class Database(Store):
     """A `store`, of which `writing` gives SQLAlchemy's connection."""
 
     failures = (sa.exc.DBAPIError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError)
@@ -52,7 +52,17 @@ class Database(Store[sa.Connection]):
         path = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
         self._engine = make_engine(parsed, patience)
         self._sole, self._owner = sole and path is None, ""
-        super().__init__(parsed.render_as_string(hide_password=True), path, create=create, as_it_is=as_it_is)
+        super().__init__(path, name=parsed.render_as_string(hide_password=True), create=create, as_it_is=as_it_is)
+
+    if TYPE_CHECKING:
+
+        @contextmanager
+        def writing(self) -> Iterator[sa.Connection]:
+            """As `Store.writing`."""
+
+        @contextmanager
+        def together(self) -> Iterator[sa.Connection]:
+            """As `Store.together`."""
 
     def close(self) -> None:
         """Give the database back, for good."""
@@ -74,7 +84,7 @@ class Database(Store[sa.Connection]):
 
     def serialise(self, execute: Execute) -> None:
         """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
-        if not self.sqlite:
+        if self.path is None:
             execute("SELECT pg_advisory_xact_lock(?)", [LOCK + 1])
 
     def _connect(self) -> sa.Connection:
@@ -114,31 +124,28 @@ class Database(Store[sa.Connection]):
     def _lost(self, connection: sa.Connection) -> bool:
         return connection.closed or connection.invalidated
 
-    def _begun(self, connection: sa.Connection) -> AbstractContextManager[Any]:
-        return connection.begin()
+    @contextmanager
+    def _begun(self, connection: sa.Connection) -> Iterator[None]:
+        with connection.begin():
+            yield
 
     def _execute(self, connection: sa.Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        found = connection.exec_driver_sql(sql if self.sqlite else sql.replace("?", "%s"), tuple(parameters))
+        found = connection.exec_driver_sql(sql if self.path else sql.replace("?", "%s"), tuple(parameters))
         return [dict(row) for row in found.mappings()] if found.returns_rows else []
 
     def _tables(self, connection: sa.Connection) -> set[str]:
         return set(sa.inspect(connection).get_table_names())
 
     def _make(self, connection: sa.Connection, tables: Sequence[Table]) -> None:
-        if not self.sqlite and connection.scalar(sa.text("SELECT to_regnamespace('quoron')")) is None:
+        if self.path is None and connection.scalar(sa.text("SELECT to_regnamespace('quoron')")) is None:
             connection.execute(sa.text("CREATE SCHEMA quoron"))
         as_metadata(tables).create_all(connection)
 
     def _raw(self, connection: sa.Connection) -> sqlite3.Connection:
-        raw: Any = connection.connection.driver_connection
-        assert isinstance(raw, sqlite3.Connection)
-        return raw
-
-    def _changes(self, connection: sa.Connection) -> int:
-        return self._raw(connection).total_changes if self.sqlite else 0
+        return cast(sqlite3.Connection, connection.connection.driver_connection)
 
     def _as_ledger_error(self, error: Exception) -> LedgerError:
-        return as_ledger_error(error, self.name, sqlite=self.sqlite)
+        return as_ledger_error(error, self.name, sqlite=self.path is not None)
 
 
 def as_metadata(tables: Iterable[Table]) -> sa.MetaData:

@@ -10,7 +10,7 @@ After a crash at any point, `resume_point` gives the last committed state. The r
 identical question (same digest): the same participation of the same users. Where secret coins choose whom a round asks
 (`Question.drawn`) it is what every user is asked that is the same; the coins are new, and so is all noise.
 
-A ledger is a `File` of its own (a run folder) or a run's part of a `Database`; one process at a time holds it. What a
+A ledger is a file of its own (a run folder) or a run's part of a `Database`; one process at a time holds it. What a
 power loss can and cannot take: docs/durability.md.
 """
 
@@ -32,7 +32,7 @@ from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.durable import clear, require_no_rest, sync_folder
 from quoron_server.books.fingerprint import digest
-from quoron_server.books.store import Execute, File, Row, Store, Table
+from quoron_server.books.store import Execute, Row, Store, Table
 from quoron_server.plan import BOUGHT, EVALUATED, PLANNED, PREFACE
 
 _ALONE = "run"  # the name of the one run in a run folder's file
@@ -99,7 +99,7 @@ _SEALED = {  # what each seal is of
 class Ledger:
     """One run's ledger: a file (`create`, `open`) or a part of a database (`begin`, `within`). A context manager."""
 
-    def __init__(self, database: Store[Any], run: str, path: Path | None = None) -> None:
+    def __init__(self, database: Store, run: str, path: Path | None = None) -> None:
         """Use `create`, `open`, `begin` or `within`. With a `path` the database is this ledger's own."""
         self.run = run
         self.path: Path | str = path or f"{database.name} (run {run})"
@@ -115,7 +115,7 @@ class Ledger:
         require_no_rest(path)
         try:
             clear(draft)
-            with File(draft) as database:
+            with Store(draft) as database:
                 cls.begin(database, _ALONE, plan=plan, config_digest=config_digest, noise_key=noise_key)
                 database.as_new()  # or its content could be in a journal that the new name leaves behind
             os.replace(draft, path)
@@ -135,7 +135,7 @@ class Ledger:
         """The ledger at `path`. LedgerError if missing, unreadable, of another format, or in use."""
         if not path.is_file():
             raise LedgerError(f"Expected a ledger at {path}, found none. Start the run with `quoron simulate`.")
-        ledger = cls(File(path, create=False), _ALONE, path)
+        ledger = cls(Store(path, create=False), _ALONE, path)
         try:
             if ledger._database.rows("PRAGMA integrity_check") != [{"integrity_check": "ok"}]:
                 raise ledger._changed()
@@ -146,7 +146,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def begin(cls, database: Store[Any], run: str, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
+    def begin(cls, database: Store, run: str, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
         """A new ledger of `run` in `database`, complete or not there at all. LedgerError if the run has one already."""
         if cls.begun(database, run):
             raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
@@ -158,20 +158,20 @@ class Ledger:
         return cls(database, run)
 
     @classmethod
-    def within(cls, database: Store[Any], run: str) -> "Ledger":
+    def within(cls, database: Store, run: str) -> "Ledger":
         """The ledger of `run` in `database`. LedgerError if it has none."""
         if not cls.begun(database, run):
             raise LedgerError(f"Expected a ledger of run {run} in {database.name}, found none. Begin the run first.")
         return cls(database, run)
 
     @classmethod
-    def begun(cls, database: Store[Any], run: str) -> bool:
+    def begun(cls, database: Store, run: str) -> bool:
         """Whether `run` has a ledger in `database`."""
         database.ensure(SCHEMA)
         return bool(database.rows("SELECT run FROM run_ledgers WHERE run = ?", [run]))
 
     @classmethod
-    def unreleased(cls, database: Store[Any]) -> set[str]:
+    def unreleased(cls, database: Store) -> set[str]:
         """Runs in `database` whose secrets it still holds."""
         database.ensure(SCHEMA)
         return {row["run"] for row in database.rows("SELECT run FROM unreleased")}

@@ -1,6 +1,6 @@
 """What was promised to every group of users over all runs: an append-only chain of rows, and a limit that it keeps.
 
-    ledger = PopulationLedger(File(Path("ledger.sqlite")))   # or a coordinator's Database
+    ledger = PopulationLedger(Store(Path("ledger.sqlite")))   # or a coordinator's Database
     ledger.limit("everyone", epsilon=4.0, delta=1e-5)
     ledger.charge("summer", "everyone", epsilon=1.0, delta=1e-6)    # before the run's first question
     ledger.end("summer", "complete")                                # cancelled and failed runs stay charged in full
@@ -93,7 +93,7 @@ class PopulationLedger:
     read all of it, and by the next process.
     """
 
-    def __init__(self, database: Store[Any], clock: Callable[[], str] = now, *, known: Known | None = None) -> None:
+    def __init__(self, database: Store, clock: Callable[[], str] = now, *, known: Known | None = None) -> None:
         """Makes its table if it is missing. `known` is what this process has read of the same chain before."""
         self._database, self._clock = database, clock
         self._known, self._lock = Known() if known is None else known, threading.RLock()

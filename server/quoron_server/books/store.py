@@ -1,11 +1,11 @@
 """What every ledger is written to: whole transactions or nothing, in one SQLite file or in a coordinator's database.
 
-    with File(Path("ledger.sqlite")) as store, store.transaction() as execute:
+    with Store(Path("ledger.sqlite")) as store, store.transaction() as execute:
         rows = execute("SELECT kind FROM population WHERE sequence >= ?", [3])
 
-A `File` needs the standard library alone: a run folder's ledger and one's own lifetime ledger are such files.
-`database.Database` holds the same tables for a coordinator, there or in PostgreSQL. A ledger's SQL is written once, for
-both: columns of `Table`, values as `?`.
+A `Store` needs the standard library alone: a run folder's ledger and one's own lifetime ledger are such files. A
+coordinator's `database.Database` is one, too, or has PostgreSQL in its place. A ledger's SQL is written once, for both:
+columns of `Table`, values as `?`.
 
 What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
 """
@@ -14,15 +14,14 @@ import errno
 import secrets
 import sqlite3
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, cast
 
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books.durable import PRIVATE, Tally, sync_folder
@@ -46,7 +45,6 @@ _MACHINE = {  # what SQLite says about the machine, not about the file
     "disk I/O error": "Look at the disk, then try again.",
 }
 
-C = TypeVar("C")
 Row = dict[str, Any]  # values by column
 
 
@@ -65,11 +63,12 @@ class Table:
     columns: Mapping[str, str]
     key: tuple[str, ...] = ()
 
-    def make(self, execute: Execute) -> None:
-        """Make it in SQLite."""
-        lines = [f"{name} {kind}" for name, kind in self.columns.items()]
-        lines += [f"PRIMARY KEY ({', '.join(self.key)})"] if self.key else []
-        execute(f"CREATE TABLE {self.name} (\n\t" + ", \n\t".join(lines) + "\n)")
+    @property
+    def sql(self) -> str:
+        """What makes it in SQLite."""
+        key = [f"PRIMARY KEY ({', '.join(self.key)})"] if self.key else []
+        lines = [*(f"{name} {kind}" for name, kind in self.columns.items()), *key]
+        return f"CREATE TABLE {self.name} (\n\t" + ", \n\t".join(lines) + "\n)"
 
     def insert(self, execute: Execute, row: Row) -> None:
         """Write one more row."""
@@ -89,7 +88,7 @@ _META = Table(
 SCHEMA = (_META,)
 
 
-class Store(ABC, Generic[C]):
+class Store:
     """One database and the one connection to it. Thread-safe: one transaction at a time. Calls block.
 
     | what happens                                   | what is raised                                 |
@@ -103,16 +102,25 @@ class Store(ABC, Generic[C]):
     | a URL that names no such database              | ConfigError                                    |
     """
 
-    failures: ClassVar[tuple[type[Exception], ...]]  # of the connection
-    refusals: ClassVar[type[Exception]]  # among them: of a statement alone
+    failures: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error,)  # of the connection
+    refusals: ClassVar[type[Exception]] = sqlite3.IntegrityError  # among them: of a statement alone
 
-    def __init__(self, name: str, path: Path | None, *, create: bool, as_it_is: bool) -> None:
-        self.name, self.path = name, path  # of a SQLite file
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        name: str = "",
+        create: bool = True,
+        as_it_is: bool = False,
+        patience: float = PATIENCE,
+    ) -> None:
+        """Open the SQLite file at `path`, for which others wait `patience` seconds; `create` makes what is missing."""
+        self.name, self.path = name or f"sqlite:///{path}", path
         self.failing = ""  # since the last write failed: why, as is said over a network
-        self._as_it_is = as_it_is
+        self._as_it_is, self._patience = as_it_is, patience
         self._mutex = threading.RLock()
-        self._connection: C | None = None
-        self._joined: C | None = None
+        self._connection: Any = None
+        self._joined: Any = None
         self._over = False
         self._tally = None if path is None else Tally(path)
         self._head, self._next_head = "", ""  # of the audit log: what is kept beside the count, and will be
@@ -134,11 +142,6 @@ class Store(ABC, Generic[C]):
             self._over = True
             self._drop()
 
-    @property
-    def sqlite(self) -> bool:
-        """Whether it is one SQLite file."""
-        return self.path is not None
-
     def ensure(self, tables: Sequence[Table]) -> None:
         """Make those of `tables` that are missing."""
         with self.writing() as connection:
@@ -146,7 +149,7 @@ class Store(ABC, Generic[C]):
             self._make(connection, [table for table in tables if table.name not in there])
 
     @contextmanager
-    def writing(self) -> Iterator[C]:
+    def writing(self) -> Iterator[Any]:
         """One transaction: durable when the block has ended without an error, otherwise as if it had never begun.
 
         LedgerUnavailable if the connection breaks. If it breaks in the last step, the commit, the transaction is there
@@ -159,9 +162,9 @@ class Store(ABC, Generic[C]):
             try:
                 connection = self._connected()
                 with self._begun(connection):
-                    before, self._next_head = self._changes(connection), self._head
+                    before, self._next_head = self._written(connection), self._head
                     yield connection
-                    wrote = self._changes(connection) != before or self._next_head != self._head
+                    wrote = self._written(connection) != before or self._next_head != self._head
                     count = self._counted(connection) if wrote else None
             except self.failures as error:
                 if not isinstance(error, self.refusals):
@@ -196,7 +199,7 @@ class Store(ABC, Generic[C]):
             self._next_head = head
 
     @contextmanager
-    def together(self) -> Iterator[C]:
+    def together(self) -> Iterator[Any]:
         """One transaction, as `writing`, of all that this thread does with the database within the block."""
         with self._mutex, self.writing() as connection:
             before, self._joined = self._joined, connection
@@ -233,7 +236,7 @@ class Store(ABC, Generic[C]):
 
     def checkpoint(self) -> None:
         """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole."""
-        if self.sqlite:
+        if self.path is not None:
             with self._mutex:
                 self._folded()
 
@@ -255,7 +258,7 @@ class Store(ABC, Generic[C]):
         if busy or left > 0:
             raise LedgerUnavailable(f"Cannot fold the journal of {self.name}: it is in use.", outside=OUTSIDE)
 
-    def _counted(self, connection: C) -> int | None:
+    def _counted(self, connection: Any) -> int | None:
         """One more transaction that wrote, in the same transaction."""
         if self._tally is None:
             return None
@@ -312,7 +315,7 @@ class Store(ABC, Generic[C]):
         if held is not None:
             self._end(held)
 
-    def _connected(self) -> C:
+    def _connected(self) -> Any:
         """The one connection, made anew if it was lost."""
         if self._over:
             raise LedgerError(f"Expected a ledger that is open, got {self.name}, which has been closed. Open it again.")
@@ -338,11 +341,11 @@ class Store(ABC, Generic[C]):
                     f"Expected ledger format {FORMAT} in {self.name}, got {formats}. Use the version that wrote it."
                 )
             self._taken(connection)
-        if self.sqlite:
+        if self.path is not None:
             self._check_tally(int(self.rows("SELECT acknowledged FROM meta")[0]["acknowledged"]))
             self._folded()  # a copy of the file alone is then one of books that need their count, and never of none
 
-    def _formats(self, connection: C, create: bool) -> list[Any]:
+    def _formats(self, connection: Any, create: bool) -> list[Any]:
         tables, execute = self._tables(connection), partial(self._execute, connection)
         if create and not tables:
             self._check_tally(0)
@@ -354,64 +357,28 @@ class Store(ABC, Generic[C]):
             raise LedgerError(f"Expected a ledger in {self.name}, found something else: it is not a quoron ledger.")
         return [row["format"] for row in execute("SELECT format FROM meta")]
 
-    def _lost(self, connection: C) -> bool:
+    def _lost(self, connection: Any) -> bool:
         """Whether it cannot be used any more."""
         return False
 
-    def _taken(self, connection: C) -> None:
+    def _taken(self, connection: Any) -> None:
         """What an owner writes when it begins, in the first transaction."""
 
-    @abstractmethod
-    def _connect(self) -> C: ...
-
-    @abstractmethod
-    def _end(self, connection: C) -> None: ...
-
-    @abstractmethod
-    def _begun(self, connection: C) -> AbstractContextManager[Any]:
-        """One transaction of the connection."""
-
-    @abstractmethod
-    def _execute(self, connection: C, sql: str, parameters: Sequence[Any] = ()) -> list[Row]: ...
-
-    @abstractmethod
-    def _tables(self, connection: C) -> set[str]: ...
-
-    @abstractmethod
-    def _make(self, connection: C, tables: Sequence[Table]) -> None: ...
-
-    @abstractmethod
-    def _raw(self, connection: C) -> sqlite3.Connection:
-        """Of a SQLite file."""
-
-    @abstractmethod
-    def _changes(self, connection: C) -> int:
+    def _written(self, connection: Any) -> int:
         """Rows that this connection has written so far; 0 where that is not counted."""
+        return 0 if self.path is None else self._raw(connection).total_changes
 
-    @abstractmethod
-    def _as_ledger_error(self, error: Exception) -> LedgerError: ...
+    # What is another for SQLAlchemy's connection:
 
-
-class File(Store[sqlite3.Connection]):
-    """One SQLite file, which belongs to one process at a time."""
-
-    failures = (sqlite3.Error,)
-    refusals = sqlite3.IntegrityError
-
-    def __init__(self, path: Path, *, create: bool = True, patience: float = PATIENCE) -> None:
-        """Open the file at `path`; `create` makes it, others that have it open are waited for `patience` seconds."""
-        self._patience = patience
-        super().__init__(f"sqlite:///{path}", path, create=create, as_it_is=False)
-
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> Any:
         return connect(str(self.path), self._patience)
 
-    def _end(self, connection: sqlite3.Connection) -> None:
+    def _end(self, connection: Any) -> None:
         with suppress(sqlite3.Error):
             connection.close()
 
     @contextmanager
-    def _begun(self, connection: sqlite3.Connection) -> Iterator[None]:
+    def _begun(self, connection: Any) -> Iterator[Any]:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -421,24 +388,20 @@ class File(Store[sqlite3.Connection]):
                 connection.rollback()
             raise
 
-    def _execute(self, connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    def _execute(self, connection: Any, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         found = connection.execute(sql, parameters)
         names = [column[0] for column in found.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found]
 
-    def _tables(self, connection: sqlite3.Connection) -> set[str]:
-        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'")
-        return {name for (name,) in rows}
+    def _tables(self, connection: Any) -> set[str]:
+        return {row["name"] for row in self._execute(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")}
 
-    def _make(self, connection: sqlite3.Connection, tables: Sequence[Table]) -> None:
+    def _make(self, connection: Any, tables: Sequence[Table]) -> None:
         for table in tables:
-            table.make(partial(self._execute, connection))
+            self._execute(connection, table.sql)
 
-    def _raw(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        return connection
-
-    def _changes(self, connection: sqlite3.Connection) -> int:
-        return connection.total_changes
+    def _raw(self, connection: Any) -> sqlite3.Connection:
+        return cast(sqlite3.Connection, connection)
 
     def _as_ledger_error(self, error: Exception) -> LedgerError:
         return sqlite_error(str(error), self.name)

@@ -23,7 +23,7 @@ from platformdirs import user_data_path
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books.durable import OWN, PRIVATE, make_folder
 from quoron_server.books.lifetime_ledger import Known, PopulationLedger
-from quoron_server.books.store import File
+from quoron_server.books.store import Store
 from quoron_server.budget import EVERYONE
 from quoron_server.runs import Account
 
@@ -111,7 +111,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 @contextmanager
-def opened_database(path: Path, *, create: bool = True) -> Iterator[File]:
+def opened_database(path: Path, *, create: bool = True) -> Iterator[Store]:
     """The database of the ledger at `path`; one process, and one thread of it, at a time.
 
     A lock of the operating system lets the next one in at once, and is gone with a process that is killed. SQLite's
@@ -132,8 +132,8 @@ def _ready(path: Path, *, create: bool) -> Iterator[None]:
         yield
 
 
-def _file(path: Path, *, create: bool) -> File:
-    return File(path.resolve(), create=create, patience=READERS)
+def _file(path: Path, *, create: bool) -> Store:
+    return Store(path.resolve(), create=create, patience=READERS)
 
 
 @contextmanager

@@ -152,9 +152,9 @@ class TestLedger:
             from quoron_client.protocol.gradients import AverageGradient
             from quoron_client.protocol.questions import Question
             from quoron_server.books import ledger as module
-            from quoron_server.books.store import File
+            from quoron_server.books.store import Store
             path, at = Path(sys.argv[1]), sys.argv[2]
-            execute = File._execute
+            execute = Store._execute
             def die(self, connection, statement, parameters=()):
                 rows = execute(self, connection, statement, parameters)
                 wanted = {"create": "INSERT INTO run", "spend": "INSERT INTO spent", "commit": "INSERT INTO commits"}
@@ -163,7 +163,7 @@ class TestLedger:
                 return rows
             if at != "create":
                 made = module.Ledger.create(path, plan="p", config_digest="c", noise_key=b"k")
-            File._execute = die
+            Store._execute = die
             if at == "create":
                 module.Ledger.create(path, plan="p", config_digest="c", noise_key=b"k")
             question = Question(0, np.arange(2), AverageGradient(np.zeros((1, 2)), (1.0,)))
