@@ -27,8 +27,7 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
     from quoron_privacy.counts.held_out import HeldMeans, HeldOut
     from quoron_privacy.counts.quorum import Quorum
     from quoron_privacy.counts.table_health import TableHealth
-    from quoron_privacy.two_servers.planned_sheet import Servers
-    from quoron_privacy.two_servers.sheet import Sheet
+    from quoron_privacy.two_servers.sheet import Servers, Sheet
 
 Exposure = Literal["model", "broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]

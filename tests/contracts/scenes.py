@@ -18,7 +18,7 @@ from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
-from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_client.randomisers.range_bits import rotated_coordinates
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm

@@ -39,7 +39,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import rounds, serial
 from quoron_server import runs as books
-from quoron_server.books import connections as _connections
+from quoron_server.books import database as databases
 from quoron_server.books import ledger as ledgers
 from quoron_server.books import store
 from quoron_server.books.database import Database
@@ -294,7 +294,7 @@ async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_ru
         np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
 
 
-async def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
+async def test_a_run_on_postgresql_goes_on_after_itsdatabases_are_killed(
     postgres_server: PostgresServer, postgres: str, tmp_path: Path
 ) -> None:
     """Every connection is killed after every round; the run gives the bits of one without."""
@@ -402,7 +402,7 @@ async def becomes(status: str, where: str) -> None:
 def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_process_has_them_open(
     database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "PATIENCE", "50ms")  # for a process that owns the books
+    monkeypatch.setattr(databases, "OWNED", "50ms")  # for a process that owns the books
     monkeypatch.setattr(store, "SETTINGS", ("busy_timeout=50", *store.SETTINGS))
     wanted = specification("one-pass-dp-sgd")
     with Database(database_url) as database:

@@ -26,8 +26,7 @@ from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_client.losses import Linear
 from quoron_client.losses.own import Declaration, declared_loss
-from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.ends import is_free
+from quoron_client.protocol.domains import L2Ball, is_free
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased

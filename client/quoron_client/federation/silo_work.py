@@ -14,10 +14,10 @@ from typing import Self
 import numpy as np
 
 from quoron_client.federation import own_people
+from quoron_client.federation.config import PUBLIC_ATTENDANCE, Owner
 from quoron_client.federation.kept_rows import KeptRows, KeptSums
 from quoron_client.federation.own_people import OwnPeople
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Owner
 from quoron_client.federation.persons import Persons, at
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import welcomed

@@ -22,8 +22,8 @@ from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
+from quoron_client.federation.config import Owner
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
-from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
 from quoron_client.protocol.local_sgd import LocalSGD

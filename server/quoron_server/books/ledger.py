@@ -12,12 +12,14 @@ identical question (same digest): the same participation of the same users. Wher
 
 A ledger is a file of its own (a run folder) or a run's part of a `Database`; one process at a time holds it. What a
 power loss can and cannot take: docs/durability.md.
+
+Whether a question is the one that was asked before: a ledger keeps a digest of it, and erases that at the end.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -31,9 +33,31 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.durable import clear, require_no_rest, sync_folder
-from quoron_server.books.fingerprint import digest
 from quoron_server.books.store import Execute, Row, Store, Table
 from quoron_server.plan import BOUGHT, EVALUATED, PLANNED, PREFACE
+
+
+def digest(question: Question) -> str:
+    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in _parts(question.lasting):
+        hashed.update(len(part).to_bytes(8, "little") + part)
+    return hashed.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """All that a value holds, arrays whole."""
+    if isinstance(value, np.ndarray):
+        yield repr((value.dtype.str, value.shape)).encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif (names := names_of(type(value))) is not None or isinstance(value, tuple):
+        named = value if names is None else [getattr(value, name) for name in names]
+        yield f"{type(value).__name__} {len(named)}".encode()
+        for each in named:
+            yield from _parts(each)
+    else:
+        yield repr(value).encode()
+
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _runs = Table(

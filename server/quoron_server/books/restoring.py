@@ -29,8 +29,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books import ledger, lifetime_ledger, registry
 from quoron_server.books.backup import SCHEMAS, TABLES, Copy, read
 from quoron_server.books.chain import verify_rows
-from quoron_server.books.connections import parse
-from quoron_server.books.database import Database
+from quoron_server.books.database import Database, parse
 from quoron_server.books.durable import PRIVATE, sync_folder
 
 _RUNS = registry.RUNS

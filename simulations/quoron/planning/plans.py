@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
-from quoron.planning import bounds
+from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates

@@ -29,8 +29,7 @@ from quoron.populations.streams import Purpose, normals, uniforms, words
 from quoron.populations.users import Corruption, PublicKnowledge, Users, Vector
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
-from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.ends import free_ball
+from quoron_client.protocol.domains import Domain, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError, count, non_negative, positive
 
 FamilyName = Literal["logistic", "least_squares", "linear", "quadratic"]

@@ -8,10 +8,12 @@
 
 Features are scaled by public ranges and vocabularies, and every row to the loss's feature norm at most, so that what
 one user holds changes nobody else's numbers. Held-out users are drawn by a public seed.
+
+Some users of a table in memory, and nothing of the others: what a worker is given.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,9 +24,8 @@ from quoron.populations import metrics
 from quoron.populations._objective import TrainingObjective
 from quoron.populations._remarks import Fit, about_boundary, about_separation
 from quoron.populations.outliers import Outliers, flipped
-from quoron.populations.part import TableUsers
 from quoron.populations.streams import Purpose, words
-from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector, held_back
+from quoron.populations.users import Beside, Corruption, Declared, PublicKnowledge, Users, Vector, held_back
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import (
@@ -41,15 +42,46 @@ from quoron_client.data.encoding import (
     Weight,
     read_label,
 )
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.data.users import group
 from quoron_client.losses import Classification, Logistic, Loss
-from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.ends import free_ball, on_boundary
+from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
 from quoron_privacy.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from quoron_client.data.fused import Encoded
+
+
+@dataclass(frozen=True)
+class TableUsers(Declared):
+    """Some users of a table in memory, under their numbers in it."""
+
+    own: Users = field(kw_only=True)  # (k,), sorted
+    batch: ItemBatch = field(kw_only=True)  # of k users
+    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
+    seed: int = field(kw_only=True, default=0)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order."""
+        found = self.batch.of(np.searchsorted(self.own, users))
+        return flipped(found, self.corruption(users), self.loss)
+
+    @cached_property
+    def held(self) -> ItemView:
+        """Their items within the bounds of the loss, by number in the table: nobody else has any."""
+        batch = bounded(self.batch, self.loss)
+        begins, ends = np.zeros((2, self.users), np.int64)
+        begins[self.own], ends[self.own] = batch.begins, batch.ends
+        return batch.where(begins, ends)
+
+    def part(self, users: Users) -> "TableUsers":
+        """Some of them (j,), sorted by number."""
+        return replace(self, own=users, batch=self.batch.of(np.searchsorted(self.own, users)))
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
 
 Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
 __all__ = [

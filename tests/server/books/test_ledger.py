@@ -17,10 +17,9 @@ from quoron_client.protocol.questions import Question
 from quoron_client.protocol.reports import VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
-from quoron_server.books import connections
+from quoron_server.books import database as databases
 from quoron_server.books.database import Database
-from quoron_server.books.fingerprint import digest
-from quoron_server.books.ledger import Ledger
+from quoron_server.books.ledger import Ledger, digest
 from quoron_server.books.registry import Registry
 
 
@@ -187,7 +186,7 @@ class TestLedger:
 
 
 def test_no_secret_stays_in_the_statements_that_files_share(tmp_path):
-    connections._sqlite.cache_clear()
+    databases._sqlite.cache_clear()
     with Database(f"sqlite:///{tmp_path / 'l.sqlite'}") as database:
         Registry(database).add_run("run", "the specification", "service")
         assert Registry(database).run("run").state == "waiting"
@@ -197,7 +196,7 @@ def test_no_secret_stays_in_the_statements_that_files_share(tmp_path):
         ledger.spend(question(), users=2, gradient_evaluations=40)
         ledger.commit(0, b"the state", (), {})
         ledger.finish(np.zeros(2))
-    _, compiled = connections._sqlite()
+    _, compiled = databases._sqlite()
     held = [bound.value for each in compiled.values() for bound in getattr(each, "binds", {}).values()]
     assert "run" in held, "what selects a row is there"
     assert not {b"the key", b"the inputs", b"the start", b"the state", digest(question())} & {
