@@ -14,9 +14,6 @@ from .losses import make_loss as make_loss
 from .protocol.domains import Box as Box
 from .protocol.domains import Domain as Domain
 from .protocol.domains import L2Ball as L2Ball
-from .protocol.gradients import AverageGradient as AverageGradient
-from .protocol.local_sgd import LocalSGD as LocalSGD
-from .protocol.moments import SecondMoment as SecondMoment
 from .protocol.questions import Answers as Answers
 from .protocol.questions import Question as Question
 from .protocol.questions import Status as Status
@@ -26,5 +23,8 @@ from .protocol.reports import VectorReport as VectorReport
 from .protocol.smoothing import Convolution as Convolution
 from .protocol.smoothing import Moreau as Moreau
 from .protocol.smoothing import Smoothing as Smoothing
-from .protocol.whitened import AverageLoss as AverageLoss
-from .protocol.whitened import MomentAndGradient as MomentAndGradient
+from .protocol.tasks import AverageGradient as AverageGradient
+from .protocol.tasks import AverageLoss as AverageLoss
+from .protocol.tasks import LocalSGD as LocalSGD
+from .protocol.tasks import MomentAndGradient as MomentAndGradient
+from .protocol.tasks import SecondMoment as SecondMoment

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy.engine.default import DefaultDialect
 
 from quoron_client.protocol import rotation
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

@@ -20,8 +20,8 @@ import warden
 from quoron_client.durable import Tally
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_client.protocol.charges import run_mark
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import LedgerError, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database

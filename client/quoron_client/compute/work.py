@@ -26,12 +26,15 @@ from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import ANSWERED, MISSING, REJECTED, Answers, Matrix, Task, Vector
-from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    PlacedGradient,
+    SecondMoment,
+)
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.compiled import helper, read_only, writable
 

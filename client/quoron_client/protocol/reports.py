@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Bounds
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Task
+from quoron_client.protocol.tasks import AverageGradient
 
 Vector = NDArray[np.float64]
 

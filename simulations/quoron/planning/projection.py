@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from quoron.network import DEADLINE, Counts, Network, Times, total
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_server.parameters import Kind
 from quoron_server.plan import Plan
 from quoron_server.traffic import Traffic, encoded, traffic
