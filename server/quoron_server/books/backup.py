@@ -21,10 +21,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from quoron_client.durable import PRIVATE, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books import ledger, lifetime_ledger, registry
 from quoron_server.books.database import Database, as_metadata
-from quoron_server.books.durable import PRIVATE, sync_folder
 from quoron_server.books.store import FORMAT, now
 
 _KIND = "quoron backup 1"

@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.durable import clear, require_no_rest, sync_folder
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
-from quoron_server.books.durable import clear, require_no_rest, sync_folder
 from quoron_server.books.store import Execute, Row, Store, Table
 from quoron_server.plan import BOUGHT, EVALUATED, PLANNED, PREFACE
 

@@ -24,13 +24,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from quoron_client.durable import PRIVATE, sync_folder
 from quoron_privacy.accounts.lifetime import Charge, Spent, compose
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books import ledger, lifetime_ledger, registry
 from quoron_server.books.backup import SCHEMAS, TABLES, Copy, read
 from quoron_server.books.chain import verify_rows
 from quoron_server.books.database import Database, parse
-from quoron_server.books.durable import PRIVATE, sync_folder
 
 _RUNS = registry.RUNS
 _COPY = " (copy "  # no run's name holds a space

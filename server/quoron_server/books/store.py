@@ -23,8 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, cast
 
+from quoron_client.durable import PRIVATE, Tally, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.books.durable import PRIVATE, Tally, sync_folder
 
 FORMAT = 6
 PATIENCE = 1.0  # seconds, for another program that has the file open

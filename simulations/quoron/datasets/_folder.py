@@ -21,8 +21,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_privacy.errors import DataError, RunError
-from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
 
 _OTHERS, _WRITE = 0o077, 0o022
 _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -20,8 +20,8 @@ from typing import Any
 
 from platformdirs import user_data_path
 
+from quoron_client.durable import OWN, PRIVATE, make_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.books.durable import OWN, PRIVATE, make_folder
 from quoron_server.books.lifetime_ledger import Known, PopulationLedger
 from quoron_server.books.store import Store
 from quoron_server.budget import EVERYONE
