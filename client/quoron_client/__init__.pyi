@@ -18,8 +18,6 @@ from .protocol.questions import Answers as Answers
 from .protocol.questions import Question as Question
 from .protocol.questions import Status as Status
 from .protocol.questions import Task as Task
-from .protocol.reports import RangeReport as RangeReport
-from .protocol.reports import VectorReport as VectorReport
 from .protocol.smoothing import Convolution as Convolution
 from .protocol.smoothing import Moreau as Moreau
 from .protocol.smoothing import Smoothing as Smoothing
@@ -27,4 +25,6 @@ from .protocol.tasks import AverageGradient as AverageGradient
 from .protocol.tasks import AverageLoss as AverageLoss
 from .protocol.tasks import LocalSGD as LocalSGD
 from .protocol.tasks import MomentAndGradient as MomentAndGradient
+from .protocol.tasks import RangeReport as RangeReport
 from .protocol.tasks import SecondMoment as SecondMoment
+from .protocol.tasks import VectorReport as VectorReport

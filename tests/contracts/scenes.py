@@ -11,14 +11,15 @@ import numpy as np
 from problems import changed, problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.tasks import (
     AverageGradient,
     AverageLoss,
     LocalSGD,
     MomentAndGradient,
     PlacedGradient,
+    RangeReport,
     SecondMoment,
+    VectorReport,
 )
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
 from quoron_client.randomisers.range_bits import rotated_coordinates

@@ -13,7 +13,6 @@ from federation import masked_messages, wire_messages
 from federation.wire_messages import DIGEST, GRADIENT
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_client.protocol.tasks import (
     AverageGradient,
@@ -21,7 +20,9 @@ from quoron_client.protocol.tasks import (
     LocalSGD,
     MomentAndGradient,
     PlacedGradient,
+    RangeReport,
     SecondMoment,
+    VectorReport,
 )
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,

@@ -42,9 +42,16 @@ from quoron_client.protocol.flower_records import (
     values_of,
 )
 from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
-from quoron_client.protocol.tasks import AverageGradient, AverageLoss, LocalSGD, MomentAndGradient, SecondMoment
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    RangeReport,
+    SecondMoment,
+    VectorReport,
+)
 from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging

@@ -19,7 +19,7 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.datasets import _folder, _names
+from quoron.datasets import _names, index
 from quoron.datasets.index import Index, opened, renewed
 from quoron.datasets.population import from_dataset
 from quoron_client.data.files import Files
@@ -282,7 +282,7 @@ def test_a_place_that_cannot_be_made_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(QuoronError, match=r"Cannot make a folder for the index.*XDG_CACHE_HOME"):
-        _folder.place("indices", "x")
+        index.place("indices", "x")
 
 
 class TestTheIndex:

@@ -21,9 +21,15 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import AverageGradient, LocalSGD, MomentAndGradient, SecondMoment
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    LocalSGD,
+    MomentAndGradient,
+    RangeReport,
+    SecondMoment,
+    VectorReport,
+)
 from quoron_client.randomisers import VectorNoise
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum

@@ -16,7 +16,7 @@ import quoron
 from quoron import config as configs
 from quoron.operate.submission import specify
 from quoron.populations import Numeric, from_table
-from quoron.populations._objective import TrainingObjective
+from quoron.populations.table import TrainingObjective
 from quoron.simulation.inline import InlineEngine
 from quoron_client import Answers, L2Ball, Question, make_loss
 from quoron_client.data.labels import Classes

@@ -12,8 +12,8 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
-from quoron.planning.costs import fronts, of_candidates
 from quoron.planning.plans import Planned
+from quoron.planning.projection import fronts, of_candidates
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs

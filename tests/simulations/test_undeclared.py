@@ -20,9 +20,8 @@ from quoron.config import Config, from_tree, is_wanted
 from quoron.populations import Numeric, TablePopulation, from_table
 from quoron.simulation.scene import problem
 from quoron.training import buying, lifetime, run, votes
-from quoron.training.found import Declarations, Found
+from quoron.training.found import Declarations, Found, Wanted, wanted
 from quoron.training.votes import Want
-from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_client.losses import Linear
 from quoron_client.losses.own import Declaration, declared_loss

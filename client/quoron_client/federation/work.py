@@ -28,8 +28,7 @@ from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
 from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import Answers, Status, Task
-from quoron_client.protocol.reports import LocalReport
-from quoron_client.protocol.tasks import LocalSGD, MomentAndGradient, SecondMoment
+from quoron_client.protocol.tasks import LocalReport, LocalSGD, MomentAndGradient, SecondMoment
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
     MAX_NAME,

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from quoron_client.protocol import parts
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.questions import Matrix, Question, Status, Task, Vector
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
 from quoron_client.protocol.tasks import (
     AverageGradient,
@@ -28,7 +27,9 @@ from quoron_client.protocol.tasks import (
     LocalSGD,
     MomentAndGradient,
     PlacedGradient,
+    RangeReport,
     SecondMoment,
+    VectorReport,
 )
 from quoron_privacy.errors import QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as federation

@@ -12,8 +12,7 @@ import pytest
 
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Question
-from quoron_client.protocol.reports import VectorReport
-from quoron_client.protocol.tasks import AverageGradient, LocalSGD
+from quoron_client.protocol.tasks import AverageGradient, LocalSGD, VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
 from quoron_server.books import database as databases
