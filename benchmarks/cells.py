@@ -22,7 +22,7 @@ from shapes import table
 from quoron.config import from_tree
 from quoron.planning.plans import choose
 from quoron.populations import TablePopulation
-from quoron.populations._objective import TrainingObjective
+from quoron.populations.table import TrainingObjective
 from quoron.simulation.pieces import engine_for
 from quoron.simulation.scene import problem
 from quoron_client.losses import Softmax

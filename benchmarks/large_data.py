@@ -128,8 +128,8 @@ def shared(users: int) -> dict[str, float]:
     from quoron.sharding.engine import ShardedEngine
     from quoron.sharding.shard import Settings
     from quoron_client.protocol.domains import L2Ball
-    from quoron_client.protocol.gradients import AverageGradient
     from quoron_client.protocol.questions import Question
+    from quoron_client.protocol.tasks import AverageGradient
     from quoron_privacy.means.clipping import ClippedSum
 
     crowd = Synthetic("logistic", users=users, items_per_user=ITEMS, dimension=FEATURES, domain=L2Ball(3.0))

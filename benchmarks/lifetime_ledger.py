@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 
 from quoron.training import lifetime
 from quoron_server.books import lifetime_ledger
-from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.store import Store
 
 REPEATS = 100
 READINGS = 9  # of the whole chain
@@ -30,7 +30,7 @@ PAGE = bytes(4096)
 
 def fill(path: Path, runs: int) -> None:
     """Runs with rows as `quoron train` writes them, every other one Gaussian, in one transaction."""
-    with Database(f"sqlite:///{path}") as database:
+    with Store(path) as database:
         ledger = PopulationLedger(database)
         ledger.limit("everyone", epsilon=1e6, delta=0.5, gaussian_share=0.5)
         head, rows = ledger.verify(), []
@@ -45,8 +45,9 @@ def fill(path: Path, runs: int) -> None:
                 row = {"sequence": 1 + len(rows), "time": "2026-01-01T00:00:00+00:00", "kind": kind, "payload": payload}
                 head = lifetime_ledger.row_hash(head, row)
                 rows.append(row | {"payload": lifetime_ledger.canonical(payload), "hash": head})
-        with database.writing() as connection:
-            connection.execute(lifetime_ledger._chain.insert(), rows)
+        with database.transaction() as execute:
+            for row in rows:
+                lifetime_ledger._chain.insert(execute, row)
 
 
 def timed(work: Callable[[], None]) -> tuple[float, float]:

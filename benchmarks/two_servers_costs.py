@@ -11,8 +11,7 @@ from time import perf_counter
 import numpy as np
 
 from quoron_privacy.two_servers import seals
-from quoron_privacy.two_servers.chain import FIRST, next_chain
-from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.noise import FIRST, ServerNoise, next_chain
 from quoron_privacy.two_servers.ring import mask
 from quoron_privacy.two_servers.rows import ClippedRows, NormCountRows
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet

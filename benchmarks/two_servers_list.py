@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation import specification
 from quoron_privacy.two_servers import seals
-from quoron_privacy.two_servers.chain import FIRST, Entry
+from quoron_privacy.two_servers.noise import FIRST, Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.helper.books import HelperBooks

@@ -19,8 +19,8 @@ from quoron.reports.pictures import Axis, Line, alone, chart
 from quoron.run_folder import RunFolder
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import setup
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 ALGORITHM = "tracking-srgd"

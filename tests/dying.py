@@ -23,7 +23,7 @@ PLACES = {
     "add_run": "quoron_server.books.registry:Registry.add_run",
     "fix_members": "quoron_server.books.registry:Registry.fix_members",
     "set_state": "quoron_server.books.registry:Registry.set_state",
-    "settle": "quoron_server.runs:Books.settle",
+    "settle": "quoron_server.federation:Books.settle",
     "begin": "quoron_server.books.ledger:Ledger.begin",
     "begin_with": "quoron_server.books.ledger:Ledger.begin_with",
     "buy": "quoron_server.books.ledger:Ledger.buy",

@@ -32,7 +32,7 @@ from quoron.training import report as reports
 from quoron.training.start import Identity
 from quoron.training.table import Curated
 from quoron_privacy.errors import RunError
-from quoron_server.books import connections
+from quoron_server.books import store
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 
@@ -94,7 +94,7 @@ class Life:
 
 def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
     """The configuration, with small pages, one plan for all lives and a report of one line; and what begins a life."""
-    connections._SQLITE = ("page_size=512", *connections._SQLITE)
+    store.SETTINGS = ("page_size=512", *store.SETTINGS)
     planned: list[Prepared[Curated]] = []
     plan = run._planned
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quoron.datasets import _indexing, item_store
+from quoron.datasets import index, item_store
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 
 RULES = Encoding(
@@ -93,7 +93,7 @@ def described(folder: Path, path: str, *, algorithm: str = "tracking-srgd", adja
 
 def little(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Many pieces and buckets of little data; caches and scratch of the test's own, in `folder`."""
-    monkeypatch.setattr(_indexing, "PIECE", 300)
+    monkeypatch.setattr(index, "PIECE", 300)
     monkeypatch.setattr(item_store, "CHUNK", 4000)
     monkeypatch.setattr(item_store, "HELD", 20_000)
     monkeypatch.setattr(item_store, "STAGE", (0, 30_000))

@@ -22,7 +22,9 @@ import importlib, pkgutil
 extras = (
     "quoron.torch", "quoron.jax", "quoron.sklearn", "quoron.flower", "quoron.local", "quoron.operate",
     "quoron.__main__", "quoron.cli.health", "quoron_client.federation", "quoron_client.flower",
-    "quoron_client.protocol.flower_records", "quoron_server.flower", "quoron_server.helper", "quoron_server.service",
+    "quoron_client.protocol.flower_records", "quoron_server.federation", "quoron_server.flower", "quoron_server.helper",
+    "quoron_server.service", "quoron.training.copies",
+    *(f"quoron_server.books.{each}" for each in ("backup", "connections", "database", "re", "ro", "seats")),
 )
 for package in ("quoron_privacy", "quoron_client", "quoron_server", "quoron"):
     root = importlib.import_module(package)

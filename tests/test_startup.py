@@ -30,9 +30,9 @@ def loaded(code: str) -> set[str]:
 
 # What libraries take where it happens to be there, and what a plain install of theirs brings for that.
 AT_HAND = {"PyYAML", "cffi", "coverage", "charset-normalizer", "cloudpickle", "colorama", "pycparser"}
-NUMBERS = {"lazy-loader", "llvmlite", "numba", "numpy", "scipy"}
-BOOKS = {"SQLAlchemy", "cryptography", "platformdirs", "protobuf", "typing-extensions"}
-SETTINGS = {"annotated-types", "pydantic", "pydantic-core", "typing-inspection"}
+NUMBERS = {"llvmlite", "numba", "numpy", "scipy"}
+BOOKS = {"cryptography", "platformdirs", "protobuf"}
+SETTINGS = {"annotated-types", "pydantic", "pydantic-core", "typing-extensions", "typing-inspection"}
 FRAMES = {"pandas", "pyarrow", "python-dateutil", "six"}
 MADE_UP = """
 import os, sys, tempfile
@@ -54,8 +54,8 @@ quoron.train(
     algorithm="one-pass-dp-sgd", progress=False,
 )
 """
-DOORS = {  # the distributions that each brings, by name: no gRPC, no Flower, no web framework
-    "import": ("import quoron", {"lazy-loader"}),
+DOORS = {  # the distributions that each brings, by name: no database, no gRPC, no Flower, no web framework
+    "import": ("import quoron", set()),
     "mean": (MADE_UP + MEAN, NUMBERS | BOOKS),
     "train_rows": (MADE_UP + ROWS, NUMBERS | BOOKS | SETTINGS | FRAMES),
     "train": (MADE_UP + TRAIN, NUMBERS | BOOKS | SETTINGS | FRAMES | {"rich"}),
@@ -81,6 +81,29 @@ print(*{{each for name, some in packages_distributions().items() if name in new 
 def test_a_door_brings_these_distributions_and_no_others(door: str, tmp_path: Path) -> None:
     code, expected = DOORS[door]
     assert brought(code, tmp_path) - AT_HAND == expected
+
+
+WITHOUT = ("sqlalchemy", "greenlet", "grpc", "grpc_health", "grpc_reflection", "flwr")
+ALONE = f"""
+import sys
+sys.modules.update(dict.fromkeys({WITHOUT!r}))
+from quoron.cli.app import EXTRAS, invoke
+{MADE_UP}{MEAN}{TRAIN}
+assert invoke(["simulate", "quickstart", "--set", "population.users=3000", "--out", "run", "--quiet"]) == 0
+assert invoke(["ledger", "show", "--json"]) == 0
+assert invoke(["serve"]) == 2
+assert EXTRAS["sqlalchemy"] == "federation"
+"""
+
+
+@pytest.mark.programs
+def test_without_the_extra_all_on_one_machine_works_and_what_needs_it_says_so(tmp_path: Path) -> None:
+    """One's own ledger and the files of runs need the standard library alone."""
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert '"runs": 2' in done.stdout
+    assert "pip install 'quoron[federation]'" in done.stderr
 
 
 def run(*arguments: str) -> str:

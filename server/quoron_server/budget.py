@@ -4,10 +4,13 @@
 >>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0, epsilon=1.0)
 Traceback (most recent call last):
 quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
+
+What a run may ask of users, and what a method's own rule says of a plan under that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from quoron_privacy.errors import BudgetExceeded, ConfigError, count, positive
 from quoron_server.plan import RunPlan
@@ -82,3 +85,19 @@ def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.
             f"Expected delta <= 1/n = {1 / users:.3g} for n={users:,} users, got delta={delta:g}: to publish all of "
             f"one user in n would keep that promise. Lower delta, or say {key}=true."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a run may ask of users: public, and all that `auto`'s rules know beside a plan."""
+
+    budget: Budget = field(default_factory=Budget)
+    everybody: bool = False  # whether one machine holds all rows: to ask all users again then costs nobody anything
+    participation: float = 1.0  # declared share of those asked who are expected to answer
+
+
+class Verdict(NamedTuple):
+    """What a method's own rule says of a plan."""
+
+    taken: bool
+    because: str = ""  # a clause of the sentence that `auto` tells, if there is something to be told

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
     from quoron_privacy.two_servers.sheet import Sheet
 
-two_servers = OnFirstUse("quoron_privacy.two_servers.planned_sheet")  # plans of that trust model alone
+two_servers = OnFirstUse("quoron_privacy.two_servers.sheet")  # plans of that trust model alone
 
 
 class Kind(StrEnum):

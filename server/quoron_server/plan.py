@@ -27,8 +27,7 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
     from quoron_privacy.counts.held_out import HeldMeans, HeldOut
     from quoron_privacy.counts.min_cohort import MinCohort
     from quoron_privacy.counts.table_health import TableHealth
-    from quoron_privacy.two_servers.planned_sheet import Servers
-    from quoron_privacy.two_servers.sheet import Sheet
+    from quoron_privacy.two_servers.sheet import Servers, Sheet
 
 TrustModel = Literal["central-release", "central-broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]

@@ -10,66 +10,43 @@
 
 In a file the noise key is written first, as a run of ours is its key; in a database the charge, as a run there is its
 name. Every step is harmless to repeat, and a run that was killed goes on with the step that it had come to.
-
-`Books` are all that one database holds of a federation's runs: who takes part, what was promised, what was asked, how
-it ended.
-
-    books = Books(database)
-    books.settle()                                  # at every start
-    books.check(specification, plan)                # before a run is taken on
-    members = books.begin(specification, plan)      # before its first question, and again after every restart
-    model = books.carry_out(specification, plan, engine)
-    books.end(run, "complete")
-
-Whatever brings questions to users keeps the same books: our own service, or a server of another framework. What is
-written, and in which order:
-
-    begin       members, charge of the population's ledger, the run's own ledger with a fresh noise key
-    every round spend, commit (`rounds.run`)
-    end         the run's state; its secrets erased; model and end in the population's ledger
 """
 
 import hashlib
-import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, RunError
+from quoron_privacy.errors import ConfigError, OtherVersion
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server import rounds
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger, known_of
-from quoron_server.books.registry import OPEN, Front, Registry, State
-from quoron_server.books.roster import AWAY_AFTER
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.store import Store
 from quoron_server.budget import EVERYONE, Budget
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, Evaluate, Last, Observer
 from quoron_server.serial import dumps
-from quoron_server.wording import digest, plan_json, sentence
+from quoron_server.wording import plan_json, sentence
 
 if TYPE_CHECKING:
     from quoron_server.algorithms.two_servers import method as two_servers
-    from quoron_server.books import restoring
 else:
     two_servers = OnFirstUse("quoron_server.algorithms.two_servers.method")  # of that trust model alone
-    restoring = OnFirstUse("quoron_server.books.restoring")  # of books that were put back
 
 Vector = NDArray[np.float64]
 Account = Callable[[], AbstractContextManager[PopulationLedger]]  # the lifetime ledger, for as long as it is needed
 
-_log = logging.getLogger("quoron")
 _EIGHT_DIGITS = Context(prec=8, rounding=ROUND_CEILING)  # of μ
 
 
@@ -105,12 +82,12 @@ class Run:
             with self._charged() as population:
                 population.charge(self.name, group=self.group, statement=statement, drawn=drawn, **charge)
 
-    def begun(self, place: Path | Database) -> Ledger | None:
+    def begun(self, place: Path | Store) -> Ledger | None:
         """Its ledger, in a file or a database, if there is one; OtherVersion if that began with another run."""
-        if isinstance(place, Database):
-            ledger = Ledger.within(place, self.name) if Ledger.begun(place, self.name) else None
-        else:
+        if isinstance(place, Path):
             ledger = Ledger.open(place) if place.is_file() else None
+        else:
+            ledger = Ledger.within(place, self.name) if Ledger.begun(place, self.name) else None
         if ledger is not None:
             thing = "configuration and data" if ledger.config_digest != self.digest else "plan"
             if thing != "plan" or ledger.plan_json != self.text:
@@ -118,7 +95,7 @@ class Run:
                 raise rounds.other_run(ledger.path, thing)
         return ledger
 
-    def begin(self, place: Path | Database) -> Ledger:
+    def begin(self, place: Path | Store) -> Ledger:
         """Its ledger there, with a noise key of its own unless it has begun; to be closed. Raises what `begun` does."""
         ledger = self.begun(place)
         if ledger is not None:
@@ -126,7 +103,7 @@ class Run:
         rounds.require_storable(self._made)
         contents: dict[str, Any] = {"plan": self.text, "config_digest": self.digest}
         key = self._fresh().export_key()
-        if not isinstance(place, Database):
+        if isinstance(place, Path):
             return Ledger.create(place, noise_key=key, **contents)
         ledger = Ledger.begin(place, self.name, noise_key=key, **contents)
         place.checkpoint()  # charge and key no longer rest on the journal alone
@@ -189,7 +166,7 @@ class Run:
         return SecureNoise.fresh() if self.simulation_seed is None else SeededNoise(self.simulation_seed)
 
 
-def end(population: PopulationLedger, run: str, how: State = "complete", *, model: Vector | None) -> None:
+def end(population: PopulationLedger, run: str, how: str = "complete", *, model: Vector | None) -> None:
     """The last lines of a lifetime ledger, with what was released; written once, however often this is called."""
     if model is not None:
         population.release(run, {"model": hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()})
@@ -211,183 +188,3 @@ def charge_of(plan: RunPlan) -> dict[str, Any]:
         "adjacency": promise.adjacency,
         "near": () if nearly is None else nearly.near,
     }
-
-
-class Described(Protocol):
-    """What the books must know of a run beside its plan."""
-
-    @property
-    def run(self) -> str:
-        """Its name."""
-
-    @property
-    def group(self) -> str:
-        """Whose lifetime budget it draws on."""
-
-    @property
-    def simulation_seed(self) -> int | None:
-        """The seed of a simulation, whose noise comes from it."""
-
-    @property
-    def trust_clients(self) -> bool:
-        """Whether trust model `central-release` is accepted."""
-
-    def as_text(self) -> str:
-        """All that makes it this run and no other: the same run has the same text."""
-
-
-class Books:
-    """The durable side of every run of one database. Methods block; every one may be repeated.
-
-    All raise LedgerUnavailable while the database is away, and LedgerError when it is another's by now.
-    """
-
-    def __init__(self, database: Database, *, away_after: float = AWAY_AFTER) -> None:
-        """Makes its tables if they are missing; `away_after` as `Roster`."""
-        self.database = database
-        self.registry, self.population = Registry(database, away_after=away_after), PopulationLedger(database)
-
-    def check(self, specification: Described, plan: RunPlan) -> None:
-        """Raises BudgetExceeded or OtherVersion if the population's ledger would not take the charge of a run now.
-
-        VerificationError for a plan that does not keep its promise in μ.
-        """
-        self._run(specification, plan).check()
-
-    def enter(self, specification: Described, plan: RunPlan, front: Front) -> bool:
-        """Take a run on, by the front that brings its questions to users; whether it is complete already.
-
-        Raises what `check` and `Registry.add_run` do; RunError for a run that has ended without a model.
-        """
-        run = specification.run
-        self.submit(specification, plan, front, by=front)
-        row = self.registry.run(run)
-        if row is not None and row.state not in (*OPEN, "complete"):
-            raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
-        return row is not None and row.state == "complete"
-
-    def submit(self, specification: Described, plan: RunPlan, front: Front, *, by: str = "") -> bool:
-        """Take a run on that somebody asks for, who is on the chain first; False if it is there already.
-
-        Raises what `check` and `Registry.add_run` do.
-        """
-        run = specification.run
-        self.check(specification, plan)
-        if self.registry.run(run) is None:
-            self.population.submit(run, specification.group, plan=digest(plan), by=by)
-        return self.registry.add_run(run, specification.as_text(), front)
-
-    def members(self, specification: Described, plan: RunPlan) -> tuple[NDArray[np.int64], bool]:
-        """Members of a submitted run, as `begin` gives them, and whether it has begun; nothing is charged."""
-        begun = self._run(specification, plan).begun(self.database)
-        return self.registry.fix_members(specification.run, plan.problem.users, specification.group), begun is not None
-
-    def begin(self, specification: Described, plan: RunPlan) -> NDArray[np.int64]:
-        """Members of a submitted run, user by slot, shape (n,); afterwards its first question may leave.
-
-        OtherVersion, with every secret kept, if it began with another plan, charge or number of members;
-        BudgetExceeded, with nothing charged, if its group's limit leaves no room; LedgerError if too few are active.
-        """
-        run = self._run(specification, plan)
-        run.begun(self.database)
-        members = self.registry.fix_members(run.name, plan.problem.users, run.group)
-        drawn = self.registry.drawn(run.name)
-        run.charge(None if drawn is None else drawn.as_json())
-        run.begin(self.database)
-        self.registry.set_state(run.name, "running")
-        return np.asarray(members, np.int64)
-
-    def carry_out(
-        self,
-        specification: Described,
-        plan: RunPlan,
-        engine: Engine,
-        observers: Sequence[Observer] = (),
-        evaluate: Evaluate | None = None,
-    ) -> Vector:
-        """Ask on from where the ledger of a begun run stands, to the end: the released model, shape (d,).
-
-        Raises what `rounds.run` raises. Call `end` afterwards, unless it was OtherVersion or LedgerUnavailable, or the
-        engine gave up because this process leaves.
-        """
-        ledger = Ledger.within(self.database, specification.run)
-        return self._run(specification, plan).carry_out(ledger, engine, observers, evaluate=evaluate)
-
-    def end(self, run: str, how: State, error: str | None = None) -> State:
-        """How it ended: complete, whatever came after, if its model is released; otherwise as was said first.
-
-        The state comes first: from then on no question is asked, and `settle` makes good what a crash left out.
-        """
-        row = self.registry.run(run)
-        if row is not None and row.state not in OPEN:
-            how, error = row.state, row.error
-        ledger = Ledger.within(self.database, run) if Ledger.begun(self.database, run) else None
-        model = ledger.model if ledger is not None and ledger.finished else None
-        if model is not None:
-            how, error = "complete", None
-        self.registry.set_state(run, how, error)
-        if ledger is not None and model is None:
-            ledger.abandon()
-        if self.population.charged(run) is not None:
-            end(self.population, run, how, model=model)
-        return how
-
-    def continue_held(
-        self, run: str, planned: Callable[[str], tuple[Described, RunPlan]], *, by: str = ""
-    ) -> int | None:
-        """Let a run that is held in restored books go on; how many more copies of it were charged, None if unknown.
-
-        `planned` makes a specification and its verified plan of the text of a run that has no charge yet. Raises what
-        `restoring.continue_held` and `planned` raise.
-        """
-        row = self.registry.run(run)
-        if row is None:
-            return None
-        promise = None
-        if row.held and self.population.charged(run) is None:
-            specification, plan = planned(row.specification)
-            private = plan.guarantee.trust_model != "none"
-            promise = {"group": specification.group, **charge_of(plan)} if private else None
-        return restoring.continue_held(self.database, run, promise, by=by)
-
-    def settle(self) -> None:
-        """At a start: end once more whatever was ended, but not to its last line, before this process came.
-
-        Secrets first: LedgerError, of a population's ledger that does not hold together, leaves none of them.
-        """
-        ended, held = [row for row in self.registry.runs() if row.state not in OPEN], Ledger.unreleased(self.database)
-        for row in ended:
-            if row.run in held:
-                Ledger.within(self.database, row.run).abandon()
-        rows = self.population.rows()
-        open_ = set(known_of(rows).charges) - {row["payload"]["run"] for row in rows if row["kind"] == "end"}
-        for row in ended:
-            if row.run in open_:
-                self.end(row.run, row.state, row.error)
-
-    def cancel(self, run: str, *, by: str = "") -> State | None:
-        """End a run that nobody carries out; what has ended keeps its state. None if unknown."""
-        self.note_cancelled(run, by=by)
-        return None if self.registry.run(run) is None else self.end(run, "cancelled")
-
-    def note_cancelled(self, run: str, *, by: str) -> None:
-        """Who cancels an open run, on the chain; a chain that is broken keeps nobody from cancelling."""
-        row = self.registry.run(run)
-        if row is not None and row.state in OPEN:
-            try:
-                self.population.cancel(run, by=by)
-            except LedgerUnavailable:
-                raise
-            except LedgerError as error:
-                _log.error("it is not on the chain that %s cancels run %s: %s", by or "somebody", run, error)
-
-    def _run(self, specification: Described, plan: RunPlan) -> Run:
-        return Run(
-            name=specification.run,
-            plan=plan,
-            digest=hashlib.sha256(specification.as_text().encode()).hexdigest(),
-            group=specification.group,
-            account=lambda: nullcontext(self.population),
-            simulation_seed=specification.simulation_seed,
-            trust_clients=specification.trust_clients,
-        )

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 
-from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.ends import is_free
+from quoron_client.protocol.domains import L2Ball, is_free
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.problem import Problem

@@ -9,6 +9,8 @@ changed by accident, by an editor, a copy or a disk. It has no key, so whoever w
 promise: what a loaded model says of its guarantee is **as stated by its author**, and nothing here has checked it. Keep
 models where nobody else writes, and compare `promise.plan` with the run's plan, and the weights with the lifetime
 ledger's line of the run, where that matters.
+
+The text of a model's file: one JSON object, each key once, all numbers finite, with a digest of all that it says.
 """
 
 import hashlib
@@ -22,7 +24,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron import model_text
 from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
 from quoron.results import Printed
@@ -31,10 +32,78 @@ from quoron_client.data import fused, spans, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
-from quoron_privacy.errors import DataError, QuoronError, UsageError
+from quoron_privacy.errors import CONTROL, DataError, QuoronError, UsageError
+from quoron_server import wording
 from quoron_server.plan import RunPlan
 from quoron_server.serial import dumps
-from quoron_server.wording import digest, sentence
+
+Intervals = tuple[tuple[float, float] | None, ...]  # (low, high) of each coefficient, the intercept last; None: unknown
+LONGEST = 1 << 30  # bytes of a file
+_PIECE = 1 << 20  # bytes that are read at a time
+
+
+def read(path: Path, format_: str) -> dict[str, Any]:
+    """The JSON object in a file, each key once, all numbers finite, no control characters. DataError."""
+    try:
+        with path.open("rb") as file:
+            data = bytearray()
+            while len(data) <= LONGEST and (more := file.read(_PIECE)):  # a size asked for is memory taken
+                data += more
+    except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
+        raise DataError(
+            f"Expected a model file at {str(path)!r}, got: {getattr(error, 'strerror', None) or error}."
+        ) from None
+    if len(data) > LONGEST:
+        raise DataError(f"Expected a model file of at most {LONGEST:,} bytes at {str(path)!r}, got a longer one.")
+    try:
+        contents = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        contents = None
+    if not isinstance(contents, dict):
+        raise DataError(f"Expected a model file ({format_}) at {str(path)!r}, got something else.")
+    _check_text(contents, path)
+    return contents
+
+
+def _check_text(contents: Any, path: Path) -> None:
+    """DataError for a text, anywhere, that would move a terminal's cursor or turn the order of other words."""
+    left = [contents]
+    while left:
+        each = left.pop()
+        if isinstance(each, str) and CONTROL.search(each):
+            raise DataError(
+                f"Expected a model file without control characters at {str(path)!r}, got the text {each[:60]!r}. Do "
+                "not trust it; ask its author for another."
+            )
+        left += [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, list) else []
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key that is there twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def digest(contents: Mapping[str, Any]) -> str:
+    """Of all that a file says, however it is laid out."""
+    text = json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def intervals_of(stored: Any) -> Intervals | None:
+    """Intervals of coefficients as they were kept; ValueError or TypeError for what is none."""
+    if stored is None:
+        return None
+    found = tuple(None if each is None else (float(each[0]), float(each[1])) for each in stored)
+    if not all(-float("inf") < each[0] <= each[1] < float("inf") for each in found if each is not None):
+        raise ValueError("intervals that are none")
+    return found
+
 
 FORMAT = "quoron model 5"
 Vector = NDArray[np.float64]
@@ -81,7 +150,7 @@ class Model(Printed):
     label_shares: LabelShares | None = None  # None: nobody looked, or the label is a number
     threshold: Threshold = 0.5  # what `predict` decides by where nothing else is said
     evaluation: Evaluation | None = None  # what held-out users said of it; None: nobody was held out
-    uncertainty: model_text.Intervals | None = None  # (low, high) of coefficients, the intercept last, 95 %
+    uncertainty: Intervals | None = None  # (low, high) of coefficients, the intercept last, 95 %
     no_interval: str | None = None  # why there are none, in words
     forecast: str | None = None  # how far it is off the best model at most, in words, as was foretold and released
 
@@ -109,7 +178,9 @@ class Model(Printed):
         """The model that a run of `plan` released, with `shares` of the labels where it released them, too."""
         said = plan.guarantee
         protected = not said.seeded and said.trust_model != "none"
-        promise = Promise(sentence(said), said.epsilon, said.delta, said.adjacency, plan.algorithm, digest(plan), made)
+        promise = Promise(
+            wording.sentence(said), said.epsilon, said.delta, said.adjacency, plan.algorithm, wording.digest(plan), made
+        )
         return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None, shares)
 
     @classmethod
@@ -247,7 +318,7 @@ class Model(Printed):
             "weights": self.weights.tolist(),
         }
         plain = json.loads(dumps(contents))
-        plain["digest"] = model_text.digest(plain)
+        plain["digest"] = digest(plain)
         text = json.dumps(plain, indent=1, ensure_ascii=False)
         short = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, text)
         return (short if json.loads(short) == plain else text) + "\n"  # a name may hold brackets itself
@@ -261,12 +332,12 @@ class Model(Printed):
     @classmethod
     def load(cls, path: str | Path) -> "Model":
         """Read a file that `save` or a run wrote. DataError for anything else."""
-        contents = model_text.read(Path(path), FORMAT)
+        contents = read(Path(path), FORMAT)
         if contents.get("format") != FORMAT:
             raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
         try:
             stated = contents.pop("digest")
-            if stated != model_text.digest(contents):
+            if stated != digest(contents):
                 raise ValueError("its digest is that of another")
             if not isinstance(contents["weights"], list) or {*map(type, contents["weights"])} - {int, float}:
                 raise ValueError("weights that are no numbers")
@@ -292,7 +363,7 @@ class Model(Printed):
             told = contents["evaluation"]
             measured = None if told is None else Evaluation.from_json(told)
             known = (weights, encoding, loss, promise, shares, contents["threshold"], measured)
-            model = cls(*known, model_text.intervals_of(contents["uncertainty"]), why_not, forecast)
+            model = cls(*known, intervals_of(contents["uncertainty"]), why_not, forecast)
             model.check_threshold()
         except (
             *(QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError),

@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
+from quoron_client.durable import SHARED, make_folder, public, sync_folder
 from quoron_privacy.errors import ConfigError, DataError, RunError
-from quoron_server.books.durable import SHARED, make_folder, public, sync_folder
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:  # only a stored table needs it

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from quoron.model import Model
-from quoron.model_text import Intervals
-from quoron_server.algorithms.one_round.intervals import Solved
-from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters
+from quoron.model import Intervals, Model
+from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters, Solved
 from quoron_server.plan import RunPlan
 
 INSTEAD = "one-round-least-squares releases what tells it, of a label that is a number"

@@ -14,9 +14,8 @@ from quoron_client.compute import local_report
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
-from quoron_client.protocol.reports import RangeReport, VectorReport
+from quoron_client.protocol.tasks import AverageGradient, RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise, vector
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp

@@ -36,8 +36,7 @@ from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.local_report import local_report
 from quoron_client.compute.products import accumulate, copied, predict, predict_both, within
 from quoron_client.compute.work import placed_gradient
-from quoron_client.protocol.placed import PlacedGradient
-from quoron_client.protocol.reports import RangeReport, VectorReport
+from quoron_client.protocol.tasks import PlacedGradient, RangeReport, VectorReport
 from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.kernels.lanes import aligned
 from quoron_privacy.means.clipping import ClippedSum

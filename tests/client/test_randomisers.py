@@ -10,8 +10,8 @@ from scipy import stats
 from scipy.linalg import hadamard
 
 from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise
-from quoron_client.randomisers.gaussian import gaussian_steps, noise_scale
-from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_client.randomisers.range_bits import rotated_coordinates
+from quoron_client.randomisers.vector import gaussian_steps, noise_scale
 from quoron_privacy import local
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise

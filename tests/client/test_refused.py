@@ -37,8 +37,7 @@ from quoron_client.data.encoding import (
 )
 from quoron_client.federation import read_terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic
-from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.placed import PlacedGradient
+from quoron_client.protocol.tasks import PlacedGradient, SecondMoment
 from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.means.clipping import ClippedSum

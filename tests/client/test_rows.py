@@ -44,7 +44,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_client.data.users import group
 from quoron_client.losses import LOSSES
-from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import DataError
 
 

@@ -22,8 +22,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.fingerprint import digest
-from quoron_server.books.ledger import Ledger
+from quoron_server.books.ledger import Ledger, digest
 from quoron_server.budget import Budget
 from quoron_server.plan import RunPlan
 from quoron_server.wording import plan_json, sentence

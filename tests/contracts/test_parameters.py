@@ -12,7 +12,7 @@ from quoron_privacy.counts.held_out import HeldMeans, HeldOut
 from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.two_servers.planned_sheet import Servers
+from quoron_privacy.two_servers.sheet import Servers
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import PlannedRelease
 from quoron_server.plan import Guarantee, Privacy, RunPlan

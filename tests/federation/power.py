@@ -212,7 +212,7 @@ def disks(operations: Sequence[Operation], *, seed: int) -> Iterator[Left]:
 def _store(folder: str) -> None:
     """A coordinator's books, from the first enrolment to the end of a run."""
     from federation import store_scenario
-    from quoron_server.books.durable import Tally
+    from quoron_client.durable import Tally
 
     write = Tally.write
 
@@ -238,7 +238,7 @@ def _record(folder: str) -> None:
 
 def _file(folder: str) -> None:
     """A file replaced whole, twice."""
-    from quoron_server.books.durable import PRIVATE, replace_whole
+    from quoron_client.durable import PRIVATE, replace_whole
 
     for content in ("one", "two"):
         replace_whole(Path(folder) / "tokens.json", content.encode() * 1000, mode=PRIVATE)

@@ -18,15 +18,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy.engine.default import DefaultDialect
 
 from quoron_client.protocol import rotation
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry
 from quoron_server.books.seats import Seats
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")

@@ -15,9 +15,10 @@ from federation.crowd import Honest, complete, coordinator, crowd, specification
 from operators import reaching
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, QuoronError
+from quoron_server.books import backup
 from quoron_server.books.backup import back_up, read
 from quoron_server.books.chain import verify_rows
 from quoron_server.books.database import Database
@@ -25,7 +26,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import SERVICE, Registry
 from quoron_server.books.restoring import accept, continue_held, restore
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.service import tokens
 from quoron_server.specification import make_plan, planned
 
@@ -207,7 +208,8 @@ def test_runs_that_begin_between_any_two_of_its_statements_tear_nothing(
     """Beside a coordinator that owns the database. The broken twin reads each table as it is by then."""
     books, numbers = begun(postgres), iter(range(1, 999))
     with books.database, Database(postgres, create=False, sole=False) as beside:
-        monkeypatch.setattr(beside, "sqlite", not isolated)
+        if not isolated:
+            monkeypatch.setattr(backup, "_ONE_INSTANT", "SELECT 1")
         with at_each_statement(beside, lambda: whole_run(books, next(numbers))):
             back_up(beside, tmp_path / "b", with_secrets=True)
         assert next(numbers) > 9

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_server.books.backup import back_up, read
 from quoron_server.books.chain import verify_rows
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
 from quoron_server.books.restoring import restore
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 
 
 def whole_run(books: Books, number: int) -> None:
@@ -76,7 +76,7 @@ def test_every_charge_of_before_it_began_is_in_it_and_a_prefix_of_all(database_u
 
     writer = threading.Thread(target=write)
     with books.database:
-        beside = books.database if books.database.sqlite else Database(database_url, create=False, sole=False)
+        beside = books.database if books.database.path else Database(database_url, create=False, sole=False)
         writer.start()
         try:
             before = []

@@ -20,15 +20,15 @@ import warden
 from quoron_client.durable import Tally
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_client.protocol.charges import run_mark
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import LedgerError, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import OPEN, SERVICE
 from quoron_server.books.restoring import accept
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 
 Files = dict[str, bytes]
 NAMES = ("books.sqlite", "books.sqlite-wal", "books.sqlite-acknowledged")

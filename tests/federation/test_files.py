@@ -19,11 +19,11 @@ from cryptography import x509
 
 from federation.crowd import write_items
 from quoron.cli.app import invoke
+from quoron_client.durable import PRIVATE, make_folder, replace_whole
 from quoron_client.federation import Record
 from quoron_client.federation.core_dumps import LEAST
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
-from quoron_server.books.durable import PRIVATE, make_folder, replace_whole
 from quoron_server.service import certificates, revocation, tokens
 from quoron_server.service.folder_lock import locked
 

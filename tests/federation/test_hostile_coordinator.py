@@ -28,11 +28,8 @@ from federation.crowd import carried_out, until
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs
 from quoron_client.federation import Record, agreements, session, work
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Status
+from quoron_client.protocol.tasks import AverageGradient, LocalSGD, PlacedGradient, SecondMoment
 from quoron_client.protocol.wire import answer_from_wire
 from quoron_protos.v1 import federation_pb2 as pb
 

@@ -29,7 +29,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import verify_rows
 from quoron_server.books.roster_tables import ForgottenKey
 from quoron_server.books.seats import Seats
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.service import certificates, revocation, users
 
 SECRET = b"a function of somebody's data" * 40

@@ -132,7 +132,7 @@ class TestChain:
         for use in (lambda: ledger.charge("winter", "everyone", **PROMISE), lambda: ledger.spent("everyone")):
             with pytest.raises(LedgerError, match=r"row 9 is gone, or was written anew|rows at its end are gone"):
                 use()
-        if database.sqlite:
+        if database.path:
             return  # `test_a_last_row_that_was_deleted_...`
         PopulationLedger(database).charge("winter", "everyone", **PROMISE)  # which nothing inside the database can tell
         with pytest.raises(LedgerError, match="since this process read it"):
@@ -187,7 +187,7 @@ class TestChain:
         ledger.charge("winter", "everyone", **PROMISE)
         head = ledger.verify(earlier)
         alter(database, "DELETE FROM population WHERE sequence >= 9")
-        if database.sqlite:
+        if database.path:
             with pytest.raises(LedgerError, match=f"-acknowledged keeps the hash of its last row, {head}"):
                 ledger.verify()
             with database.writing():

@@ -24,7 +24,7 @@ from federation.crowd import (
 )
 from quoron.operate.watching import words
 from quoron_client.federation import Record, read_terms, session, work
-from quoron_client.federation.owner import PUBLIC_PARTICIPATION
+from quoron_client.federation.config import PUBLIC_PARTICIPATION
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, WireError

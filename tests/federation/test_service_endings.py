@@ -40,13 +40,14 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import rounds, serial
 from quoron_server import runs as books
-from quoron_server.books import connections as _connections
+from quoron_server.books import database as databases
 from quoron_server.books import ledger as ledgers
+from quoron_server.books import store
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.service import Coordinator, records, tokens
 from quoron_server.service import manager as managers
 from quoron_server.specification import make_plan
@@ -294,7 +295,7 @@ async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_ru
         np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
 
 
-async def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
+async def test_a_run_on_postgresql_goes_on_after_itsdatabases_are_killed(
     postgres_server: PostgresServer, postgres: str, tmp_path: Path
 ) -> None:
     """Every connection is killed after every round; the run gives the bits of one without."""
@@ -402,8 +403,8 @@ async def becomes(status: str, where: str) -> None:
 def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_process_has_them_open(
     database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "PATIENCE", "50ms")  # for a process that owns the books
-    monkeypatch.setattr(_connections, "_SQLITE", ("busy_timeout=50", *_connections._SQLITE))
+    monkeypatch.setattr(databases, "OWNED", "50ms")  # for a process that owns the books
+    monkeypatch.setattr(store, "SETTINGS", ("busy_timeout=50", *store.SETTINGS))
     wanted, own = specification("one-pass-dp-sgd"), reaching(database=database_url)
     with Database(database_url) as database:
         books = Books(database)

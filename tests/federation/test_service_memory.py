@@ -40,11 +40,8 @@ from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import run_client
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question, Status, Task
-from quoron_client.protocol.reports import RangeReport
+from quoron_client.protocol.tasks import AverageGradient, LocalSGD, PlacedGradient, RangeReport
 from quoron_privacy.errors import ConfigError, RunError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import spill

@@ -24,9 +24,8 @@ from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_client.protocol.tasks import LocalSGD, PlacedGradient
 from quoron_privacy.errors import ConfigError, DataError, LedgerError, WireError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum

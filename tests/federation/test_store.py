@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.books import connections as _connections
+from quoron_server.books import database as databases
 from quoron_server.books import registry as module
 from quoron_server.books.database import Database
-from quoron_server.books.fingerprint import digest
-from quoron_server.books.ledger import Ledger
+from quoron_server.books.ledger import Ledger, digest
 from quoron_server.books.registry import Registry
 
 
@@ -62,10 +61,10 @@ def test_tables_of_an_earlier_version_get_what_they_lack(registry, database_url)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(_connections, "PATIENCE", "100ms")
+    monkeypatch.setattr(databases, "OWNED", "100ms")
 
 
-def end_connections(server, url):
+def enddatabases(server, url):
     name = sa.make_url(url).database
     server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'")
 
@@ -161,7 +160,7 @@ def test_what_fails_in_the_middle_leaves_nothing(database_url):
 def test_an_owner_cut_off_goes_on_only_if_nobody_else_has_owned_the_database(postgres, postgres_server):
     with Database(postgres) as first:
         registry = Registry(first)
-        end_connections(postgres_server, postgres)
+        enddatabases(postgres_server, postgres)
         with pytest.raises(LedgerUnavailable):
             registry.enrol("ada")
         with Database(postgres) as second:  # takes over while the first has no connection

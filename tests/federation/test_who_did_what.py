@@ -18,7 +18,7 @@ from quoron_client.federation.log_limit import JsonLines
 from quoron_privacy.errors import LedgerError
 from quoron_server.books import chain
 from quoron_server.books.database import Database
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.service import tokens
 from quoron_server.specification import make_plan
 from quoron_server.wording import digest

@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from federation import masked_messages, wire_messages
 from federation.wire_messages import DIGEST, GRADIENT
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
-from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    PlacedGradient,
+    RangeReport,
+    SecondMoment,
+    VectorReport,
+)
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
     MAX_NUMBERS,

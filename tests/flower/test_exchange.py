@@ -41,13 +41,17 @@ from quoron_client.protocol.flower_records import (
     record,
     values_of,
 )
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
-from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    RangeReport,
+    SecondMoment,
+    VectorReport,
+)
 from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging

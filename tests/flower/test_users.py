@@ -44,12 +44,12 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
+from quoron_server.federation import Books
 from quoron_server.flower import apps as plain
 from quoron_server.flower import exchange, serving
 from quoron_server.flower.serving import serve
 from quoron_server.flower.users import Users, identity
 from quoron_server.plan import Privacy
-from quoron_server.runs import Books
 from quoron_server.specification import RunSpecification
 
 USERS = 5
@@ -470,7 +470,7 @@ def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
     with monkeypatch.context() as dies:
         if fails:
             dies.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
-        place = "quoron_server.runs.Ledger.abandon" if fails else "quoron_server.runs.PopulationLedger.release"
+        place = "quoron_server.federation.Ledger.abandon" if fails else "quoron_server.runs.PopulationLedger.release"
         dies.setattr(place, _raises(Killed()))
         with pytest.raises(Killed):
             serve_app(tmp_path)

@@ -14,7 +14,7 @@ from golden.plain import plain
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import bought, estimates, facts, held_out, min_cohort, table_health, votes, windows
+from quoron_privacy.counts import bought, estimates, facts, held_out, marks, min_cohort, table_health, votes
 from quoron_privacy.counts.spread import Spread, thirds
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means import learnt_interval, learnt_radii, private_range, rotation, truncated_mean
@@ -142,7 +142,7 @@ def _spread(running: bool) -> Any:
 
 
 def _places() -> Any:
-    return _drawn().integers(0, 60, (3, 2 * windows.ZERO + 1)).astype(float)
+    return _drawn().integers(0, 60, (3, 2 * marks.ZERO + 1)).astype(float)
 
 
 def _interval() -> Any:
@@ -268,11 +268,11 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "counts": lambda: _spread(False),
     "weights of users": lambda: thirds(np.array([3, 0, 7, 1]), np.array([0.2, 0.9, 0.5, 1.0])),
     "windows": lambda: [
-        made := windows.of_places(_places(), np.full(3, 2_000.0), 9.0),
-        windows.ranges(made),
-        around := windows.of_places(_places() * (np.arange(2 * windows.ZERO + 1) == windows.ZERO), np.ones(3), 0.1),
-        [windows.of_cells(_drawn().integers(0, many, (3, 40)).astype(float), around, 2.0) for many in (30, 900)],
-        windows.cells(np.array([-1.0, 0.0, 0.49, 0.5, 1.0, np.nan]), 0.0, 1.0, 2),
+        made := marks.of_places(_places(), np.full(3, 2_000.0), 9.0),
+        marks.ranges(made),
+        around := marks.of_places(_places() * (np.arange(2 * marks.ZERO + 1) == marks.ZERO), np.ones(3), 0.1),
+        [marks.of_cells(_drawn().integers(0, many, (3, 40)).astype(float), around, 2.0) for many in (30, 900)],
+        marks.cells(np.array([-1.0, 0.0, 0.49, 0.5, 1.0, np.nan]), 0.0, 1.0, 2),
     ],
     "facts": lambda: [
         [facts.users_for_items(epsilon=e) for e in EPSILONS],

@@ -47,7 +47,8 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
-from quoron_server.books import database, lifetime_ledger, roster_tables
+from quoron_server.books import lifetime_ledger, roster_tables, store
+from quoron_server.books.database import as_metadata
 from quoron_server.helper import books as helper_books
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.service import helping, masked_sums
@@ -73,7 +74,7 @@ SAYINGS = (
     *("cohorts", "poisson_sampling", "participations", "answer_length", "long_once", "reads_sums", "points_asked"),
     *("smooths_loss", "participation", "assumptions", "masked", "simulation_only"),
 )
-SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, database)
+SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, store)
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
 PROBLEMS: Mapping[str, Sequence[str]] = {
@@ -303,7 +304,8 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
             rows = opened.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
             yield f"database {path.name}", [" ".join(sql.split()) for (sql,) in rows]
     for module in SCHEMAS:
-        schema = next(value for value in vars(module).values() if isinstance(value, sa.MetaData))
+        found = next((value for value in vars(module).values() if isinstance(value, sa.MetaData)), None)
+        schema = as_metadata(module.SCHEMA) if found is None else found
         tables = [str(CreateTable(table)).split() for table in schema.sorted_tables]
         yield f"schema {module.__name__.removeprefix('quoron_server.')}", [" ".join(words) for words in tables]
 

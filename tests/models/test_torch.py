@@ -26,8 +26,8 @@ from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.timetable import LocalSGD
 from quoron.training.trained import TrainedRows
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SeededNoise

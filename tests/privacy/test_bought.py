@@ -18,8 +18,7 @@ from quoron_privacy.counts.bought import (
     CLOSER,
     Bought,
 )
-from quoron_privacy.counts.marks import MARKS, MISSING, NUMBER, marks
-from quoron_privacy.counts.windows import CLOSE, HELD, Windows, of_cells
+from quoron_privacy.counts.marks import CLOSE, HELD, MARKS, MISSING, NUMBER, Windows, marks, of_cells
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 

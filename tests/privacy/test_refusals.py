@@ -41,7 +41,7 @@ from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
-from quoron_privacy.two_servers import groups, seals
+from quoron_privacy.two_servers import seals, sheet
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 from sums import moment_mean
 
@@ -231,8 +231,8 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("correlate", lambda: Sheet((RoundSheet((Block("moment", 1, 1, "moment"),)),), "blt")),
     ("a key of", lambda: seals.seal(b"", bytes(32), b"")),
     ("bytes that are none", lambda: seals.seal(b"\xff" * seals.PUBLIC, b"s" * 32, b"")),
-    ("odd", lambda: groups.noise_factor(4)),
-    *several("means", groups.median, (np.zeros((0, 2)),), (np.zeros(3),), (np.array([[NAN]]),)),
+    ("odd", lambda: sheet.noise_factor(4)),
+    *several("means", sheet.median, (np.zeros((0, 2)),), (np.zeros(3),), (np.array([[NAN]]),)),
 ]  # fmt: skip
 INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("delta=1e-60", lambda: gdp.mu_for(1.0, 1e-60, gaussians=10)),

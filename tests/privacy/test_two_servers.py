@@ -13,11 +13,9 @@ from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.account import outsiders_mu, server_mu, unit_for
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
-from quoron_privacy.two_servers.groups import median
-from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain
 from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed, sum_of_squares
-from quoron_privacy.two_servers.sheet import KINDS, Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.sheet import KINDS, Block, RoundSheet, Sheet, median
 
 KEY, OWN, PLAN = b"k" * 32, b"o" * 32, b"p" * 32
 numbers = st.integers(-(2**63), 2**63 - 1)

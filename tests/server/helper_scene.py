@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.two_servers import wanted
 from quoron_privacy.two_servers import ring, seals
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.noise import FIRST, Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.helper import runs

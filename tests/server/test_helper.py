@@ -20,7 +20,7 @@ from quoron_privacy.errors import (
     VerificationError,
 )
 from quoron_privacy.two_servers import ring
-from quoron_privacy.two_servers.chain import FIRST, next_chain
+from quoron_privacy.two_servers.noise import FIRST, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of
 from quoron_server.helper import keys, runs

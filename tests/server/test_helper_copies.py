@@ -15,7 +15,7 @@ import pytest
 from quoron.model import Model
 from quoron_client.protocol.masked import check_signature
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_privacy.two_servers.chain import FIRST
+from quoron_privacy.two_servers.noise import FIRST
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger

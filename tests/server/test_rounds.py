@@ -10,8 +10,7 @@ from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server import rounds
 from quoron_server.algorithms.slots import partition
-from quoron_server.books.fingerprint import digest
-from quoron_server.books.ledger import Ledger
+from quoron_server.books.ledger import Ledger, digest
 from quoron_server.budget import Budget
 from quoron_server.rounds import run
 

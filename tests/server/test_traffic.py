@@ -8,13 +8,17 @@ from hypothesis import strategies as st
 from contracts.scenes import SMALL, Quadratic, execute
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Question, Status, Task
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    RangeReport,
+    SecondMoment,
+    VectorReport,
+)
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import traffic as traffic_module
 from quoron_server.books.ledger import Ledger

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.errors import LedgerUnavailable
 from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.two_servers.chain import Entry, next_chain
+from quoron_privacy.two_servers.noise import Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.helper import runs

@@ -14,7 +14,7 @@ from quoron.simulation import again
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.whitened import MomentAndGradient
+from quoron_client.protocol.tasks import MomentAndGradient
 from quoron_privacy.means import free_presence
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS

@@ -29,7 +29,7 @@ from quoron.comparing.cells import Outcome, cell_rows, costs_of, decided, told_o
 from quoron.comparing.request import LOOKS, Request, sweep
 from quoron.evaluating import measuring
 from quoron.network import PRESETS
-from quoron.planning.costs import fronts
+from quoron.planning.projection import fronts
 from quoron.reports import costs, progress
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary

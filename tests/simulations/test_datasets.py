@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import _indexing, _scratch, _seal, item_store
-from quoron.datasets._seal import Seal
+from quoron.datasets import _scratch, index, item_store
+from quoron.datasets._scratch import Seal
 from quoron.datasets.item_store import ItemStore
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
@@ -34,7 +34,7 @@ from quoron_client.data.files import Files
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic
 from quoron_client.protocol.questions import Question
-from quoron_client.protocol.whitened import MomentAndGradient
+from quoron_client.protocol.tasks import MomentAndGradient
 from quoron_privacy.errors import ConfigError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
 
@@ -176,7 +176,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("layout", WRITE)
 def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monkeypatch):
-    monkeypatch.setattr(_indexing, "PIECE", 1 << 22)
+    monkeypatch.setattr(index, "PIECE", 1 << 22)
     table = WRITE[layout](rows(400, most=40), tmp_path / "d", files=2, group=50)
     ours, theirs = both(tmp_path / "d", table, test_fraction=0.0)
     draw = np.random.Generator(np.random.Philox(4))
@@ -346,12 +346,12 @@ class TestASeal:
         seal = Seal()
         data = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 32, 3000, np.uint32)
         sums = np.empty(2, np.uint64)
-        _seal._sums(data, seal._words, sums)
-        padded, half = np.append(data, np.zeros(2 * _seal.BLOCK - 3000, np.uint32)), _seal.BLOCK // 2
+        _scratch._sums(data, seal._words, sums)
+        padded, half = np.append(data, np.zeros(2 * _scratch.BLOCK - 3000, np.uint32)), _scratch.BLOCK // 2
         for block in range(2):
-            own = (padded[block * _seal.BLOCK :][: _seal.BLOCK] + seal._words).astype(object)
+            own = (padded[block * _scratch.BLOCK :][: _scratch.BLOCK] + seal._words).astype(object)
             if block == 1:  # zeros that are not there meet no product of two secrets
-                own[3000 - _seal.BLOCK : half] = 0
+                own[3000 - _scratch.BLOCK : half] = 0
             assert int(sums[block]) == int((own[:half] * own[half:]).sum()) % 2**64
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quoron.datasets import _indexing
+from quoron.datasets import index as _indexing
 from quoron.datasets.index import opened
 from row_files import in_buckets, little, rows
 

@@ -19,7 +19,7 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.datasets import _folder, _names
+from quoron.datasets import _names, index
 from quoron.datasets.index import Index, opened, renewed
 from quoron.datasets.population import from_dataset
 from quoron_client.data.files import Files
@@ -111,7 +111,7 @@ class TestWhatTheIndexSays:
         for what in ("names", "codes", "tail", "lengths"):
             shutil.rmtree(folder)
             with monkeypatch.context() as dying:
-                dying.setattr("quoron.datasets._indexing._disorder", lambda *given: 1 / 0)
+                dying.setattr("quoron.datasets.index._disorder", lambda *given: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
                     opened(tmp_path / "d", "who")
             path = folder / f"piece-000001.{what}"
@@ -282,7 +282,7 @@ def test_a_place_that_cannot_be_made_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(QuoronError, match=r"Cannot make a folder for the index.*XDG_CACHE_HOME"):
-        _folder.place("indices", "x")
+        index.place("indices", "x")
 
 
 class TestTheIndex:
@@ -300,10 +300,10 @@ class TestTheIndex:
     def test_survives_a_kill(self, tmp_path):
         in_buckets(rows(300), tmp_path / "d")
         program = (
-            "import os, sys\nfrom quoron.datasets import _indexing, index\n_indexing.PIECE = 300\n"
-            "count = []\ndone = _indexing.write\ndef write(path, data):\n    done(path, data)\n    count.append(path)\n"
+            "import os, sys\nfrom quoron.datasets import index\nindex.PIECE = 300\n"
+            "count = []\ndone = index.write\ndef write(path, data):\n    done(path, data)\n    count.append(path)\n"
             "    if len(count) == 9: os.kill(os.getpid(), 9)\n"
-            "_indexing.write = write\nindex.opened(sys.argv[1], 'who')\n"
+            "index.write = write\nindex.opened(sys.argv[1], 'who')\n"
         )
         ended = subprocess.run([sys.executable, "-c", program, str(tmp_path / "d")], env=dict(os.environ), check=False)
         assert ended.returncode == -9

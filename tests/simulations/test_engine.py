@@ -20,13 +20,16 @@ from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.whitened import MomentAndGradient
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    LocalSGD,
+    MomentAndGradient,
+    RangeReport,
+    SecondMoment,
+    VectorReport,
+)
 from quoron_client.randomisers import VectorNoise
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum

@@ -16,11 +16,11 @@ import quoron
 from quoron import config as configs
 from quoron.operate.submission import specify
 from quoron.populations import Numeric, from_table
-from quoron.populations._objective import TrainingObjective
+from quoron.populations.table import TrainingObjective
 from quoron.simulation.inline import InlineEngine
 from quoron_client import Answers, L2Ball, Question, make_loss
 from quoron_client.data.labels import Classes
-from quoron_client.federation.owner import Owner
+from quoron_client.federation.config import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.wire import answer_from_wire, question_to_wire

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
+from quoron import model as model_text
 from quoron import model as models
-from quoron import model_text
 from quoron.cli.app import invoke
 from quoron.model import Model
 from quoron_client.data import row_kinds, tables

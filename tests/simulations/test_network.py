@@ -12,15 +12,15 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
-from quoron.planning.costs import fronts, of_candidates
 from quoron.planning.plans import Plan
+from quoron.planning.projection import fronts, of_candidates
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import ConfigError
 from quoron_server.round_clock import PAUSE
 from small_run import TOML

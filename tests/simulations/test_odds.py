@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from quoron.reports.odds import ALARMS, Odds, percent, rounded_up
+from quoron.reports.sections import ALARMS, Odds, percent, rounded_up
 from quoron_privacy.accounts import gdp
 
 GRID = np.linspace(1e-4, 1 - 1e-4, 801)

@@ -30,9 +30,8 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Range
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
-from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.ends import on_boundary
-from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.domains import Box, L2Ball, on_boundary
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
 
 FAMILIES = ("logistic", "least_squares", "linear")

@@ -30,11 +30,8 @@ from quoron.sharding.shard import Settings, opened
 from quoron.simulation import run as runs
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient, LocalSGD, PlacedGradient, SecondMoment
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.ahead import StartedNoise

@@ -24,8 +24,8 @@ from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.shard import Settings
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_server.algorithms.slots import partition

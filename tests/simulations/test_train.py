@@ -29,8 +29,8 @@ from quoron.training.curator import CuratorEngine
 from quoron.training.table import HeldTable
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, RunError
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise

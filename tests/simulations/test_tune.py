@@ -1,5 +1,6 @@
 """`quoron tune` and `quoron.tuning.select`: one charge, one private file that is gone, the same trials after a kill."""
 
+import gc
 import signal
 import stat
 import subprocess
@@ -227,6 +228,7 @@ class TestAKilledSearch:
         expected = self.whole()
         with pytest.raises(Killed), ending(*moment[:2], when, moment[2]):
             quoron.tune(table(), **asked(tmp_path))
+        gc.collect()  # a process that is gone holds no file
         run = tmp_path / "run"
         done = quoron.resume(run) if (run / "model.json").is_file() else quoron.tune(table(), **asked(tmp_path))
         assert (done.choice.name, done.choice.score, done.weights.tobytes()) == expected  # type: ignore[union-attr]

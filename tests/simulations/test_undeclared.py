@@ -20,14 +20,12 @@ from quoron.config import Config, from_tree, is_wanted
 from quoron.populations import Numeric, TablePopulation, from_table
 from quoron.simulation.scene import problem
 from quoron.training import buying, lifetime, run, votes
-from quoron.training.found import Declarations, Found
+from quoron.training.found import Declarations, Found, Wanted, wanted
 from quoron.training.votes import Want
-from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_client.losses import Linear
-from quoron_client.losses.own import PrivateBounds, declared_loss
-from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.ends import is_free
+from quoron_client.losses.own import Declaration, declared_loss
+from quoron_client.protocol.domains import L2Ball, is_free
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
@@ -342,7 +340,7 @@ def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_
 
 def test_a_loss_whose_constants_cannot_be_tried_everywhere_has_the_bound_that_is_said() -> None:
     """cosh of a prediction leaves float64 far away, where nobody can say that its author's constants hold."""
-    declaration = PrivateBounds(
+    declaration = Declaration(
         value=lambda prediction, label, width: np.log(np.cosh(prediction - label)),
         slope=lambda prediction, label, width: np.sinh(prediction - label) / np.cosh(prediction - label),
         labels="numbers",

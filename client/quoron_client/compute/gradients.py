@@ -27,7 +27,7 @@ from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.user_loops import pieces, threads_for, user_loop
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
-from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.compiled import helper, read_only, run, writable
 from quoron_privacy.kernels.lanes import (

@@ -26,7 +26,7 @@ from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.losses.exponential import exponential
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.tasks import LocalSGD
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.compiled import helper, read_only, run, writable
 from quoron_privacy.kernels.lanes import (

@@ -12,10 +12,9 @@ from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss
 from quoron_client.protocol.questions import Answers, Matrix, Status
-from quoron_client.protocol.reports import LocalReport, RangeReport, VectorReport
-from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_client.protocol.tasks import LocalReport, RangeReport, VectorReport
 from quoron_client.randomisers.randomness import LocalRandomness, Users
-from quoron_client.randomisers.range_bits import RangeBits
+from quoron_client.randomisers.range_bits import RangeBits, rotated_coordinates
 from quoron_client.randomisers.vector import VectorNoise
 from quoron_privacy.errors import ConfigError
 

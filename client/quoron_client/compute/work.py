@@ -1,6 +1,17 @@
 """What a client computes for a task whose answer may be seen as it is (the others: `local_report`).
 
 Bad data gives a status, never an exception.
+
+Every user's second moment of the features, as a triangular factor.
+
+    >>> import numpy as np
+    >>> from quoron_client.data.items import ItemBatch
+    >>> items = ItemBatch(np.array([[2.0, 2.0], [0.0, 2.0]]), np.zeros(2), np.array([0, 2]))
+    >>> np.round(second_moment_factor(items) * np.sqrt(2), 12)
+    array([[2., 2., 2.]])
+
+The factor comes from reflections of the feature matrix itself (Householder 1958). Going through the moment would square
+the condition number and fail for users with fewer items than features.
 """
 
 from dataclasses import replace
@@ -12,18 +23,129 @@ from numba import boolean, float64
 from quoron_client.compute.draws import Keys
 from quoron_client.compute.gradients import average_gradient, average_loss
 from quoron_client.compute.local_iterates import local_sgd
-from quoron_client.compute.moments import second_moment_factor
 from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import ANSWERED, MISSING, REJECTED, Answers, Matrix, Task, Vector
-from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    PlacedGradient,
+    SecondMoment,
+)
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.kernels.compiled import read_only, writable
+from quoron_privacy.kernels.compiled import helper, read_only, writable
+
+
+def second_moment_factor(batch: Items, *, threads: int | None = None) -> Matrix:
+    """Upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ for every user, packed by rows, shape (k, d (d + 1) / 2).
+
+    d is the number of features; weights w are 1 where a batch has none.
+
+    A function of the moment alone, up to rounding: the diagonal is non-negative, and a row whose diagonal entry is zero
+    is zero, as it must be for all but m_u rows at most. A column whose part outside the span of the earlier ones is no
+    more than rounding counts as inside it.
+
+    A user without items gets zeros, one with a non-finite feature or label NaN (see `work.answer`). The bits do not
+    depend on `threads` nor on the other users.
+    """
+    if batch.weights is not None:
+        rows = np.sqrt(batch.weights)[:, None] * batch.features.astype(np.float64)
+        batch = replace(batch, features=rows, weights=None)
+    out = np.empty((batch.users, batch.dimension * (batch.dimension + 1) // 2))
+    _factors(batch, out, threads=threads)
+    return out
+
+
+_EPSILON = 2.0**-52
+
+
+@helper
+def _load(features: Any, labels: Any, begin: int, end: int, columns: Any, norms: Any) -> bool:
+    """Feature matrix of the rows, transposed, and its columns' norms; whether all is finite."""
+    count, bad = end - begin, 0.0
+    for i in range(count):
+        bad += 0.0 * labels[begin + i]
+        for j in range(norms.size):
+            columns[j, i] = features[begin + i, j]
+    for j in range(norms.size):
+        squares = 0.0
+        for i in range(count):
+            squares += columns[j, i] * columns[j, i]
+        norms[j] = np.sqrt(squares)
+        bad += 0.0 * norms[j]
+    return bad == 0.0
+
+
+@helper
+def _reflect(columns: Any, first: int, top: int, count: int, mirror: Any, factor: float) -> None:
+    """Entries `top` and below of the columns from `first` on: c -= factor · ⟨mirror, c⟩ · mirror."""
+    # Four columns at a time, so that the mirror is read once for them. Where fewer are left the last one is repeated,
+    # and its sum is not used.
+    last = len(columns) - 1
+    for c in range(first, last + 1, 4):
+        d, e, f = min(c + 1, last), min(c + 2, last), min(c + 3, last)
+        cs = ds = es = fs = 0.0
+        for i in range(top, count):
+            cs += mirror[i] * columns[c, i]
+            ds += mirror[i] * columns[d, i]
+            es += mirror[i] * columns[e, i]
+            fs += mirror[i] * columns[f, i]
+        for i in range(top, count):
+            columns[c, i] -= factor * cs * mirror[i]
+        if c + 1 <= last:
+            for i in range(top, count):
+                columns[d, i] -= factor * ds * mirror[i]
+        if c + 2 <= last:
+            for i in range(top, count):
+                columns[e, i] -= factor * es * mirror[i]
+        if c + 3 <= last:
+            for i in range(top, count):
+                columns[f, i] -= factor * fs * mirror[i]
+
+
+@user_loop(writable(float64, 2))
+def _factors(features: Any, labels: Any, begins: Any, ends: Any, out: Any, start: int, stop: int) -> None:
+    dimension, longest = features.shape[1], 0
+    for u in range(start, stop):
+        longest = max(longest, ends[u] - begins[u])
+    columns, mirror, norms = np.empty((dimension, longest)), np.empty(longest), np.empty(dimension)
+    for u in range(start, stop):
+        begin, packed = begins[u], out[u]
+        count = ends[u] - begin
+        packed[:] = 0.0
+        if count == 0:
+            continue
+        if not _load(features, labels, begin, begin + count, columns, norms):
+            packed[:] = np.nan
+            continue
+        # A Householder QR: rounding stays that of the rows, where a Gram matrix would have squared it. A column of
+        # which only rounding is left depends on those before it, and has no row of its own.
+        rounding = 4.0 * (count + dimension) * _EPSILON
+        unit, place = 1.0 / np.sqrt(np.float64(count)), 0
+        top = begin - begin  # a plain 0 has a type of its own, for which `_reflect` would be compiled again
+        for c in range(dimension):
+            if top == count:
+                break
+            # Two loops: one that stores and sums picks its order of summation by where the arrays lie in memory.
+            for i in range(top, count):
+                mirror[i] = columns[c, i]
+            squares = 0.0
+            for i in range(top, count):
+                squares += mirror[i] * mirror[i]
+            norm = np.sqrt(squares)
+            if norm > rounding * norms[c]:
+                # The column's rest goes to -sign · norm in entry `top`: the sign that adds, nothing cancels.
+                sign = 1.0 if mirror[top] >= 0.0 else -1.0
+                mirror[top] += sign * norm
+                _reflect(columns, c + 1, top, count, mirror, 1.0 / (norm * abs(mirror[top])))
+                packed[place] = unit * norm
+                for j in range(c + 1, dimension):
+                    packed[place + j - c] = -sign * unit * columns[j, top]
+                top += 1
+            place += dimension - c
 
 
 def answer(

@@ -8,9 +8,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from quoron_client.federation.config import ClientConfig
+from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import check_one_user
-from quoron_client.federation.owner import PUBLIC_PARTICIPATION, TWO_SERVERS
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import welcomed
 from quoron_client.federation.session import converse

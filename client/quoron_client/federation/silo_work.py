@@ -14,10 +14,10 @@ from typing import Self
 import numpy as np
 
 from quoron_client.federation import own_people
+from quoron_client.federation.config import PUBLIC_PARTICIPATION, Owner
 from quoron_client.federation.kept_rows import KeptRows, KeptSums
 from quoron_client.federation.own_people import OwnPeople
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.owner import PUBLIC_PARTICIPATION, Owner
 from quoron_client.federation.persons import Persons, at
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import welcomed
@@ -26,7 +26,6 @@ from quoron_client.federation.work import Part, Worker, misfit_of
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import FAR, Answers, Status, Task
-from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.silo import (
     persons_of,
     reduction_from_wire,
@@ -34,6 +33,7 @@ from quoron_client.protocol.silo import (
     sums_to_wire,
 )
 from quoron_client.protocol.smoothing import Convolution
+from quoron_client.protocol.tasks import LocalReport
 from quoron_client.protocol.wire import MAX_MESSAGE, MOST_VECTORS, answer_to_wire, check_own, question_from_wire
 from quoron_privacy.errors import ConfigError, DataError, WireError
 from quoron_privacy.release import Reduction

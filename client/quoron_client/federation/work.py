@@ -22,16 +22,13 @@ from quoron_client.compute.local_report import local_report
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
+from quoron_client.federation.config import Owner
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
-from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import Answers, Status, Task
-from quoron_client.protocol.reports import LocalReport
-from quoron_client.protocol.whitened import MomentAndGradient
+from quoron_client.protocol.tasks import LocalReport, LocalSGD, MomentAndGradient, SecondMoment
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
     MAX_NAME,

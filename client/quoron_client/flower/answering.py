@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from quoron_client.federation.owner import Limits
+from quoron_client.federation.config import Limits
 from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Promised, agreement, read_promised, refusal, terms_digest
 from quoron_client.flower.node import opened, read_limits

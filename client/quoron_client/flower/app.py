@@ -15,8 +15,8 @@ import os
 
 from flwr.app import Context, RecordDict
 
+from quoron_client.federation.config import Owner
 from quoron_client.federation.own_table import check_one_user
-from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.work import Worker

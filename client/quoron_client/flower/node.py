@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron_client.data.dialect import Dialect
-from quoron_client.federation.owner import PUBLIC_PARTICIPATION, Limits, Owner
+from quoron_client.federation.config import PUBLIC_PARTICIPATION, Limits, Owner
 from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError
 

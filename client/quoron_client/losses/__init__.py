@@ -1,4 +1,4 @@
-"""Losses with certified constants, one family a module.
+"""Losses with certified constants, modules by what a label is.
 
     >>> make_loss("huber", threshold=0.5, feature_norm=2.0).smoothness
     4.0
@@ -12,14 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from quoron_client.losses._base import Classification, Loss, Regression
-from quoron_client.losses.absolute import Absolute
-from quoron_client.losses.hinge import Hinge
-from quoron_client.losses.huber import Huber
-from quoron_client.losses.least_squares import LeastSquares
-from quoron_client.losses.linear import Linear
-from quoron_client.losses.logistic import Logistic
-from quoron_client.losses.quadratic import Quadratic
-from quoron_client.losses.smoothed_hinge import SmoothedHinge
+from quoron_client.losses.classification import Hinge, Logistic, SmoothedHinge
+from quoron_client.losses.linear import Linear, Quadratic
+from quoron_client.losses.regression import Absolute, Huber, LeastSquares
 from quoron_client.losses.softmax import Softmax
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse

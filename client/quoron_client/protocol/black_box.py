@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Task
+from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import WireError
 
 Array = NDArray[np.float64]

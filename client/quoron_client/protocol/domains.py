@@ -6,6 +6,11 @@
 
 Projections are non-expansive, which is what the contraction arguments of phased SGD (Feldman, Koren, Talwar 2020) and
 of Ghazi et al. (Algorithm 2) need. A box is the domain of the ℓ∞ variants.
+
+Where a domain ends, and whether it does: a ball so large that it bounds nothing stands for all models.
+
+>>> is_free(free_ball(feature_norm=2.0), feature_norm=2.0), is_free(L2Ball(3.0), feature_norm=2.0)
+(True, False)
 """
 
 from dataclasses import dataclass
@@ -14,6 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
+
+_NEAR = 0.99  # of the size: a model this large would have gone on
+_FREE = 1e9  # predictions of an item, beyond which no arithmetic of theirs says anything
+
 
 Vector = NDArray[np.float64]
 
@@ -72,3 +81,20 @@ class Bounds:
 def _positive(name: str, value: float) -> None:
     if not (np.isfinite(value) and value > 0):
         raise ConfigError(f"Expected {name} > 0 and finite, got {name}={value}.")
+
+
+def free_ball(feature_norm: float) -> L2Ball:
+    """A ball that bounds nothing: models of any use for items with ‖a‖ at most `feature_norm` are far inside."""
+    return L2Ball(_FREE / feature_norm)
+
+
+def on_boundary(domain: Domain, model: Vector) -> bool:
+    """Whether a model (d,) is as large as its domain lets it be, to 1 %."""
+    if isinstance(domain, L2Ball):
+        return bool(np.linalg.norm(model) >= _NEAR * domain.radius)
+    return bool(np.max(np.abs(model), initial=0.0) >= _NEAR * domain.half_width)
+
+
+def is_free(domain: Domain, feature_norm: float) -> bool:
+    """Whether a domain bounds nothing, as a `free_ball`."""
+    return isinstance(domain, L2Ball) and domain.radius >= free_ball(feature_norm).radius

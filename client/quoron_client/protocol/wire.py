@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import parts
 from quoron_client.protocol.domains import Box, Domain, L2Ball
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Matrix, Question, Status, Task, Vector
-from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
-from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    PlacedGradient,
+    RangeReport,
+    SecondMoment,
+    VectorReport,
+)
 from quoron_privacy.errors import QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2 as values

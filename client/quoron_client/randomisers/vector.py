@@ -4,18 +4,109 @@
 
 Source: Bassily & Sun (2023), Algorithm 1, line 2 and Theorem 4.3; there σ is the classical formula, valid for ε < 1
 only. Proof: docs/privacy/local-model.md#r2.
+
+Gaussian noise drawn by a client: exact on an integer grid, and calibrated by the client itself.
+
+    >>> round(noise_scale(radius=1.0, epsilon=1.0, delta=1e-6, dimension=10), 2)
+    8.45
+
+The coordinator is the adversary here, so a client trusts no noise scale that it is told. Sampler and grid are those of
+every release (docs/privacy/noise.md#n1, noise#n3 and noise#n4); the calibration is the analytic Gaussian mechanism for
+a vector that one user moves by up to 2 radius (docs/privacy/local-model.md#r2).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.randomisers.gaussian import gaussian_steps, noise_scale
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.shipped import njit
-from quoron_privacy.noise.streams import GRID_BITS
+from quoron_privacy.noise.gaussian_proposals import SETTLING, gaussian_bins, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.streams import GRID_BITS, total_variation
+
+Steps = NDArray[np.int64]
+
+_ARITHMETIC = 1 + 1e-9  # rounding of clipped norms and of this calibration
+_SETTLED = 1 << 32  # words from here on settle what three words do not decide
+_WORDS = 1 << 18  # at a time, so that they stay in cache
+
+
+def noise_scale(*, radius: float, epsilon: float, delta: float, dimension: int) -> float:
+    """Standard deviation a coordinate that makes one report of a vector within `radius` (ε, δ)-locally private.
+
+    2 radius / μ with the largest μ that is (ε, δ), less what grid and sampler lack. Raises ConfigError outside
+    0 < ε <= 15, 1e-12 <= δ < 1.
+    """
+    if not 0 < epsilon <= 15 or not 1e-12 <= delta < 1:
+        raise ConfigError(f"Expected epsilon in (0, 15] and delta in [1e-12, 1), got {epsilon} and {delta}.")
+    if not 1e-100 < radius < 1e100 or dimension < 1:
+        raise ConfigError(f"Expected radius in (1e-100, 1e100) and dimension >= 1, got {radius} and {dimension}.")
+    from quoron_privacy.accounts import gdp  # only here: SciPy takes longer to import than all the rest
+
+    lacking = (1 + math.exp(epsilon)) * total_variation(gaussians=dimension)
+    left = delta * (1 - 1e-9) - lacking
+    mu = gdp.mu_for(epsilon, left) if left > 0 else 0.0
+    usable = mu * (1 - 1e-12) - 2 * math.sqrt(dimension) * 2.0**-GRID_BITS
+    if usable <= 0:
+        raise ConfigError(f"Expected delta well above {lacking:.1g}, the resolution of the noise, got delta={delta}.")
+    return 2 * radius * _ARITHMETIC / usable
+
+
+def gaussian_steps(dimension: int, randomness: LocalRandomness, *, round: int, users: Users) -> Steps:
+    """⌊2³⁰ Z⌋ for independent standard normal Z, shape (k, dimension); a user's row depends on that user alone.
+
+    A fixed number of proposals a user, whatever they are, falls short with probability below 2⁻⁶⁰ and is then topped
+    up; how many are rejected says nothing about those that are kept.
+    """
+    proposals = dimension + dimension // 32 + 2 * math.isqrt(dimension) + 12
+    steps = np.empty((len(users), dimension), np.int64)
+    rows, bins = max(1, _WORDS // (3 * proposals)), gaussian_bins()
+    for start in range(0, len(users), rows):
+        part, used = slice(start, start + rows), 0
+        done = np.zeros(len(users[part]), np.int64)
+        while len(short := np.flatnonzero(done < dimension)):
+            words = randomness.words(round=round, users=users[part][short], first=used, size=3 * proposals)
+            row = place = 0
+            while True:
+                row, place = _accept(words, short, bins, steps[part], done, row, place)
+                if row == len(short):
+                    break
+                i, further = short[row], _SETTLED + 2 * (used + 3 * place)
+                own = users[part][i : i + 1]
+                more = randomness.words(round=round, users=own, first=further, size=SETTLING)[0]
+                accepted, step = settle_gaussian(words[row, 3 * place : 3 * place + 3], more)
+                if accepted and done[i] < dimension:
+                    steps[part][i, done[i]] = step
+                    done[i] += 1
+                place += 1
+            used += 3 * proposals
+    return steps
+
+
+@njit(cache=True)
+def _accept(words, rows, bins, steps, done, row, place):  # type: ignore[no-untyped-def]
+    """Appends accepted proposals (three words each) of words[r] to steps[rows[r]], of which done[rows[r]] are there.
+
+    Begins at proposal `place` of row `row`, and returns row and place of the first that is not sure, or (rows, 0).
+    """
+    for r in range(row, len(rows)):
+        i = rows[r]
+        filled = done[i]
+        for p in range(place, words.shape[1] // 3):
+            accepted, step, sure = propose_gaussian(words[r, 3 * p], words[r, 3 * p + 1], words[r, 3 * p + 2], bins)
+            if not sure:
+                done[i] = filled
+                return r, p
+            if accepted and filled < steps.shape[1]:
+                steps[i, filled] = step
+                filled += 1
+        done[i] = filled
+        place = 0
+    return len(rows), 0
+
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

@@ -39,9 +39,19 @@ from scipy.special import ndtri
 
 from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, PLACES, places
+from quoron_privacy.counts.marks import (
+    KINDS,
+    MARKS,
+    NUMBER,
+    PLACES,
+    Windows,
+    cells,
+    of_cells,
+    of_places,
+    places,
+    ranges,
+)
 from quoron_privacy.counts.table_health import looked_at
-from quoron_privacy.counts.windows import Windows, cells, of_cells, of_places, ranges
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, probability
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation

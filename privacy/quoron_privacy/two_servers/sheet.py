@@ -9,19 +9,40 @@ Every coordinate of every round gets ⌊2³⁰ Z⌋ from each server, so a step 
 noise a plan wants is said by how *long* its rows are: U steps. No scale, radius, iterate or state is in a sheet; both
 servers and every client derive it from the plan alone. What rows of a kind are, and how far apart two of them can be:
 docs/privacy/two-servers.md#rows.
+
+From the mechanisms of a plan to its sheet: one unit of a row in whole steps of one server's noise.
+
+A plan of two servers is one of a single server that has as much noise as both. So half of the variance is each one's,
+and a step is 2⁻³⁰ √½ of a deviation of what is released. Statement and proof: docs/privacy/two-servers.md.
+
+Public groups of users with a sum each, and the coordinatewise median of their means: one vandal moves no model.
+
+    >>> [round(noise_factor(groups), 2) for groups in (1, 3, 5)]
+    [1.0, 2.01, 2.68]
+    >>> median(np.array([[1.0, 5.0], [2.0, 4.0], [1e9, -1e9]])).tolist()
+    [2.0, 4.0]
+
+A user is in one group, so a release of every group costs what one release does. Statement and proof:
+docs/privacy/two-servers.md#ts6.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import groupby
+from math import comb, floor, sqrt
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy import integrate, stats
+
 from quoron_privacy.errors import ConfigError, WireError, count
+from quoron_privacy.noise.streams import GRID_BITS
 from quoron_privacy.prefix.factorisations import FACTORISATIONS, LONGEST
-from quoron_privacy.release import Adjacency
+from quoron_privacy.release import Adjacency, MaskedBlock
 
 MOST_UNIT = 1 << 34  # 16 standard deviations: a longer row is protected by nothing
 MOST_NUMBERS = 1 << 26  # of one round, half a gigabyte
@@ -203,3 +224,74 @@ def _written(made: RoundSheet) -> dict[str, Any]:
 def _read(made: Mapping[str, Any]) -> RoundSheet:
     blocks = tuple(Block(*each) for each in made["blocks"])
     return RoundSheet(blocks, made["adjacency"])
+
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+
+
+def median(means: Matrix) -> Vector:
+    """The middle of every coordinate of released means, (groups, d): of an even number the mean of the middle two."""
+    if means.ndim != 2 or not len(means) or not np.isfinite(means).all():
+        raise ConfigError(f"Expected finite means, one row a group, got shape {means.shape}.")
+    made: Vector = np.median(means, axis=0)
+    return made
+
+
+@cache
+def noise_factor(groups: int) -> float:
+    """Noise of the median of so many means of equal groups, over that of one mean of all; odd numbers of groups.
+
+    √(∫ x² f(x) dx) · groups, f the density of the middle one of so many standard normal variables.
+    """
+    count(groups=groups)
+    if groups % 2 == 0:
+        raise ConfigError(f"Expected an odd number of groups, got groups={groups}.")
+    half = groups // 2
+    chances = comb(groups, half) * (half + 1)
+
+    def density(x: float) -> float:
+        below = float(stats.norm.cdf(x))
+        return x * x * chances * (below * (1 - below)) ** half * float(stats.norm.pdf(x))
+
+    variance, _ = integrate.quad(density, -12, 12)
+    return groups * sqrt(variance)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Beside what each of two servers is held to: what their noise makes together."""
+
+    together_epsilon: float  # ε of whoever sees only what is released, and of a plan of one server with as much noise
+    groups: int = 1  # public groups of users, of whose means the median is taken
+
+
+def sheet_of(
+    rounds: Iterable[tuple[int, tuple[MaskedBlock, ...]]],
+    adjacency: Adjacency,
+    factorisation: str | None = None,
+    participations: int = 1,
+    separation: int = 1,
+    groups: int = 1,
+) -> Sheet:
+    """The sheet of rounds, so many in a row alike, by what their rows are in deviations of all noise in a release.
+
+    >>> sheet_of([(2, (("row", "clipped", 3, 0.25),))], "replace-one", participations=2).rounds[1].blocks[0].unit
+    379625062
+    """
+    made = [
+        each
+        for times, rows in rounds
+        for each in [RoundSheet(tuple(_block(each, groups) for each in rows), adjacency)] * times
+    ]
+    return Sheet(tuple(made), factorisation, participations, separation, groups)
+
+
+def louder(groups: int) -> float:
+    """How much louder a median of groups is than one sum, to six digits: the same number on every machine."""
+    return 1.0 if groups == 1 else round(noise_factor(groups), 6)
+
+
+def _block(rows: MaskedBlock, groups: int) -> Block:
+    name, kind, length, deviations = rows
+    return Block(name, length, floor(sqrt(2.0) * 2.0**GRID_BITS * deviations * louder(groups)), kind)

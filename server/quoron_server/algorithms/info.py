@@ -15,7 +15,7 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_privacy.accounts.pair import Pair
-    from quoron_server.algorithms.allowance import Allowance, Verdict
+    from quoron_server.budget import Allowance, Verdict
 
 
 @dataclass(frozen=True, slots=True)

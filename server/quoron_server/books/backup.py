@@ -21,14 +21,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from quoron_client.durable import PRIVATE, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books import ledger, lifetime_ledger, registry
-from quoron_server.books.database import FORMAT, Database, incarnations, now
-from quoron_server.books.durable import PRIVATE, sync_folder
+from quoron_server.books.database import Database, as_metadata
+from quoron_server.books.store import FORMAT, now
 
-_KIND = "quoron admin backup 1"
+_KIND = "quoron backup 1"
+_ONE_INSTANT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"  # in PostgreSQL
 _SECRETS = ledger.SECRETS.name
-SCHEMAS = (registry.SCHEMA, lifetime_ledger.SCHEMA, ledger.SCHEMA)
+SCHEMAS = (registry.SCHEMA, as_metadata(lifetime_ledger.SCHEMA), as_metadata(ledger.SCHEMA))
 TABLES: dict[str, sa.Table] = {name: table for schema in SCHEMAS for name, table in schema.tables.items()}
 Rows = dict[str, list[dict[str, Any]]]  # by table
 
@@ -70,12 +72,12 @@ def back_up(database: Database, out: Path, *, with_secrets: bool = False) -> str
 
 
 def _lines(database: Database, *, with_secrets: bool) -> Iterator[bytes]:
-    with database.writing() as connection:
-        if not database.sqlite:
-            connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    with database.together() as connection:
+        if database.path is None:
+            connection.execute(sa.text(_ONE_INSTANT))
         there = set(sa.inspect(connection).get_table_names())
         header = {"kind": _KIND, "format": FORMAT, "made": now(), "with_secrets": with_secrets}
-        yield _line(header | {"incarnations": incarnations(connection)})
+        yield _line(header | {"incarnations": database.incarnations})
         for name, table in TABLES.items():
             if name not in there or (name == _SECRETS and not with_secrets):
                 continue

@@ -1,4 +1,4 @@
-"""The database under every ledger: one SQLite file, or a PostgreSQL server by URL. Whole transactions or nothing.
+"""The database of a coordinator or a helper, through SQLAlchemy: one SQLite file, or a PostgreSQL server by URL.
 
     Database("sqlite:///coordinator.sqlite")
     Database("postgresql://quoron@db.example/quoron")     # pip install '.[postgres]'
@@ -7,59 +7,136 @@ A process that opens a database as its own (`sole`) is the only one: SQLite by a
 by an advisory lock of the one connection that does all the writing. When that connection breaks, the next use makes a
 new one, takes the lock again and checks that nobody else has owned the database in between.
 
-What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
+What it promises is what every `store` does, which has the rules; `pip install 'quoron[federation]'` brings SQLAlchemy.
+
+How a connection to SQLite or PostgreSQL is made so that what it acknowledges is durable. For `database` only.
 """
 
-import errno
+import re
 import secrets
-import threading
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import sqlalchemy as sa
 
-from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.books.connections import (
-    FULL,
-    LOCK,
-    OUTSIDE,
-    SQLITE_PATIENCE,
-    as_ledger_error,
-    make_engine,
-    own,
-    parse,
-)
-from quoron_server.books.durable import Tally, sync_folder
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
+from quoron_server.books.store import OUTSIDE, PATIENCE, Execute, Row, Store, Table, connect, sqlite_error
 
-FORMAT = 6
-_schema = sa.MetaData()
-_meta = sa.Table(
-    "meta",
-    _schema,
-    sa.Column("format", sa.Integer, nullable=False),
-    sa.Column("owner", sa.Text),  # random word of the last process that owned the database
-    sa.Column("incarnation", sa.Text),  # random words of these books: one more, the last, each time they are restored
-    sa.Column("acknowledged", sa.Integer, nullable=False, server_default="0"),  # transactions that wrote; SQLite only
-)
+LOCK = 0x71756F726F6E  # "quoron": whoever holds this advisory lock owns the PostgreSQL database
+OWNED = "3s"  # for the lock of a process that has just been killed
+_POSTGRES = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    "application_name": "quoron",
+    # A connection that died without a word is noticed by the server too, which then gives the lock back.
+    "options": "-c search_path=quoron -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5"
+    " -c tcp_keepalives_count=3 -c client_min_messages=warning",
+}
 
 
-class Database:
-    """One database and the one connection to it. Thread-safe: one transaction at a time. Calls block.
+def parse(url: str) -> sa.URL:
+    """The URL with its driver; ConfigError if it names neither a SQLite file nor a PostgreSQL database."""
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):  # never repeated: it could be a password
+        raise ConfigError(
+            "Expected a database such as sqlite:///file.sqlite or postgresql://user@host/name, got something else."
+        ) from None
+    kind = parsed.get_backend_name()
+    if kind == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if kind == "sqlite" and parsed.database not in (None, "", ":memory:") and not parsed.query:
+        return parsed.set(drivername="sqlite")
+    shown = parsed.render_as_string(hide_password=True)
+    raise ConfigError(f"Expected a database sqlite:///FILE or postgresql://USER@HOST/NAME, got {shown}.")
 
-    | what happens                                   | what is raised                                 |
-    | ---------------------------------------------- | ---------------------------------------------- |
-    | no connection, connection lost, disk full      | LedgerUnavailable; the next call connects anew |
-    | it has been closed                             | LedgerError: another may have opened it since  |
-    | another process owns it                        | LedgerUnavailable                              |
-    | another process has owned it in between        | LedgerError: this process must start again     |
-    | another format, or something else than ours    | LedgerError                                    |
-    | a SQLite file that has lost what it had        | LedgerError                                    |
-    | a URL that names no such database              | ConfigError                                    |
+
+def make_engine(url: sa.URL, patience: float) -> sa.Engine:
+    """An engine without a pool, which waits `patience` seconds for a SQLite file. ConfigError without a driver."""
+    common: dict[str, Any] = {"hide_parameters": True}  # they can be noise keys
+    if url.get_backend_name() == "sqlite":
+        dialect, compiled = _sqlite()
+        creator: Any = partial(connect, str(url.database), patience)
+        pool = sa.pool.NullPool(creator, dialect=dialect)
+        engine = sa.Engine(pool, dialect, url, execution_options={"compiled_cache": compiled}, **common)
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        return engine
+    try:
+        common |= {"poolclass": sa.pool.NullPool, "isolation_level": "READ COMMITTED"}
+        engine = sa.create_engine(url, connect_args=_POSTGRES, **common)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "Expected the package psycopg for PostgreSQL. Install it: pip install '.[postgres]' in the repository."
+        ) from error
+    sa.event.listen(engine, "connect", _durable_postgres)
+    return engine
+
+
+@cache
+def _sqlite() -> tuple[sa.Dialect, dict[Any, Any]]:
+    """SQLite's dialect and the statements compiled in it, for every file: compiling takes longer than executing.
+
+    A compiled statement keeps what was written into it: secrets are parameters of its execution instead.
     """
+    engine = sa.create_engine("sqlite://")
+    engine.connect().close()  # it asks the library for its version
+    return engine.dialect, {}
+
+
+def own(connection: sa.Connection, name: str) -> None:
+    """Take the owner's lock of a PostgreSQL database, waiting a little for a process that has just been killed."""
+    connection.execute(sa.text(f"SET lock_timeout = '{OWNED}'"))
+    try:
+        connection.execute(sa.select(sa.func.pg_advisory_lock(LOCK)))
+    except sa.exc.OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":
+            raise
+        raise LedgerUnavailable(
+            f"Cannot use the ledger {name}: another coordinator owns it. Wait for it or end it.", outside=OUTSIDE
+        ) from None
+    connection.execute(sa.text("SET lock_timeout = 0"))
+    connection.commit()
+
+
+def as_ledger_error(error: Exception, name: str, *, sqlite: bool) -> LedgerError:
+    """The same in our words: LedgerUnavailable when another try may succeed. Never the values of a row."""
+    original: Any = getattr(error, "orig", None) or error
+    text = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
+    if sqlite:
+        return sqlite_error(text, name)
+    message = f"Cannot use the ledger {name}: {text.strip().partition(chr(10))[0].rstrip('.')}. "
+    if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
+        return LedgerError(message + "It may be damaged or not a quoron ledger.", outside=OUTSIDE)
+    return LedgerUnavailable(message + "Try again: nothing is ever written by halves.", outside=OUTSIDE)
+
+
+def _durable_postgres(connection: Any, _record: Any) -> None:
+    """Never acknowledge what a power loss could take back."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('fsync'), current_setting('synchronous_commit')")
+        fsync, synchronous = cursor.fetchone()
+        if synchronous in ("off", "local"):  # stronger settings wait for replicas too: leave them
+            cursor.execute("SET synchronous_commit = on")
+    connection.commit()
+    if fsync != "on":
+        raise LedgerError("Expected a PostgreSQL server with fsync = on, got off: a power loss would undo the ledger.")
+
+
+_TYPES = {"INTEGER": sa.Integer, "BIGINT": sa.BigInteger, "TEXT": sa.Text, "BLOB": sa.LargeBinary}
+
+
+class Database(Store):
+    """A `store`, of which `writing` gives SQLAlchemy's connection."""
+
+    failures = (sa.exc.DBAPIError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError)
+    refusals = sa.exc.IntegrityError
 
     def __init__(
         self,
@@ -68,7 +145,7 @@ class Database:
         create: bool = True,
         sole: bool = True,
         as_it_is: bool = False,
-        patience: float = SQLITE_PATIENCE,
+        patience: float = PATIENCE,
     ) -> None:
         """Open the database at `url`; `create` makes what is missing, `sole=False` works beside a running coordinator.
 
@@ -76,236 +153,60 @@ class Database:
         wait `patience` seconds. `as_it_is` is for `restoring` alone: whatever a SQLite file holds is all that there is,
         and its count begins there.
         """
-        self._url = parse(url)
-        self.name = self._url.render_as_string(hide_password=True)
-        self.sqlite = self._url.get_backend_name() == "sqlite"
-        self._sole = sole and not self.sqlite
-        self._as_it_is = as_it_is
-        self._owner: str | None = None
-        self._mutex = threading.RLock()
-        self._connection: sa.Connection | None = None
-        self._joined: sa.Connection | None = None
-        self._over = False
-        self._engine = make_engine(self._url, patience)
-        self.failing = ""  # since the last write failed: why, as is said over a network
-        self._tally = Tally(Path(self._url.database)) if self.sqlite and self._url.database else None
-        self._head, self._next_head = "", ""  # of the audit log: what is kept beside the count, and will be
-        try:
-            self._prepare(create)
-        except BaseException:
-            self.close()
-            raise
+        parsed = parse(url)
+        path = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
+        self._engine = make_engine(parsed, patience)
+        self._sole, self._owner = sole and path is None, ""
+        super().__init__(path, name=parsed.render_as_string(hide_password=True), create=create, as_it_is=as_it_is)
 
-    def __enter__(self) -> "Database":
-        return self
+    if TYPE_CHECKING:
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        @contextmanager
+        def writing(self) -> Iterator[sa.Connection]:
+            """As `Store.writing`."""
+
+        @contextmanager
+        def together(self) -> Iterator[sa.Connection]:
+            """As `Store.together`."""
 
     def close(self) -> None:
         """Give the database back, for good."""
         with self._mutex:
-            self._over = True
-            self._drop()
+            super().close()
             self._engine.dispose()
 
-    def ensure(self, tables: sa.MetaData) -> None:
+    def ensure(self, tables: sa.MetaData | Sequence[Table]) -> None:
         """Make those of `tables` that are missing."""
+        made = tables if isinstance(tables, sa.MetaData) else as_metadata(tables)
         with self.writing() as connection:
-            if not set(tables.tables) <= set(sa.inspect(connection).get_table_names()):
-                tables.create_all(connection)
+            if not set(made.tables) <= self._tables(connection):
+                made.create_all(connection)
 
-    @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """One transaction: durable when the block has ended without an error, otherwise as if it had never begun.
-
-        LedgerUnavailable if the connection breaks. If it breaks in the last step, the commit, the transaction is there
-        as a whole or not at all, and only the database knows: read before writing again.
-        """
-        with self._mutex:
-            if self._joined is not None:  # this thread's, as it has the mutex
-                yield self._joined
-                return
-            try:
-                connection = self._connected()
-                with connection.begin():
-                    before, self._next_head = _changes(connection), self._head
-                    yield connection
-                    wrote = _changes(connection) != before or self._next_head != self._head
-                    count = self._counted(connection) if wrote else None
-            except (sa.exc.DBAPIError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
-                if not isinstance(error, sa.exc.IntegrityError):
-                    self._drop()
-                found = as_ledger_error(error, self.name, sqlite=self.sqlite)
-                self.failing = found.outside if isinstance(found, LedgerUnavailable) else self.failing
-                raise found from error
-            if count is not None:
-                self._head = self._next_head
-                self._keep(count)
-                self.failing = ""
-
-    @property
-    def head(self) -> str:
-        """The head of the audit log that is kept beside a SQLite file; "" if none is."""
-        return self._head
-
-    def keep_head(self, head: str) -> None:
-        """Keep this head, that of the audit log within this transaction, once the transaction is durable."""
-        if self._tally is not None:
-            self._next_head = head
-
-    @contextmanager
-    def together(self) -> Iterator[sa.Connection]:
-        """One transaction, as `writing`, of all that this thread does with the database within the block."""
-        with self._mutex, self.writing() as connection:
-            before, self._joined = self._joined, connection
-            try:
-                yield connection
-            finally:
-                self._joined = before
-
-    def all(self, query: Any) -> Sequence[Any]:
+    def all(self, query: sa.Executable) -> Sequence[Any]:
         """Every row of `query`."""
         with self.writing() as connection:
             return connection.execute(query).all()
 
-    @property
-    def path(self) -> Path | None:
-        """The SQLite file; None for PostgreSQL."""
-        return Path(self._url.database) if self.sqlite and self._url.database else None
-
-    @property
-    def incarnations(self) -> tuple[str, ...]:
-        """The random words of these books: that with which they began, and one for each time they were restored."""
-        with self.writing() as connection:
-            return tuple(incarnations(connection))
-
-    @property
-    def incarnation(self) -> str:
-        """The last of them, which no other books have."""
-        return self.incarnations[-1]
-
-    def renew(self, connection: sa.Connection, before: Sequence[str]) -> None:
-        """Restored books are others than those `before`, that they were copied from."""
-        words = " ".join([*before, secrets.token_hex(8)])
-        connection.execute(_meta.update().values(incarnation=words))
-
-    def probe(self) -> None:
-        """Raises what any use would raise now; after a write that failed, what a write would."""
-        with self.writing() as connection:
-            if self.failing:
-                connection.execute(_meta.update().values(format=FORMAT))
-            else:
-                connection.execute(sa.select(_meta.c.format)).all()
-        self.failing = ""
-
-    def serialise(self, connection: sa.Connection) -> None:
+    def serialise(self, execute: Execute) -> None:
         """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
-        if not self.sqlite:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK + 1)))
+        if self.path is None:
+            execute("SELECT pg_advisory_xact_lock(?)", [LOCK + 1])
 
-    def checkpoint(self) -> None:
-        """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole."""
-        if self.sqlite:
-            with self._mutex:
-                self._folded()
-
-    def as_new(self) -> None:
-        """Leave a SQLite file as one that has acknowledged nothing yet, all in itself; close it then, and move it.
-
-        LedgerUnavailable if that cannot be written: the file is then incomplete without its journal.
-        """
-        with self._mutex:
-            self._folded(_meta.update().values(acknowledged=0))
-
-    def _folded(self, last: sa.Update | None = None) -> None:
-        raw: Any = self._connected().connection.driver_connection
+    def _connect(self) -> sa.Connection:
+        """By an owner only if nobody else has been one since."""
+        fresh = self._engine.connect()
         try:
-            if last is not None:
-                raw.execute(str(last.compile(dialect=self._engine.dialect, compile_kwargs={"literal_binds": True})))
-            busy, left, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except self._engine.dialect.loaded_dbapi.Error as error:
-            raise as_ledger_error(sa.exc.DatabaseError("", None, error), self.name, sqlite=True) from error
-        if busy or left > 0:
-            raise LedgerUnavailable(f"Cannot fold the journal of {self.name}: it is in use.", outside=OUTSIDE)
-
-    def _counted(self, connection: sa.Connection) -> int | None:
-        """One more transaction that wrote, in the same transaction."""
-        if self._tally is None:
-            return None
-        one_more = _meta.update().values(acknowledged=_meta.c.acknowledged + 1).returning(_meta.c.acknowledged)
-        return int(connection.execute(one_more).scalar_one())
-
-    def _check_tally(self, found: int) -> None:
-        """LedgerError if the file holds less than it has acknowledged, or nobody can tell.
-
-        A count is begun, before anything is acknowledged, where there is none.
-        """
-        if self._tally is None:
-            return
-        try:
-            kept, self._head = self._tally.read() or (None, "")
-        except (OSError, ValueError):
-            raise LedgerError(
-                f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. "
-                "Remove it if you know what it said; `quoron admin restore` then takes the file for what it is.",
-                outside=OUTSIDE,
-            ) from None
-        if self._as_it_is:
-            kept, self._head = None, ""
-        elif kept is None and found:
-            raise LedgerError(
-                f"Expected the number of acknowledged transactions beside {self.name}, in {self._tally.path.name}, "
-                "found none: the file was copied or put back without it, and may be older than what somebody was "
-                "shown. Put back both. If there is nothing else, `quoron admin restore` takes it for what it is.",
-                outside=OUTSIDE,
-            )
-        if kept is not None and found < kept:
-            raise LedgerError(
-                f"Expected {kept} acknowledged transactions in {self.name}, got {found}: its journal was cut short or "
-                "damaged, or it was restored from a backup, or removed. What is missing may have been shown to "
-                "somebody. Put back what is missing, or go on with other books. If there is nothing else, "
-                "`quoron admin restore` takes it for what it is.",
-                outside=OUTSIDE,
-            )
-        if kept is None:
-            self._keep(found)
-
-    def _keep(self, count: int) -> None:
-        if self._tally is not None:
-            try:
-                self._tally.write(count, self._head)
-            except OSError as error:
-                self.failing = FULL if error.errno == errno.ENOSPC else OUTSIDE
-                raise LedgerUnavailable(
-                    f"Cannot write {self._tally.path}: {error.strerror}.", outside=self.failing
-                ) from error
-
-    def _drop(self) -> None:
-        held, self._connection = self._connection, None
-        if held is not None:
-            _end(held)
-
-    def _connected(self) -> sa.Connection:
-        """The one connection, made anew if it was lost; by an owner only if nobody else has been one since."""
-        if self._over:
-            raise LedgerError(f"Expected a ledger that is open, got {self.name}, which has been closed. Open it again.")
-        if self._connection is None or self._connection.closed or self._connection.invalidated:
-            self._drop()
-            fresh = self._engine.connect()
-            try:
-                if self._sole:
-                    own(fresh, self.name)
-                    self._check_owner(fresh)
-            except BaseException:
-                _end(fresh)
-                raise
-            self._connection = fresh
-        return self._connection
+            if self._sole:
+                own(fresh, self.name)
+                self._check_owner(fresh)
+        except BaseException:
+            self._end(fresh)
+            raise
+        return fresh
 
     def _check_owner(self, connection: sa.Connection) -> None:
-        if self._owner is not None:
-            last = connection.execute(sa.select(_meta.c.owner)).scalar()
+        if self._owner:
+            ((last,),) = connection.exec_driver_sql("SELECT owner FROM meta")
             connection.commit()
             if last != self._owner:
                 raise LedgerError(
@@ -314,62 +215,58 @@ class Database:
                     outside=OUTSIDE,
                 )
 
-    def _prepare(self, create: bool) -> None:
-        path = Path(self._url.database or "")
-        if self.sqlite and create and not path.exists():
-            try:
-                path.touch(mode=0o600)  # it will hold noise keys; its journal inherits the mode
-                sync_folder(path.parent)
-            except OSError as error:
-                raise LedgerError(f"Cannot make a ledger at {path}: {error.strerror}.") from error
-        if self.sqlite and not path.is_file():
-            raise LedgerError(f"Expected a ledger at {path}, found none.")
-        with self.writing() as connection:
-            stored = self._formats(connection, create)
-            if stored != [FORMAT]:
-                formats = ", ".join(map(str, stored)) or "none"
-                raise LedgerError(
-                    f"Expected ledger format {FORMAT} in {self.name}, got {formats}. Use the version that wrote it."
-                )
+    def _taken(self, connection: sa.Connection) -> None:
+        if self._sole:
             owner = secrets.token_hex(8)
-            if self._sole:
-                connection.execute(_meta.update().values(owner=owner))
-        self._owner = owner
-        if self.sqlite:
-            self._check_tally(int(self.all(sa.select(_meta.c.acknowledged))[0][0]))
-            self._folded()  # a copy of the file alone is then one of books that need their count, and never of none
+            self._execute(connection, "UPDATE meta SET owner = ?", [owner])
+            self._owner = owner
 
-    def _formats(self, connection: sa.Connection, create: bool) -> list[Any]:
-        tables = sa.inspect(connection).get_table_names()
-        if create and not tables:
-            self._check_tally(0)
-            if not self.sqlite and connection.scalar(sa.text("SELECT to_regnamespace('quoron')")) is None:
-                connection.execute(sa.text("CREATE SCHEMA quoron"))
-            _schema.create_all(connection)
-            connection.execute(_meta.insert().values(format=FORMAT, incarnation=secrets.token_hex(8)))
-        elif "meta" not in tables and "run" in tables:  # format 1 had one run a file, and said so there
-            return list(connection.execute(sa.text("SELECT format FROM run")).scalars())
-        elif "meta" not in tables:
-            raise LedgerError(f"Expected a ledger in {self.name}, found something else: it is not a quoron ledger.")
-        return list(connection.execute(sa.select(_meta.c.format)).scalars())
+    def _end(self, connection: sa.Connection) -> None:
+        for step in (connection.invalidate, connection.close):
+            with suppress(sa.exc.SQLAlchemyError):
+                step()
 
+    def _lost(self, connection: sa.Connection) -> bool:
+        return connection.closed or connection.invalidated
 
-def incarnations(connection: sa.Connection) -> list[str]:
-    """As `Database.incarnations`, within a transaction."""
-    return str(connection.scalar(sa.select(_meta.c.incarnation))).split()
+    @contextmanager
+    def _begun(self, connection: sa.Connection) -> Iterator[None]:
+        with connection.begin():
+            yield
 
+    def _execute(self, connection: sa.Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        found = connection.exec_driver_sql(sql if self.path else sql.replace("?", "%s"), tuple(parameters))
+        return [dict(row) for row in found.mappings()] if found.returns_rows else []
 
-def now() -> str:
-    """The time, for people to read. Nothing is ever ordered or decided by a clock."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    def _tables(self, connection: sa.Connection) -> set[str]:
+        return set(sa.inspect(connection).get_table_names())
 
+    def _make(self, connection: sa.Connection, tables: Sequence[Table]) -> None:
+        if self.path is None and connection.scalar(sa.text("SELECT to_regnamespace('quoron')")) is None:
+            connection.execute(sa.text("CREATE SCHEMA quoron"))
+        as_metadata(tables).create_all(connection)
 
-def _end(connection: sa.Connection) -> None:
-    for step in (connection.invalidate, connection.close):
-        with suppress(sa.exc.SQLAlchemyError):
-            step()
+    def _raw(self, connection: sa.Connection) -> sqlite3.Connection:
+        return cast(sqlite3.Connection, connection.connection.driver_connection)
+
+    def _as_ledger_error(self, error: Exception) -> LedgerError:
+        return as_ledger_error(error, self.name, sqlite=self.path is not None)
 
 
-def _changes(connection: sa.Connection) -> int:
-    """Rows that this connection has written so far; 0 where that is not counted."""
-    return int(getattr(connection.connection.driver_connection, "total_changes", 0))
+def as_metadata(tables: Iterable[Table]) -> sa.MetaData:
+    """The same tables in SQLAlchemy's words, which makes them in either kind of database."""
+    made = sa.MetaData()
+    for table in tables:
+        columns: list[sa.Column[Any]] = [
+            sa.Column(
+                name,
+                _TYPES[kind.split()[0]],
+                primary_key=name in table.key,
+                autoincrement=False,
+                nullable="NOT NULL" not in kind,
+                server_default=default[1] if (default := re.search("DEFAULT '(.*)'", kind)) else None,
+            )
+            for name, kind in table.columns.items()
+        ]
+        sa.Table(table.name, made, *columns)
+    return made

@@ -12,73 +12,103 @@ identical question (same digest): the same participation of the same users. Wher
 
 A ledger is a file of its own (a run folder) or a run's part of a `Database`; one process at a time holds it. What a
 power loss can and cannot take: docs/durability.md.
+
+Whether a question is the one that was asked before: a ledger keeps a digest of it, and erases that at the end.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from quoron_client.durable import clear, require_no_rest, sync_folder
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
-from quoron_server.books.database import Database
-from quoron_server.books.durable import clear, require_no_rest, sync_folder
-from quoron_server.books.fingerprint import digest
+from quoron_server.books.store import Execute, Row, Store, Table
 from quoron_server.plan import BOUGHT, EVALUATED, PLANNED, PREFACE
 
+
+def digest(question: Question) -> str:
+    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in _parts(question.lasting):
+        hashed.update(len(part).to_bytes(8, "little") + part)
+    return hashed.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """All that a value holds, arrays whole."""
+    if isinstance(value, np.ndarray):
+        yield repr((value.dtype.str, value.shape)).encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif (names := names_of(type(value))) is not None or isinstance(value, tuple):
+        named = value if names is None else [getattr(value, name) for name in names]
+        yield f"{type(value).__name__} {len(named)}".encode()
+        for each in named:
+            yield from _parts(each)
+    else:
+        yield repr(value).encode()
+
+
 _ALONE = "run"  # the name of the one run in a run folder's file
-_schema = sa.MetaData()
-_runs = sa.Table(
+_runs = Table(
     "run_ledgers",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("config_digest", sa.Text, nullable=False),
-    sa.Column("plan", sa.Text, nullable=False),
-    sa.Column("seal", sa.Text),
-    sa.Column("model", sa.LargeBinary),  # the released model, once the run is complete
-    sa.Column("model_seal", sa.Text),
+    {
+        "run": "TEXT NOT NULL",
+        "config_digest": "TEXT NOT NULL",
+        "plan": "TEXT NOT NULL",
+        "seal": "TEXT",
+        "model": "BLOB",  # the released model, once the run is complete
+        "model_seal": "TEXT",
+    },
+    ("run",),
 )
-_unreleased = sa.Table(  # deleted when the run is complete
+_unreleased = Table(  # deleted when the run is complete
     "unreleased",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("noise_key", sa.LargeBinary, nullable=False),
-    sa.Column("key_seal", sa.Text),
-    sa.Column("round", sa.Integer),  # of the last commit; -1 is the initial state
-    sa.Column("state", sa.LargeBinary),  # after that round; may hold noise and un-noised iterates
-    sa.Column("state_seal", sa.Text),
-    sa.Column("inputs", sa.LargeBinary),  # digests of private inputs, where this process holds them
+    {
+        "run": "TEXT NOT NULL",
+        "noise_key": "BLOB NOT NULL",
+        "key_seal": "TEXT",
+        "round": "INTEGER",  # of the last commit; -1 is the initial state
+        "state": "BLOB",  # after that round; may hold noise and un-noised iterates
+        "state_seal": "TEXT",
+        "inputs": "BLOB",  # digests of private inputs, where this process holds them
+    },
+    ("run",),
 )
-SCHEMA, SECRETS = _schema, _unreleased  # for `backup`
-_spent = sa.Table(
+_spent = Table(
     "spent",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("question", sa.Text),  # digest; a function of un-noised iterates, so erased when the run is complete
-    sa.Column("users", sa.Integer, nullable=False),
-    sa.Column("gradient_evaluations", sa.BigInteger, nullable=False),
-    sa.Column("seal", sa.Text),  # of all but the question
+    {
+        "run": "TEXT NOT NULL",
+        "round": "INTEGER NOT NULL",
+        "question": "TEXT",  # digest; a function of un-noised iterates, so erased when the run is complete
+        "users": "INTEGER NOT NULL",
+        "gradient_evaluations": "BIGINT NOT NULL",
+        "seal": "TEXT",  # of all but the question
+    },
+    ("run", "round"),
 )
-_commits = sa.Table(
+_commits = Table(
     "commits",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1: initial state; others below 0: before
-    sa.Column("releases", sa.Text, nullable=False),
-    sa.Column("event", sa.Text, nullable=False),
-    sa.Column("seal", sa.Text),
+    {
+        "run": "TEXT NOT NULL",
+        "round": "INTEGER NOT NULL",  # -1: initial state; others below 0: before
+        "releases": "TEXT NOT NULL",
+        "event": "TEXT NOT NULL",
+        "seal": "TEXT",
+    },
+    ("run", "round"),
 )
+SCHEMA, SECRETS = (_runs, _unreleased, _spent, _commits), _unreleased  # for `backup`
 _BEFORE = {(), (PREFACE,), (BOUGHT,), (BOUGHT, PLANNED), (BOUGHT, PLANNED, PREFACE)}  # rounds before the initial state
 _SEALED = {  # what each seal is of
     "seal": ("run", "config_digest", "plan"),
@@ -93,7 +123,7 @@ _SEALED = {  # what each seal is of
 class Ledger:
     """One run's ledger: a file (`create`, `open`) or a part of a database (`begin`, `within`). A context manager."""
 
-    def __init__(self, database: Database, run: str, path: Path | None = None) -> None:
+    def __init__(self, database: Store, run: str, path: Path | None = None) -> None:
         """Use `create`, `open`, `begin` or `within`. With a `path` the database is this ledger's own."""
         self.run = run
         self.path: Path | str = path or f"{database.name} (run {run})"
@@ -109,7 +139,7 @@ class Ledger:
         require_no_rest(path)
         try:
             clear(draft)
-            with Database(_url(draft)) as database:
+            with Store(draft) as database:
                 cls.begin(database, _ALONE, plan=plan, config_digest=config_digest, noise_key=noise_key)
                 database.as_new()  # or its content could be in a journal that the new name leaves behind
             os.replace(draft, path)
@@ -129,9 +159,9 @@ class Ledger:
         """The ledger at `path`. LedgerError if missing, unreadable, of another format, or in use."""
         if not path.is_file():
             raise LedgerError(f"Expected a ledger at {path}, found none. Start the run with `quoron simulate`.")
-        ledger = cls(Database(_url(path), create=False), _ALONE, path)
+        ledger = cls(Store(path, create=False), _ALONE, path)
         try:
-            if [tuple(row) for row in ledger._database.all(sa.text("PRAGMA integrity_check"))] != [("ok",)]:
+            if ledger._database.rows("PRAGMA integrity_check") != [{"integrity_check": "ok"}]:
                 raise ledger._changed()
             ledger._row()
         except BaseException:
@@ -140,35 +170,35 @@ class Ledger:
         return ledger
 
     @classmethod
-    def begin(cls, database: Database, run: str, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
+    def begin(cls, database: Store, run: str, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
         """A new ledger of `run` in `database`, complete or not there at all. LedgerError if the run has one already."""
         if cls.begun(database, run):
             raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
-        with database.writing() as connection:
+        with database.transaction() as execute:
             row = {"run": run, "config_digest": config_digest, "plan": plan}
-            connection.execute(_runs.insert(), row | {"seal": _seal("seal", row)})
+            _runs.insert(execute, row | {"seal": _seal("seal", row)})
             secret: dict[str, Any] = {"run": run, "noise_key": noise_key}
-            connection.execute(_unreleased.insert(), secret | {"key_seal": _seal("key_seal", secret)})
+            _unreleased.insert(execute, secret | {"key_seal": _seal("key_seal", secret)})
         return cls(database, run)
 
     @classmethod
-    def within(cls, database: Database, run: str) -> "Ledger":
+    def within(cls, database: Store, run: str) -> "Ledger":
         """The ledger of `run` in `database`. LedgerError if it has none."""
         if not cls.begun(database, run):
             raise LedgerError(f"Expected a ledger of run {run} in {database.name}, found none. Begin the run first.")
         return cls(database, run)
 
     @classmethod
-    def begun(cls, database: Database, run: str) -> bool:
+    def begun(cls, database: Store, run: str) -> bool:
         """Whether `run` has a ledger in `database`."""
-        database.ensure(_schema)
-        return bool(database.all(sa.select(_runs.c.run).where(_runs.c.run == run)))
+        database.ensure(SCHEMA)
+        return bool(database.rows("SELECT run FROM run_ledgers WHERE run = ?", [run]))
 
     @classmethod
-    def unreleased(cls, database: Database) -> set[str]:
+    def unreleased(cls, database: Store) -> set[str]:
         """Runs in `database` whose secrets it still holds."""
-        database.ensure(_schema)
-        return {row.run for row in database.all(sa.select(_unreleased.c.run))}
+        database.ensure(SCHEMA)
+        return {row["run"] for row in database.rows("SELECT run FROM unreleased")}
 
     def __enter__(self) -> "Ledger":
         return self
@@ -184,62 +214,61 @@ class Ledger:
     @property
     def plan_json(self) -> str:
         """The plan as it was when the run began."""
-        return str(self._row().plan)
+        return str(self._row()["plan"])
 
     @property
     def config_digest(self) -> str:
         """Digest of the resolved configuration that the run belongs to."""
-        return str(self._row().config_digest)
+        return str(self._row()["config_digest"])
 
     @property
     def noise_key(self) -> bytes:
         """The secret of the noise source; LedgerError after the run's end, when it has been erased."""
-        rows = self._of(_unreleased.c.run, _unreleased.c.noise_key, _unreleased.c.key_seal)
+        rows = self._of(_unreleased, "run", "noise_key", "key_seal")
         if not rows:
             raise LedgerError(
                 f"Expected an unfinished run in {self.path}, but it has ended and its noise key is erased."
             )
-        self._check("key_seal", rows[0]._mapping)
-        return bytes(rows[0].noise_key)
+        self._check("key_seal", rows[0])
+        return bytes(rows[0]["noise_key"])
 
     def same_inputs(self, *digests: bytes) -> bool:
         """Whether an unfinished run computes with the private inputs of these digests: those it is first told of.
 
         More may follow those that it has been told of. They are erased with the noise key.
         """
-        given, at = b"".join(digests), _unreleased.c
-        with self._database.writing() as connection:
-            rows = connection.execute(sa.select(at.inputs).where(at.run == self.run)).all()
-            held = b"" if not rows or rows[0].inputs is None else bytes(rows[0].inputs)
+        given = b"".join(digests)
+        with self._database.transaction() as execute:
+            rows = execute("SELECT inputs FROM unreleased WHERE run = ?", [self.run])
+            held = b"" if not rows or rows[0]["inputs"] is None else bytes(rows[0]["inputs"])
             if given.startswith(held):
-                connection.execute(_unreleased.update().where(at.run == self.run), {"inputs": given})
+                execute("UPDATE unreleased SET inputs = ? WHERE run = ?", [given, self.run])
         return bool(rows) and (given.startswith(held) or held.startswith(given))
 
     @property
     def finished(self) -> bool:
         """Whether the run is complete."""
-        return self._row().model is not None
+        return self._row()["model"] is not None
 
     @property
     def model(self) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,); LedgerError before."""
         row = self._row()
-        stored = row.model
+        stored = row["model"]
         if stored is None:
             raise LedgerError(f"Expected a complete run in {self.path}, but it is not. Continue it first.")
-        self._check("model_seal", row._mapping)
+        self._check("model_seal", row)
         return np.frombuffer(stored, dtype="<f8").astype(np.float64)
 
     def resume_point(self) -> tuple[int, bytes] | None:
         """Round and encoded state of the last commit; None before the initial state and after the run's end."""
-        at = _unreleased.c
-        rows = self._of(at.run, at.round, at.state, at.state_seal)
-        if not rows or (rows[0].state is None and rows[0].state_seal is None):
+        rows = self._of(_unreleased, "run", "round", "state", "state_seal")
+        if not rows or (rows[0]["state"] is None and rows[0]["state_seal"] is None):
             return None
-        self._check("state_seal", rows[0]._mapping)
-        if rows[0].state is None:  # what comes before the first round is released, and nothing else has been
+        self._check("state_seal", rows[0])
+        if rows[0]["state"] is None:  # what comes before the first round is released, and nothing else has been
             return None
-        return int(rows[0].round), bytes(rows[0].state)
+        return int(rows[0]["round"]), bytes(rows[0]["state"])
 
     def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
         """Write the cohort, of `users` planned, as spent. A round spent before as another question is OtherVersion.
@@ -247,16 +276,16 @@ class Ledger:
         A round counts once, also where secret coins have it ask others when it is asked again.
         """
         print_ = digest(question)
-        with self._database.writing() as connection:
-            this = (_spent.c.run == self.run) & (_spent.c.round == question.round)
-            before = connection.execute(sa.select(_spent.c.question).where(this)).first()
-            if before is None:
-                if not connection.execute(sa.select(_unreleased.c.run).where(_unreleased.c.run == self.run)).first():
+        with self._database.transaction() as execute:
+            this = [self.run, question.round]
+            before = execute("SELECT question FROM spent WHERE run = ? AND round = ?", this)
+            if not before:
+                if not execute("SELECT run FROM unreleased WHERE run = ?", [self.run]):
                     raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: nobody is asked.")
                 row: dict[str, Any] = {"run": self.run, "round": question.round, "users": users}
                 row |= {"gradient_evaluations": gradient_evaluations}
-                connection.execute(_spent.insert(), row | {"question": print_, "seal": _seal("spent", row)})
-            elif before.question != print_:
+                _spent.insert(execute, row | {"question": print_, "seal": _seal("spent", row)})
+            elif before[0]["question"] != print_:
                 raise OtherVersion(
                     f"Round {question.round} was already asked another question; continuing would ask users twice. "
                     "Use the same code and configuration that began this run."
@@ -300,21 +329,20 @@ class Ledger:
         With a `plan` the run goes on by that one. LedgerError if the run has ended or has come to this round before.
         """
         entries = _entries(releases)
-        last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
-        here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
+        here = "UPDATE unreleased SET round = ?, state = ?, state_seal = ?"
+        here += " WHERE run = ? AND (round IS NULL OR round < ?) RETURNING run"
         made = None if plan is None else {"run": self.run, "config_digest": self.config_digest, "plan": plan}
-        with self._database.writing() as connection:
-            kept: dict[str, Any] = {"round": round_, "state": state}
-            kept |= {"state_seal": _seal("state_seal", kept | {"run": self.run})}
-            if connection.execute(here, kept).rowcount != 1:
+        with self._database.transaction() as execute:
+            seal = _seal("state_seal", {"run": self.run, "round": round_, "state": state})
+            if not execute(here, [round_, state, seal, self.run, round_]):
                 raise LedgerError(
                     f"Expected round {round_} to be new in {self.path}, but it is there or the run has ended."
                 )
             row = {"run": self.run, "round": round_, "releases": entries, "event": json.dumps(event)}
-            connection.execute(_commits.insert(), row | {"seal": _seal("commits", row)})
+            _commits.insert(execute, row | {"seal": _seal("commits", row)})
             if made is not None:
-                this = _runs.update().where(_runs.c.run == self.run)
-                connection.execute(this, made | {"seal": _seal("seal", made)})
+                seal = _seal("seal", made)
+                execute("UPDATE run_ledgers SET plan = ?, seal = ? WHERE run = ?", [plan, seal, self.run])
 
     def evaluated(self) -> dict[str, Any] | None:
         """What was released of users that were held out, as `finish` wrote it; None if nothing was."""
@@ -327,93 +355,91 @@ class Ledger:
 
         With an `event` what was released of users that were held out is kept as well, in the same transaction.
         """
-        with self._database.writing() as connection:
-            if not self._erase(connection):
+        with self._database.transaction() as execute:
+            if not self._erase(execute):
                 raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: it releases no more.")
             if event is not None:
                 row = {"run": self.run, "round": EVALUATED, "releases": _entries(releases), "event": json.dumps(event)}
-                connection.execute(_commits.insert(), row | {"seal": _seal("commits", row)})
-            kept = model.astype("<f8").tobytes()
-            seal = _seal("model_seal", {"run": self.run, "model": kept})
-            connection.execute(_runs.update().where(_runs.c.run == self.run), {"model": kept, "model_seal": seal})
+                _commits.insert(execute, row | {"seal": _seal("commits", row)})
+            self._release(execute, model)
         self._database.checkpoint()
 
     def take_over(self, other: "Ledger") -> None:
         """Hold what another ledger of the same run holds, which is complete, in place of what is here."""
-        model = other.model.astype("<f8").tobytes()
-        rows = {"spent": other._of(*_spent.c), "commits": other._of(*_commits.c)}
-        with self._database.writing() as connection:
-            for table in (_spent, _commits):
-                connection.execute(table.delete().where(table.c.run == self.run))
-                found = [dict(row._mapping) | {"run": self.run} for row in rows[table.name]]
-                sealed = [row | {"seal": _seal(table.name, row)} for row in found]
-                if sealed:
-                    connection.execute(table.insert(), sealed)
-            self._erase(connection)
-            seal = _seal("model_seal", {"run": self.run, "model": model})
-            connection.execute(_runs.update().where(_runs.c.run == self.run), {"model": model, "model_seal": seal})
+        model, rows = other.model, {table: other._of(table) for table in (_spent, _commits)}
+        with self._database.transaction() as execute:
+            for table, found in rows.items():
+                execute(f"DELETE FROM {table.name} WHERE run = ?", [self.run])
+                for row in found:
+                    own = row | {"run": self.run}
+                    table.insert(execute, own | {"seal": _seal(table.name, own)})
+            self._erase(execute)
+            self._release(execute, model)
         self._database.checkpoint()
 
     def abandon(self) -> None:
         """Erase the same secrets of a run that will never be complete. It cannot go on; what it spent stays spent."""
-        with self._database.writing() as connection:
-            self._erase(connection)
+        with self._database.transaction() as execute:
+            self._erase(execute)
         self._database.checkpoint()
 
-    def _erase(self, connection: sa.Connection) -> bool:
+    def _erase(self, execute: Execute) -> bool:
         """Whether there was anything left to erase."""
-        connection.execute(_spent.update().where(_spent.c.run == self.run).values(question=None))
-        return connection.execute(_unreleased.delete().where(_unreleased.c.run == self.run)).rowcount == 1
+        execute("UPDATE spent SET question = NULL WHERE run = ?", [self.run])
+        return bool(execute("DELETE FROM unreleased WHERE run = ? RETURNING run", [self.run]))
+
+    def _release(self, execute: Execute, model: NDArray[np.float64]) -> None:
+        kept = model.astype("<f8").tobytes()
+        seal = _seal("model_seal", {"run": self.run, "model": kept})
+        execute("UPDATE run_ledgers SET model = ?, model_seal = ? WHERE run = ?", [kept, seal, self.run])
 
     def events(self) -> list[dict[str, Any]]:
         """The committed rounds' events, in order."""
-        return [json.loads(row.event) for row in self._committed() if row.round >= 0]
+        return [json.loads(row["event"]) for row in self._committed() if row["round"] >= 0]
 
     def releases(self) -> list[tuple[int, Release]]:
         """(round, release) for everything made public, in order."""
-        return [(row.round, Release(**entry)) for row in self._committed() for entry in json.loads(row.releases)]
+        return [(row["round"], Release(**entry)) for row in self._committed() for entry in json.loads(row["releases"])]
 
     def spent(self, *, before: int | None = None) -> dict[str, int]:
         """Totals over every question that left (in rounds < `before`): rounds, users, gradient_evaluations."""
-        query = sa.select(_spent).where(_spent.c.run == self.run).order_by(_spent.c.round)
-        rows = self._database.all(query if before is None else query.where(_spent.c.round < before))
-        self._check_all("spent", rows, first=0)
+        every = self._of(_spent)
+        self._check_all("spent", every, first=0)
+        rows = [row for row in every if before is None or row["round"] < before]
         names = ("users", "gradient_evaluations")
-        return {"rounds": len(rows)} | {name: sum(int(getattr(row, name)) for row in rows) for name in names}
+        return {"rounds": len(rows)} | {name: sum(int(row[name]) for row in rows) for name in names}
 
-    def _row(self) -> Any:
-        rows = self._of(*_runs.c)
+    def _row(self) -> Row:
+        rows = self._of(_runs)
         if len(rows) != 1:
             raise LedgerError(f"Expected one run in {self.path}, found {len(rows)}. The file is not a quoron ledger.")
-        self._check("seal", rows[0]._mapping)
+        self._check("seal", rows[0])
         return rows[0]
 
-    def _committed(self) -> Sequence[Any]:
-        with self._database.together():  # or a commit between the two would look like a change
-            rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
-            last = self._of(_unreleased.c.round)
-            asked = sa.select(sa.func.max(_spent.c.round)).join(_runs, _runs.c.run == _spent.c.run)
-            complete = self._database.all(asked.where(_runs.c.run == self.run, _runs.c.model.is_not(None)))[0][0]
-        before = [row for row in rows if row.round < -1]
-        if tuple(row.round for row in before if row.round != EVALUATED) not in _BEFORE:
+    def _committed(self) -> list[Row]:
+        with self._database.together():  # or a commit between two of them would look like a change
+            rows, last, asked = self._of(_commits), self._of(_unreleased, "round"), self._of(_spent, "round")
+            complete = asked[-1]["round"] if asked and self.finished else None
+        before = [row for row in rows if row["round"] < -1]
+        if tuple(row["round"] for row in before if row["round"] != EVALUATED) not in _BEFORE:
             raise self._changed()
         for row in before:
-            self._check("commits", row._mapping)
+            self._check("commits", row)
         self._check_all("commits", rows[len(before) :], first=-1)
-        if last and last[0].round is not None and (not rows or rows[-1].round != last[0].round):
+        if last and last[0]["round"] is not None and (not rows or rows[-1]["round"] != last[0]["round"]):
             raise self._changed()
-        if complete is not None and (not rows or rows[-1].round < complete):  # every question had led to a commit
+        if complete is not None and (not rows or rows[-1]["round"] < complete):  # every question had led to a commit
             raise self._changed()
         return rows
 
     def _before(self, round_: int) -> dict[str, Any] | None:
-        return next((json.loads(row.event) for row in self._committed() if row.round == round_), None)
+        return next((json.loads(row["event"]) for row in self._committed() if row["round"] == round_), None)
 
-    def _check_all(self, which: str, rows: Sequence[Any], *, first: int) -> None:
+    def _check_all(self, which: str, rows: Sequence[Row], *, first: int) -> None:
         """LedgerError unless these are all rounds from the first on, as they were written."""
         for round_, row in enumerate(rows, first):
-            self._check(which, row._mapping)
-            if row.round != round_:
+            self._check(which, row)
+            if row["round"] != round_:
                 raise self._changed()
 
     def _check(self, which: str, row: Mapping[str, Any]) -> None:
@@ -431,9 +457,10 @@ class Ledger:
             "or begin a new run."
         )
 
-    def _of(self, *columns: sa.Column[Any]) -> Sequence[Any]:
-        table = columns[0].table
-        return self._database.all(sa.select(*columns).where(table.c.run == self.run))
+    def _of(self, table: Table, *names: str) -> list[Row]:
+        """What a table holds of this run, in order: all columns, or these."""
+        columns, order = ", ".join(names or table.columns), ", ".join(table.key)
+        return self._database.rows(f"SELECT {columns} FROM {table.name} WHERE run = ? ORDER BY {order}", [self.run])
 
 
 def _entries(releases: Sequence[Release]) -> str:
@@ -448,7 +475,3 @@ def _seal(which: str, row: Mapping[str, Any]) -> str:
         kind, data = ("b", bytes(value)) if isinstance(value, bytes | memoryview) else ("s", str(value).encode())
         hashed.update(f"{kind}{len(data)} ".encode() + data)
     return hashed.hexdigest()
-
-
-def _url(path: Path) -> str:
-    return sa.URL.create("sqlite", database=str(path)).render_as_string()

@@ -1,6 +1,6 @@
 """What was promised to every group of users over all runs: an append-only chain of rows, and a limit that it keeps.
 
-    ledger = PopulationLedger(database)
+    ledger = PopulationLedger(Store(Path("ledger.sqlite")))   # or a coordinator's Database
     ledger.limit("everyone", epsilon=4.0, delta=1e-5)
     ledger.charge("summer", "everyone", epsilon=1.0, delta=1e-6)    # before the run's first question
     ledger.end("summer", "complete")                                # cancelled and failed runs stay charged in full
@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import sqlalchemy as sa
-
 from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Spent, compose, gaussian
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
 from quoron_server.books.chain import (
@@ -34,21 +32,13 @@ from quoron_server.books.chain import (
     verify_rows,
     verify_stored,
 )
-from quoron_server.books.connections import OUTSIDE
-from quoron_server.books.database import Database, now
+from quoron_server.books.store import OUTSIDE, Execute, Store, Table, now
 
-_schema = sa.MetaData()
-SCHEMA, CHAIN = _schema, "population"  # for `backup`
+CHAIN = "population"
 _READ = ("charge", "limit", "submit")  # kinds whose payload decides or tells something later
-_chain = sa.Table(
-    CHAIN,
-    _schema,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("time", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
+_COLUMNS = {"sequence": "INTEGER", "time": "TEXT", "kind": "TEXT", "payload": "TEXT", "hash": "TEXT"}
+_chain = Table(CHAIN, {name: f"{kind} NOT NULL" for name, kind in _COLUMNS.items()}, ("sequence",))
+SCHEMA = (_chain,)  # for `backup`
 
 
 @dataclass(slots=True)
@@ -103,11 +93,11 @@ class PopulationLedger:
     read all of it, and by the next process.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], str] = now, *, known: Known | None = None) -> None:
+    def __init__(self, database: Store, clock: Callable[[], str] = now, *, known: Known | None = None) -> None:
         """Makes its table if it is missing. `known` is what this process has read of the same chain before."""
         self._database, self._clock = database, clock
         self._known, self._lock = Known() if known is None else known, threading.RLock()
-        database.ensure(_schema)
+        database.ensure(SCHEMA)
 
     def charge(
         self,
@@ -210,10 +200,10 @@ class PopulationLedger:
 
     def standing(self, rows: int) -> tuple[int, str, str]:
         """How many rows there are, the hash of the last, and that of the last of the first `rows`; "" if fewer."""
-        with self._lock, self._database.writing() as connection:
-            known = self._latest(connection)
-            then = connection.scalar(sa.select(_chain.c.hash).where(_chain.c.sequence == rows - 1))
-        return known.count, known.head, START if rows == 0 else then or ""
+        with self._lock, self._database.transaction() as execute:
+            known = self._latest(execute)
+            then = execute("SELECT hash FROM population WHERE sequence = ?", [rows - 1])
+        return known.count, known.head, START if rows == 0 else then[0]["hash"] if then else ""
 
     def groups(self) -> list[str]:
         """Every group with a charge or a limit, by name."""
@@ -229,8 +219,8 @@ class PopulationLedger:
 
     def rows(self) -> list[Row]:
         """The chain in order, all of it verified; LedgerError names the first row that is wrong."""
-        with self._database.writing() as connection:
-            return self._read(connection)
+        with self._database.transaction() as execute:
+            return self._read(execute)
 
     def verify(self, expected_head: str | None = None) -> str:
         """The hash of the last row, after checking every row; LedgerError names the first row that is wrong.
@@ -244,17 +234,17 @@ class PopulationLedger:
         return export_of(self.rows())
 
     def _now(self) -> Known:
-        with self._lock, self._database.writing() as connection:
-            return self._latest(connection)
+        with self._lock, self._database.transaction() as execute:
+            return self._latest(execute)
 
-    def _latest(self, connection: sa.Connection) -> Known:
+    def _latest(self, execute: Execute) -> Known:
         """What is known, with the rows that are new; within a transaction, so that they are committed."""
         known = self._known
-        rows = _stored(connection, since=max(0, known.count - 1))
+        rows = _stored(execute, since=max(0, known.count - 1))
         if known.count:
             last = rows.pop(0) if rows else {"sequence": None, "hash": None}
             if (last["sequence"], last["hash"]) != (known.count - 1, known.head):
-                self._read(connection)  # which names the row
+                self._read(execute)  # which names the row
                 raise LedgerError(
                     f"Population ledger: row {known.count - 1} is gone, or was written anew with those before it, "
                     "since this process read it. Compare with your last export.",
@@ -266,9 +256,9 @@ class PopulationLedger:
             known.take(row, row["payload"])
         return known
 
-    def _read(self, connection: sa.Connection) -> list[Row]:
+    def _read(self, execute: Execute) -> list[Row]:
         """The whole chain, verified."""
-        rows = _stored(connection, since=0)
+        rows = _stored(execute, since=0)
         verify_stored(rows, START, 0)
         self._require_head(rows)
         return [row | {"payload": json.loads(row["payload"])} for row in rows]
@@ -296,14 +286,14 @@ class PopulationLedger:
         """What is known, and how to write a row behind it; it is known once the transaction is there for good."""
         written: list[Row] = []
         with self._lock:
-            with self._database.writing() as connection:
-                self._database.serialise(connection)
-                known = self._latest(connection)
+            with self._database.transaction() as execute:
+                self._database.serialise(execute)
+                known = self._latest(execute)
 
                 def append(kind: str, payload: Row) -> None:
                     row = {"sequence": known.count, "time": self._clock(), "kind": kind, "payload": payload}
                     head = row_hash(known.head, row)
-                    connection.execute(_chain.insert(), row | {"hash": head, "payload": canonical(payload)})
+                    _chain.insert(execute, row | {"hash": head, "payload": canonical(payload)})
                     self._database.keep_head(head)
                     written.append(row | {"hash": head})
 
@@ -333,11 +323,10 @@ def _charge(payload: Row) -> Charge:
     return Charge(**given | {"near": tuple((mu, lost) for mu, lost in payload.get("near", ()))})
 
 
-def _stored(connection: sa.Connection, *, since: int) -> list[Row]:
+def _stored(execute: Execute, *, since: int) -> list[Row]:
     """Rows as they are stored, in order."""
-    query = sa.select(_chain).order_by(_chain.c.sequence)
-    query = query.where(_chain.c.sequence >= since) if since else query
-    return [dict(each) for each in connection.execute(query).mappings()]
+    where, which = ("WHERE sequence >= ? ", [since]) if since else ("", [])
+    return execute(f"SELECT {', '.join(_chain.columns)} FROM population {where}ORDER BY sequence", which)
 
 
 def _admitted(

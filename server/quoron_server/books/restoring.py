@@ -24,14 +24,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from quoron_client.durable import PRIVATE, sync_folder
 from quoron_privacy.accounts.lifetime import Charge, Spent, compose
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books import ledger, lifetime_ledger, registry
 from quoron_server.books.backup import SCHEMAS, TABLES, Copy, read
 from quoron_server.books.chain import verify_rows
-from quoron_server.books.connections import parse
-from quoron_server.books.database import Database
-from quoron_server.books.durable import PRIVATE, sync_folder
+from quoron_server.books.database import Database, parse
 
 _RUNS = registry.RUNS
 _COPY = " (copy "  # no run's name holds a space
@@ -166,7 +165,7 @@ def _put_back(
             "more copy of it (docs/privacy/restored-books.md). Say --continue-restored, or begin a new run."
         )
     gone = [word for word in dict.fromkeys(lost) if word not in before]
-    database.renew(connection, [*before, *gone])
+    database.renew([*before, *gone])
     here = _RUNS.c.state.in_(registry.OPEN)
     connection.execute(_RUNS.update().where(here).values(held=_RUNS.c.held + 1 + len(gone)))
     held, going = [], []

@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, LedgerError, count, printable
-from quoron_server.books.database import Database, now
+from quoron_server.books.database import Database
 from quoron_server.books.drawing import Draw, draw, packed, seed_of, unpacked
 from quoron_server.books.roster_tables import (
     DRAWS,
@@ -44,6 +44,7 @@ from quoron_server.books.roster_tables import (
     require_current,
     require_unused,
 )
+from quoron_server.books.store import now
 from quoron_server.budget import EVERYONE as EVERYONE
 
 T = TypeVar("T")

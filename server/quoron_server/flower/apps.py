@@ -28,6 +28,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE
+from quoron_server.federation import Books
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.serving import announce, enrol, farewell, to_the_end, wait_for
@@ -35,7 +36,6 @@ from quoron_server.flower.users import declined_are_told
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
-from quoron_server.runs import Books
 from quoron_server.specification import describe_promise, ending_early, require_open_cohorts
 
 ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(

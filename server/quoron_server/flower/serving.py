@@ -35,13 +35,13 @@ from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE, OPEN, State
+from quoron_server.federation import Books, Described
 from quoron_server.flower.engine import FlowerEngine, Part
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.hellos import Hellos, NobodyUnderstands
 from quoron_server.flower.users import Users, declined_are_told, identity
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent
-from quoron_server.runs import Books, Described
 from quoron_server.specification import RunSpecification
 from quoron_server.wording import NO_MIN_COHORT, sentence
 

@@ -27,10 +27,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from quoron_client.durable import erase
+from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, replace_whole, sync_folder
 from quoron_privacy.errors import IdentityError, LedgerError
 from quoron_privacy.two_servers.seals import SECRET, RunKey
-from quoron_server.books.durable import OWN, PRIVATE, PUBLIC, make_folder, replace_whole, sync_folder
 
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Keys that are destroyed: keep this folder out of backups.\n"
 _NOISE = 32  # bytes

@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
 from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
 from quoron_privacy.two_servers import ring, seals
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
-from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, simulated_chain
 from quoron_privacy.two_servers.sheet import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups

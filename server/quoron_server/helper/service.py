@@ -25,7 +25,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import fingerprint, load
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError
-from quoron_privacy.two_servers.chain import Entry
+from quoron_privacy.two_servers.noise import Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_protos.v1 import helper_pb2_grpc
 from quoron_server.books.chain import software

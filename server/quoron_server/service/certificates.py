@@ -28,11 +28,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from quoron_client.durable import erase
+from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, replace_whole
 from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
-from quoron_server.books.durable import OWN, PRIVATE, PUBLIC, make_folder, replace_whole
 from quoron_server.service import revocation
 from quoron_server.service.folder_lock import locked
 

@@ -27,7 +27,7 @@ from quoron_client.protocol.masked import check_signature, read_helper_key, row_
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import BudgetExceeded, IdentityError, RunError
 from quoron_privacy.two_servers import ring
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
+from quoron_privacy.two_servers.noise import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub

@@ -1,9 +1,9 @@
 """Runs, one thread each: begun when enough users are active, resumed when the coordinator comes back.
 
-A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.runs` says
-what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
-holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where none is
-allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
+A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.federation`
+says what is written from then on, in which order. While the database is away a run pauses, then goes on from what the
+ledger holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where
+none is allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive
+from quoron_server.federation import Books
 from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Evaluate, Observer
-from quoron_server.runs import Books
 from quoron_server.service import attending, journal
 from quoron_server.service.accounts import Accounts
 from quoron_server.service.counts import Counts

@@ -16,8 +16,8 @@ import json
 import logging
 from pathlib import Path
 
+from quoron_client.durable import PUBLIC, replace_whole
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.durable import PUBLIC, replace_whole
 from quoron_server.service import journal
 from quoron_server.service.folder_lock import locked
 

@@ -13,7 +13,7 @@ from typing import Any
 from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.books.roster import User
 from quoron_server.books.seats import Rotated, Seats
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.service import journal
 from quoron_server.service.records import UnknownRun, retried_once
 from quoron_server.service.revocation import Revocations

@@ -273,7 +273,7 @@ admin.command()(index)
 app.command()(show)
 
 
-EXTRAS = {"flwr": "flower", "grpc": "federation", "grpc_health": "federation", "grpc_reflection": "federation"}
+EXTRAS = {"flwr": "flower"} | dict.fromkeys(("grpc", "grpc_health", "grpc_reflection", "sqlalchemy"), "federation")
 
 
 def invoke(arguments: Sequence[str]) -> int:

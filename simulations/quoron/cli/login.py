@@ -63,14 +63,13 @@ def login(
 
 def _opened(url: str) -> str:
     """Return a database's URL, of a file that is absolute; ConfigError for a password, LedgerError if it is none."""
-    from quoron_server.books.connections import parse
-    from quoron_server.books.database import Database
+    from quoron_server.books.database import Database, parse
 
     parsed = parse(url)
     if parsed.password is not None or "password" in parsed.query:
         raise ConfigError("Expected a URL without its password, which is not stored, got one. Use a .pgpass file.")
     with Database(url, create=False, sole=False) as database:
-        return f"sqlite:///{Path(parsed.database or '').absolute()}" if database.sqlite else url
+        return f"sqlite:///{Path(parsed.database or '').absolute()}" if database.path is not None else url
 
 
 def _list() -> None:

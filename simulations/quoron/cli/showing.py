@@ -16,8 +16,8 @@ from quoron.cli import one_screen
 from quoron.comparing import page as compared
 from quoron.comparing.comparison import Comparison
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
-from quoron.planning.costs import Costs
 from quoron.planning.plans import SURE, Plan
+from quoron.planning.projection import Costs
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import costs

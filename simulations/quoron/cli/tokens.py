@@ -12,10 +12,10 @@ from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron_server.books import durable
+    from quoron_client import durable
     from quoron_server.service import tokens as stored
 else:  # when a command is called
-    durable = OnFirstUse("quoron_server.books.durable")
+    durable = OnFirstUse("quoron_client.durable")
     stored = OnFirstUse("quoron_server.service.tokens")
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)

@@ -80,8 +80,8 @@ def rotation(
     out: Annotated[Path, typer.Option(help="Where to write what both have signed, for the operator.")],
 ) -> None:
     """Sign a new key by the old one, where both are: the same user, with the same lifetime budget."""
+    from quoron_client.durable import PUBLIC, replace_whole
     from quoron_client.protocol.rotation import sign
-    from quoron_server.books.durable import PUBLIC, replace_whole
 
     text = sign(key, new_key)
     try:

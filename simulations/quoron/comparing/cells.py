@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from quoron.comparing.request import Cell
-from quoron.planning.costs import Costs, marked
+from quoron.planning.projection import Costs, marked
 from quoron.reports.summary import Summary
 
 Rows = tuple[Mapping[str, Any], ...]

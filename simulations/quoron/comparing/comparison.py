@@ -34,8 +34,8 @@ from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
+from quoron_client.durable import make_folder
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_server.books.durable import make_folder
 from quoron_server.parameters import Kind
 from quoron_server.serial import dumps
 

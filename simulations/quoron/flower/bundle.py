@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quoron import toml_text
 from quoron.run_folder import write
-from quoron_server.books.durable import make_folder
+from quoron_client.durable import make_folder
 
 
 def write_bundle(

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.run_folder import write
+from quoron_client.durable import public
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
-from quoron_server.books.durable import public
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.serial import dumps

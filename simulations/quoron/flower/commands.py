@@ -19,8 +19,8 @@ import httpx
 
 from quoron.flower import warden
 from quoron.run_folder import write
+from quoron_client.durable import OWN, make_folder, public
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_server.books.durable import OWN, make_folder, public
 
 _START_SECONDS = 60.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -28,9 +28,9 @@ from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup
+from quoron_client.durable import public
 from quoron_privacy import errors
 from quoron_privacy.errors import QuoronError, RunError
-from quoron_server.books.durable import public
 from quoron_server.rounds import Observer, RoundEvent
 
 GATED = sys.platform == "linux"  # where the kernel says whose the other end of a connection is

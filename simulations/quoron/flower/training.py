@@ -35,16 +35,16 @@ from quoron.flower.permission import require_secret_noise, require_users
 from quoron.training.black_box import Method, algorithm_of, origin_of, problem_of
 from quoron.training.start import Start
 from quoron.training.trained import TrainedRows
+from quoron_client.durable import OWN, make_folder
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
 from quoron_server.books.database import Database
-from quoron_server.books.durable import OWN, make_folder
 from quoron_server.books.registry import EVERYONE
 from quoron_server.budget import check_delta
+from quoron_server.federation import Books
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
 from quoron_server.plan import Privacy
-from quoron_server.runs import Books
 from quoron_server.wording import sentence
 
 BOOKS = "books.sqlite"

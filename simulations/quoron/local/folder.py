@@ -27,9 +27,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
-from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_server.books.registry import Registry
 from quoron_server.service import certificates, tokens
 

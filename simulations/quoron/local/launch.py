@@ -22,8 +22,8 @@ from quoron.local.folder import ORDER, RUNNING, Folder
 from quoron.local.order import Order, reached
 from quoron.operate.control import Address, Control
 from quoron.processors import THREADS
+from quoron_client.durable import OWN, make_folder, public
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
-from quoron_server.books.durable import OWN, make_folder, public
 
 LOG = "keeper.log"
 PATIENCE = 300.0  # seconds between two signs of life while a federation starts

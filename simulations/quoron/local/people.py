@@ -25,9 +25,9 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
+from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_server.silos import Silos
 
 PERSON = "person"

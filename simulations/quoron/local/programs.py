@@ -27,9 +27,8 @@ from quoron.populations.users import Corruption
 from quoron.simulation import scene
 from quoron_client.federation import log_limit
 from quoron_client.federation.client import run_client, take_part
-from quoron_client.federation.config import ClientConfig
+from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.owner import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Status

@@ -7,36 +7,38 @@ import getpass
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.runs import Books
+from quoron_server.books.store import Store
+
+if TYPE_CHECKING:  # one's own ledger needs no SQLAlchemy
+    from quoron_server.federation import Books
 
 
 class StoredBooks:
-    """The books of a database. ConfigError where a run is not known."""
+    """The books of a database; of one's own file only the ledger. ConfigError where a run is not known."""
 
-    def __init__(self, database: Database, name: str = "") -> None:
+    def __init__(self, database: Store, name: str = "") -> None:
         self.name, self._database = name or f"the database {database.name}", database
 
     def cancel(self, run: str) -> dict[str, Any]:
         """End a run without a model; its state."""
-        return {"state": _known(run, Books(self._database).cancel(run, by=_here()))}
+        return {"state": _known(run, self._books().cancel(run, by=_here()))}
 
     def continue_restored(self, run: str) -> dict[str, Any]:
         """Let a held run go on; for how many more copies it is charged."""
         from quoron_server.specification import planned
 
-        copies = _known(run, Books(self._database).continue_held(run, planned, by=_here()))
+        copies = _known(run, self._books().continue_held(run, planned, by=_here()))
         return {"state": f"goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}"}
 
     def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
         """`Seats.forget` of a user, by number, name or fingerprint."""
         from quoron_server.books.seats import Seats
 
-        books = Books(self._database)
+        books = self._books()
         return Seats(books.registry.roster, books.population).forget(user, sure=sure)
 
     def backup(self, out: Path | None, *, with_secrets: bool = False) -> tuple[str, str]:
@@ -45,7 +47,7 @@ class StoredBooks:
 
         if out is None:
             raise ConfigError("Expected a file to write the backup to, got none.")
-        return str(out), back_up(self._database, out, with_secrets=with_secrets)
+        return str(out), back_up(self._books().database, out, with_secrets=with_secrets)
 
     def ledger(self) -> dict[str, Any]:
         """The population's lifetime ledger."""
@@ -59,6 +61,14 @@ class StoredBooks:
         """Enter what another tool spends on `group`; the charge in words."""
         ledger = PopulationLedger(self._database)
         return ledger.charge(run, group, statement=note, elsewhere=True, by=_here(), **promise).words()
+
+
+    def _books(self) -> "Books":
+        from quoron_server.books.database import Database
+        from quoron_server.federation import Books
+
+        assert isinstance(self._database, Database)  # commands on runs and users never open one's own ledger
+        return Books(self._database)
 
 
 def _known(run: str, found: Any) -> Any:

@@ -26,8 +26,8 @@ from flwr.serverapp import Grid, ServerApp
 from quoron.flower.permission import allows_simulation, require_users
 from quoron.operate.flower_submission import SAYS
 from quoron.run_folder import RunFolder
+from quoron_client.durable import make_folder
 from quoron_privacy.errors import ConfigError, QuoronError
-from quoron_server.books.durable import make_folder
 from quoron_server.books.registry import EVERYONE
 from quoron_server.flower.serving import Ended, serve
 from quoron_server.wording import plan_json

@@ -121,8 +121,7 @@ def named(name: str) -> Profile:
 
 def keep(name: str, profile: Profile | None) -> None:
     """Write a profile, or with None remove it. Raises ConfigError for no name, RunError if the file is not written."""
-    from quoron_client.durable import PRIVATE, replace_whole
-    from quoron_server.books.durable import OWN, make_folder
+    from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
     from quoron_server.service.folder_lock import locked
 
     if re.fullmatch(r"[\w.-]{1,64}", name) is None:

@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
-from quoron.planning import bounds
+from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
-from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning, unsure
-from quoron.planning.projection import Projection, of_plan
+from quoron.planning.projection import Costs, Projection, of_candidates, of_plan
 from quoron.planning.silos import remarks, silos_of
 from quoron.results import Axes, Tabular, axes
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid, settled, within_rounds
-from quoron_server.budget import Budget
+from quoron_server.budget import Allowance, Budget
 from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem

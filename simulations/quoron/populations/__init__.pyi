@@ -2,8 +2,6 @@ from ._flights import flights as flights
 from .cube import Cube as Cube
 from .cube import hardest_spread as hardest_spread
 from .cube import lower_bound as lower_bound
-from .outliers import OutlierKind as OutlierKind
-from .outliers import Outliers as Outliers
 from .synthetic import FamilyName as FamilyName
 from .synthetic import Synthetic as Synthetic
 from .table import Categorical as Categorical
@@ -15,5 +13,7 @@ from .table import Numeric as Numeric
 from .table import TablePopulation as TablePopulation
 from .table import from_table as from_table
 from .users import Corruption as Corruption
+from .users import OutlierKind as OutlierKind
+from .users import Outliers as Outliers
 from .users import Population as Population
 from .users import PublicKnowledge as PublicKnowledge

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from quoron.populations.outliers import Outliers
 from quoron.populations.table import TablePopulation, from_table
+from quoron.populations.users import Outliers
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.protocol.domains import Domain, L2Ball
 

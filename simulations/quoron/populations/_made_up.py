@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from quoron.populations._remarks import about_boundary
 from quoron.populations._risk import Risk
-from quoron.populations.outliers import Outliers
-from quoron.populations.users import Beside, Users, Vector
+from quoron.populations.users import Beside, Outliers, Users, Vector
 from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.threads import at_once

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quoron_client.data.encoding import Classes, Encoding, Signs
-from quoron_client.protocol.domains import Domain, L2Ball, Vector
-from quoron_client.protocol.ends import on_boundary
+from quoron_client.protocol.domains import Domain, L2Ball, Vector, on_boundary
 
 if TYPE_CHECKING:
     from quoron_client.data.fused import Counts

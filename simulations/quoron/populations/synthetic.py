@@ -24,13 +24,11 @@ from numpy.typing import NDArray
 from quoron.populations._families import Family, Law, fill_items
 from quoron.populations._made_up import MadeUp, in_ranges
 from quoron.populations._risk import LinearRisk, LogisticDesign, QuadraticRisk, Risk, logistic_risk
-from quoron.populations.outliers import Outliers
 from quoron.populations.streams import Purpose, normals, uniforms, words
-from quoron.populations.users import Corruption, PublicKnowledge, Users, Vector
+from quoron.populations.users import Corruption, Outliers, PublicKnowledge, Users, Vector
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
-from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.ends import free_ball
+from quoron_client.protocol.domains import Domain, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError, count, non_negative, positive
 
 FamilyName = Literal["logistic", "least_squares", "linear", "quadratic"]

@@ -2,19 +2,23 @@
 
 Everything a plan may use is public: `users`, `dimension`, `items_per_user`, the loss with its bounds, and `knowledge`.
 `optimum`, `excess_risk`, `test_metrics` and `corruption` are functions of private data, for simulation reports only.
+
+Which users are outliers, and of which kind: keyed by (seed, user), so it does not depend on who else is asked.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.populations.streams import Purpose, uniforms, words
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain
+from quoron_privacy.errors import ConfigError
 
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
@@ -152,3 +156,39 @@ class Answering(Known, Protocol):
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """Which `Corruption` each of `users` (k,) shows."""
+
+
+OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Each user is an outlier with probability `fraction`, independently; what it then does is `kind`."""
+
+    fraction: float = 0.0
+    kind: OutlierKind = "shifted"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise ConfigError(f"Expected outlier_fraction in [0, 1], got outlier_fraction={self.fraction}.")
+        if self.kind not in get_args(OutlierKind):
+            allowed = ", ".join(get_args(OutlierKind))
+            raise ConfigError(f"Expected outlier_kind to be one of {allowed}, got outlier_kind={self.kind!r}.")
+
+    def corruption(self, users: Users, *, seed: int) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        shown = np.zeros(len(users), np.uint8)  # HONEST
+        if self.fraction > 0:
+            draws = uniforms(words(seed=seed, purpose=Purpose.USER, users=users)[:, 0])
+            shown[draws < self.fraction] = Corruption[self.kind.upper()]
+        return shown
+
+
+def flipped(batch: ItemBatch, corruption: NDArray[np.uint8], loss: Loss) -> ItemBatch:
+    """Items with those of SHIFTED users mirrored, or their labels; `corruption` is that of each user, (k,)."""
+    shifted = np.repeat(corruption == Corruption.SHIFTED, np.diff(batch.offsets))
+    if not shifted.any():
+        return batch
+    if loss.name == "linear":
+        return replace(batch, features=np.where(shifted[:, None], -batch.features, batch.features))
+    return replace(batch, labels=np.where(shifted, loss.opposite(batch.labels), batch.labels))

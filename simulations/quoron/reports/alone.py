@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from quoron.evaluating.evaluation import Evaluation, in_units
 from quoron.reports import page, sections
-from quoron.reports.odds import Odds
 from quoron.reports.page import Card, Raw
 from quoron.reports.pictures import gauge
+from quoron.reports.sections import Odds
 from quoron_client.durable import replace_whole
 
 if TYPE_CHECKING:  # whoever has some brings it

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from quoron.network import duration
-from quoron.planning.costs import Costs
-from quoron.planning.projection import NAME
+from quoron.planning.projection import NAME, Costs
 from quoron.reports.summary import size
 from quoron_server.traffic import idle, once
 

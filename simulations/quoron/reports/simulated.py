@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quoron.reports import page, sections
-from quoron.reports.odds import Odds
 from quoron.reports.page import Card, Fact, Raw
+from quoron.reports.sections import Odds
 from quoron.reports.summary import OF_RELEASES, Summary
 from quoron.run_folder import RunFolder
 

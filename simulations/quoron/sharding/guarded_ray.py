@@ -22,8 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from quoron_client.durable import PRIVATE
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_server.books.durable import PRIVATE
 
 FIRST = (2, 52)  # the first Ray with tokens
 QUIET = {  # nothing is told to anybody, and no warning about that

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Matrix, Question
-from quoron_client.protocol.whitened import MomentAndGradient
+from quoron_client.protocol.tasks import MomentAndGradient
 
 HELD = 1 << 28  # bytes of answers that are held as a whole
 BLOCK = 1 << 24  # bytes that are computed at a time

@@ -31,10 +31,9 @@ from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.protocol.domains import Bounds
-from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Matrix, Question, Task
-from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
+from quoron_client.protocol.tasks import AverageGradient, LocalReport
 from quoron_client.randomisers.randomness import LocalRandomness, SeededRandomness
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import at_once

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quoron.config import Config, TableSection
 from quoron.network import DEADLINE
 from quoron.paths import dataset, table_file
-from quoron.planning import bounds, projection
+from quoron.planning import meaning, projection
 from quoron.planning.plans import Plan, choose
 from quoron.planning.silos import silos_of
 from quoron.populations import Population
@@ -249,7 +249,7 @@ def _results(
         excess_risk_initial=scene.population.excess_risk(np.zeros_like(model)),
         test=scene.population.test_metrics(model),
         test_without_privacy=scene.population.test_metrics(scene.population.optimum),
-        beside=replace(beside, remarks=(*beside.remarks, *bounds.capped(events))),
+        beside=replace(beside, remarks=(*beside.remarks, *meaning.capped(events))),
         simulation_seed=config.run.seed,
         seconds=seconds,
         memory=memory,

@@ -29,12 +29,11 @@ from quoron.simulation.patterns import unread
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import evaluated, look, votes
-from quoron.training.found import MOST_CLASSES, Declarations, Found
+from quoron.training.found import MOST_CLASSES, Declarations, Found, Wanted, source_of, wanted
 from quoron.training.room import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
 from quoron.training.votes import Released
-from quoron.training.wanted import Wanted, source_of, wanted
 from quoron_client.data import columns, tables
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import Numbering

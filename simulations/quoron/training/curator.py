@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations.part import TableUsers
+from quoron.populations.table import TableUsers
 from quoron.populations.users import Declared
 from quoron.sharding.choice import Sharing
 from quoron.sharding.engine import ShardedEngine

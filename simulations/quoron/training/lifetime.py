@@ -20,10 +20,10 @@ from typing import Any
 
 from platformdirs import user_data_path
 
+from quoron_client.durable import OWN, PRIVATE, make_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.books.database import Database
-from quoron_server.books.durable import OWN, PRIVATE, make_folder
 from quoron_server.books.lifetime_ledger import Known, PopulationLedger
+from quoron_server.books.store import Store
 from quoron_server.budget import EVERYONE
 from quoron_server.runs import Account
 
@@ -56,8 +56,8 @@ def opened(path: Path, *, create: bool = True) -> Iterator[PopulationLedger]:
         if memory.stamp is None or memory.stamp != _stamp(path):
             memory.known = Known()
         memory.stamp = None
-        with _database(path, create=create) as database:
-            yield PopulationLedger(database, known=memory.known)
+        with _file(path, create=create) as file:
+            yield PopulationLedger(file, known=memory.known)
         memory.stamp = _stamp(path)
 
 
@@ -111,14 +111,14 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 @contextmanager
-def opened_database(path: Path, *, create: bool = True) -> Iterator[Database]:
+def opened_database(path: Path, *, create: bool = True) -> Iterator[Store]:
     """The database of the ledger at `path`; one process, and one thread of it, at a time.
 
     A lock of the operating system lets the next one in at once, and is gone with a process that is killed. SQLite's
     own would do as well, but those who wait for it stand in each other's way.
     """
-    with _ready(path, create=create), _database(path, create=create) as database:
-        yield database
+    with _ready(path, create=create), _file(path, create=create) as file:
+        yield file
 
 
 @contextmanager
@@ -132,8 +132,8 @@ def _ready(path: Path, *, create: bool) -> Iterator[None]:
         yield
 
 
-def _database(path: Path, *, create: bool) -> Database:
-    return Database(f"sqlite:///{path.resolve()}", create=create, patience=READERS)
+def _file(path: Path, *, create: bool) -> Store:
+    return Store(path.resolve(), create=create, patience=READERS)
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from quoron.model import Model
 from quoron.reports import page, sections
 from quoron.reports.health import Health
-from quoron.reports.odds import Odds
 from quoron.reports.page import Card, Fact, Raw
 from quoron.reports.pictures import Reach, gauge
+from quoron.reports.sections import Odds
 from quoron.run_folder import CHOICE, RunFolder
 
 if TYPE_CHECKING:

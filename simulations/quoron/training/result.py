@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from quoron import __version__
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
-from quoron.planning import bounds
+from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.prepared import Prepared

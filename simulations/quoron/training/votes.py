@@ -18,8 +18,7 @@ from quoron_client.data import columns, row_kinds
 from quoron_client.data.first_rows import first_rows, most_rows
 from quoron_client.data.tables import Opened
 from quoron_privacy.counts.bought import CLOSER, Bought, name_counts
-from quoron_privacy.counts.marks import KINDS, MARKS, marks
-from quoron_privacy.counts.windows import Windows, ranges
+from quoron_privacy.counts.marks import KINDS, MARKS, Windows, marks, ranges
 from quoron_privacy.errors import DataError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release

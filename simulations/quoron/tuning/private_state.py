@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.durable import PRIVATE, replace_whole, sync_folder
+from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole, sync_folder
 from quoron_privacy.errors import LedgerError, RunError
 from quoron_server.algorithms.one_round.method import MOST_COLUMNS
-from quoron_server.books.durable import OWN, make_folder
 
 FOLDER, FILE = "private", "search"
 WORST = -np.finfo(np.float64).max.item()  # the score of a trial whose numbers are not finite: below all others

@@ -195,12 +195,15 @@ class Books:
             own = Ledger.create(self.ledger, plan=self.text, config_digest=self.digest, noise_key=key.export_key())
         else:
             own = Ledger.open(self.ledger)
+        try:
             if (own.plan_json, own.config_digest) != (self.text, self.digest):
-                own.close()
                 raise other_run(self.ledger, "settings to try, or price")
-        if self.account is not None:
-            with self.account() as population:
-                population.charge(self.name, group=self.group, statement=self.statement, **self._charge)
+            if self.account is not None:
+                with self.account() as population:
+                    population.charge(self.name, group=self.group, statement=self.statement, **self._charge)
+        except BaseException:
+            own.close()
+            raise
         return own
 
     def noise(self, own: Ledger) -> NoiseSource:

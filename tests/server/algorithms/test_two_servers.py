@@ -17,9 +17,8 @@ from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, NoisySums
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.noise import ServerNoise
-from quoron_privacy.two_servers.planned_sheet import Servers
 from quoron_privacy.two_servers.rows import RingSums
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.sheet import Block, RoundSheet, Servers, Sheet
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.algorithms.two_servers import method

@@ -11,8 +11,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.two_servers import account
-from quoron_privacy.two_servers.groups import noise_factor
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet, noise_factor
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers
 from quoron_server.algorithms.two_servers.plan import server_mu

@@ -15,7 +15,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry, State
-from quoron_server.runs import Books
+from quoron_server.federation import Books
 from quoron_server.specification import make_plan
 
 NAME, USERS = "one-pass-dp-sgd", 20

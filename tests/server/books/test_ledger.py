@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.questions import Question
-from quoron_client.protocol.reports import VectorReport
+from quoron_client.protocol.tasks import AverageGradient, LocalSGD, VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
-from quoron_server.books import connections
-from quoron_server.books.fingerprint import digest
-from quoron_server.books.ledger import Ledger
+from quoron_server.books import database as databases
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger, digest
+from quoron_server.books.registry import Registry
 
 
 def question(round_=0, users=(3, 1), point=0.5, weights=(1.0,), smoothness=None):
@@ -134,9 +133,8 @@ class TestLedger:
 
     def test_a_full_disk_is_an_error_that_says_so_and_loses_nothing(self, ledger):
         ledger.commit(-1, b"start", (), {})
-        with ledger._database.writing() as connection:
-            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
-            connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+        (found,) = ledger._database.rows("PRAGMA page_count")
+        ledger._database.rows(f"PRAGMA max_page_count={found['page_count']}")
         with pytest.raises(LedgerError, match=r"disk is full.*Free some space"):
             ledger.commit(0, bytes(10**6), (), {})
         assert ledger.resume_point() == (-1, b"start")
@@ -148,18 +146,21 @@ class TestLedger:
             import os, signal, sys
             from pathlib import Path
             import numpy as np
-            import sqlalchemy as sa
-            from quoron_client.protocol.gradients import AverageGradient
+            from quoron_client.protocol.tasks import AverageGradient
             from quoron_client.protocol.questions import Question
             from quoron_server.books import ledger as module
+            from quoron_server.books.store import Store
             path, at = Path(sys.argv[1]), sys.argv[2]
-            def die(connection, cursor, statement, *_):
+            execute = Store._execute
+            def die(self, connection, statement, parameters=()):
+                rows = execute(self, connection, statement, parameters)
                 wanted = {"create": "INSERT INTO run", "spend": "INSERT INTO spent", "commit": "INSERT INTO commits"}
                 if statement.startswith(wanted[at]):
                     os.kill(os.getpid(), signal.SIGKILL)
+                return rows
             if at != "create":
                 made = module.Ledger.create(path, plan="p", config_digest="c", noise_key=b"k")
-            sa.event.listen(sa.engine.Engine, "after_cursor_execute", die)
+            Store._execute = die
             if at == "create":
                 module.Ledger.create(path, plan="p", config_digest="c", noise_key=b"k")
             question = Question(0, np.arange(2), AverageGradient(np.zeros((1, 2)), (1.0,)))
@@ -183,14 +184,17 @@ class TestLedger:
 
 
 def test_no_secret_stays_in_the_statements_that_files_share(tmp_path):
-    connections._sqlite.cache_clear()
-    with Ledger.create(tmp_path / "l.sqlite", plan="{}", config_digest="c", noise_key=b"the key") as ledger:
+    databases._sqlite.cache_clear()
+    with Database(f"sqlite:///{tmp_path / 'l.sqlite'}") as database:
+        Registry(database).add_run("run", "the specification", "service")
+        assert Registry(database).run("run").state == "waiting"
+        ledger = Ledger.begin(database, "run", plan="{}", config_digest="c", noise_key=b"the key")
         assert ledger.same_inputs(b"the inputs")
         ledger.commit(-1, b"the start", (), {})
         ledger.spend(question(), users=2, gradient_evaluations=40)
         ledger.commit(0, b"the state", (), {})
         ledger.finish(np.zeros(2))
-    _, compiled = connections._sqlite()
+    _, compiled = databases._sqlite()
     held = [bound.value for each in compiled.values() for bound in getattr(each, "binds", {}).values()]
     assert "run" in held, "what selects a row is there"
     assert not {b"the key", b"the inputs", b"the start", b"the state", digest(question())} & {

@@ -17,8 +17,9 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.books.database import Database
+from quoron_server.federation import Books
 from quoron_server.plan import Privacy, RunPlan
-from quoron_server.runs import Books, charge_of
+from quoron_server.runs import charge_of
 from quoron_server.specification import RunSpecification, make_plan
 
 EPSILON, DELTA = 4.0, 1e-5  # the limit

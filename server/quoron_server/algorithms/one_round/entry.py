@@ -2,12 +2,12 @@
 
 import math
 
-from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares, OneRoundParameters
 from quoron_server.algorithms.references import WANG_2018, ours
+from quoron_server.budget import Allowance, Verdict
 from quoron_server.plan import RunPlan
 
 MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more

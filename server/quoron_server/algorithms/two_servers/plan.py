@@ -17,8 +17,7 @@ from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import account
-from quoron_privacy.two_servers.planned_sheet import Servers, louder
-from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
+from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Servers, Sheet, louder
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.options import summed
 from quoron_server.algorithms.search import two_digits

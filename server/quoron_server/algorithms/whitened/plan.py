@@ -18,11 +18,11 @@ from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
+from quoron_server.budget import Allowance, Verdict
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem

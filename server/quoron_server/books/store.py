@@ -1,0 +1,433 @@
+"""What every ledger is written to: whole transactions or nothing, in one SQLite file or in a coordinator's database.
+
+    with Store(Path("ledger.sqlite")) as store, store.transaction() as execute:
+        rows = execute("SELECT kind FROM population WHERE sequence >= ?", [3])
+
+A `Store` needs the standard library alone: a run folder's ledger and one's own lifetime ledger are such files. A
+coordinator's `database.Database` is one, too, or has PostgreSQL in its place. A ledger's SQL is written once, for both:
+columns of `Table`, values as `?`.
+
+What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
+"""
+
+import errno
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self, cast
+
+from quoron_client.durable import PRIVATE, Tally, sync_folder
+from quoron_privacy.errors import LedgerError, LedgerUnavailable
+
+FORMAT = 6
+PATIENCE = 1.0  # seconds, for another program that has the file open
+OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to whoever asks over a network
+FULL = "The disk of the coordinator's ledger is full."  # in place of that
+SETTINGS = (
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "fullfsync=ON",
+    "checkpoint_fullfsync=ON",
+    "secure_delete=ON",
+)
+_FULL = "database or disk is full"
+_MACHINE = {  # what SQLite says about the machine, not about the file
+    "database is locked": "Another process holds this run or database, or reads the file: wait for it or end it.",
+    _FULL: "Free some space. A coordinator goes on by itself then; others by `quoron resume`.",
+    "disk I/O error": "Look at the disk, then try again.",
+}
+
+Row = dict[str, Any]  # values by column
+
+
+class Execute(Protocol):
+    """Carries out a statement within a transaction."""
+
+    def __call__(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Its rows, by column; values stand in the statement as `?`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, for SQLite and PostgreSQL: INTEGER, BIGINT, TEXT or BLOB columns."""
+
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """What makes it in SQLite."""
+        key = [f"PRIMARY KEY ({', '.join(self.key)})"] if self.key else []
+        lines = [*(f"{name} {kind}" for name, kind in self.columns.items()), *key]
+        return f"CREATE TABLE {self.name} (\n\t" + ", \n\t".join(lines) + "\n)"
+
+    def insert(self, execute: Execute, row: Row) -> None:
+        """Write one more row."""
+        marks = ", ".join("?" * len(row))
+        execute(f"INSERT INTO {self.name} ({', '.join(row)}) VALUES ({marks})", list(row.values()))
+
+
+_META = Table(
+    "meta",
+    {
+        "format": "INTEGER NOT NULL",
+        "owner": "TEXT",  # random word of the last process that owned the database
+        "incarnation": "TEXT",  # random words of these books: one more, the last, each time they are restored
+        "acknowledged": "INTEGER DEFAULT '0' NOT NULL",  # transactions that wrote; SQLite only
+    },
+)
+SCHEMA = (_META,)
+
+
+class Store:
+    """One database and the one connection to it. Thread-safe: one transaction at a time. Calls block.
+
+    | what happens                                   | what is raised                                 |
+    | ---------------------------------------------- | ---------------------------------------------- |
+    | no connection, connection lost, disk full      | LedgerUnavailable; the next call connects anew |
+    | it has been closed                             | LedgerError: another may have opened it since  |
+    | another process owns it                        | LedgerUnavailable                              |
+    | another process has owned it in between        | LedgerError: this process must start again     |
+    | another format, or something else than ours    | LedgerError                                    |
+    | a SQLite file that has lost what it had        | LedgerError                                    |
+    | a URL that names no such database              | ConfigError                                    |
+    """
+
+    failures: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error,)  # of the connection
+    refusals: ClassVar[type[Exception]] = sqlite3.IntegrityError  # among them: of a statement alone
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        name: str = "",
+        create: bool = True,
+        as_it_is: bool = False,
+        patience: float = PATIENCE,
+    ) -> None:
+        """Open the SQLite file at `path`, for which others wait `patience` seconds; `create` makes what is missing."""
+        self.name, self.path = name or f"sqlite:///{path}", path
+        self.failing = ""  # since the last write failed: why, as is said over a network
+        self._as_it_is, self._patience = as_it_is, patience
+        self._mutex = threading.RLock()
+        self._connection: Any = None
+        self._joined: Any = None
+        self._over = False
+        self._tally = None if path is None else Tally(path)
+        self._head, self._next_head = "", ""  # of the audit log: what is kept beside the count, and will be
+        try:
+            self._prepare(create)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the database back, for good."""
+        with self._mutex:
+            self._over = True
+            self._drop()
+
+    def ensure(self, tables: Sequence[Table]) -> None:
+        """Make those of `tables` that are missing."""
+        with self.writing() as connection:
+            there = self._tables(connection)
+            self._make(connection, [table for table in tables if table.name not in there])
+
+    @contextmanager
+    def writing(self) -> Iterator[Any]:
+        """One transaction: durable when the block has ended without an error, otherwise as if it had never begun.
+
+        LedgerUnavailable if the connection breaks. If it breaks in the last step, the commit, the transaction is there
+        as a whole or not at all, and only the database knows: read before writing again.
+        """
+        with self._mutex:
+            if self._joined is not None:  # this thread's, as it has the mutex
+                yield self._joined
+                return
+            try:
+                connection = self._connected()
+                with self._begun(connection):
+                    before, self._next_head = self._written(connection), self._head
+                    yield connection
+                    wrote = self._written(connection) != before or self._next_head != self._head
+                    count = self._counted(connection) if wrote else None
+            except self.failures as error:
+                if not isinstance(error, self.refusals):
+                    self._drop()
+                found = self._as_ledger_error(error)
+                self.failing = found.outside if isinstance(found, LedgerUnavailable) else self.failing
+                raise found from error
+            if count is not None:
+                self._head = self._next_head
+                self._keep(count)
+                self.failing = ""
+
+    @contextmanager
+    def transaction(self) -> Iterator[Execute]:
+        """The same, for statements that are written once for every kind of database."""
+        with self.writing() as connection:
+            yield partial(self._execute, connection)
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """The rows of one statement, in a transaction of its own or the one that it is in."""
+        with self.transaction() as execute:
+            return execute(sql, parameters)
+
+    @property
+    def head(self) -> str:
+        """The head of the audit log that is kept beside a SQLite file; "" if none is."""
+        return self._head
+
+    def keep_head(self, head: str) -> None:
+        """Keep this head, that of the audit log within this transaction, once the transaction is durable."""
+        if self._tally is not None:
+            self._next_head = head
+
+    @contextmanager
+    def together(self) -> Iterator[Any]:
+        """One transaction, as `writing`, of all that this thread does with the database within the block."""
+        with self._mutex, self.writing() as connection:
+            before, self._joined = self._joined, connection
+            try:
+                yield connection
+            finally:
+                self._joined = before
+
+    @property
+    def incarnations(self) -> tuple[str, ...]:
+        """The random words of these books: that with which they began, and one for each time they were restored."""
+        return tuple(str(self.rows("SELECT incarnation FROM meta")[0]["incarnation"]).split())
+
+    @property
+    def incarnation(self) -> str:
+        """The last of them, which no other books have."""
+        return self.incarnations[-1]
+
+    def renew(self, before: Sequence[str]) -> None:
+        """Restored books are others than those `before`, that they were copied from."""
+        self.rows("UPDATE meta SET incarnation = ?", [" ".join([*before, secrets.token_hex(8)])])
+
+    def probe(self) -> None:
+        """Raises what any use would raise now; after a write that failed, what a write would."""
+        with self.transaction() as execute:
+            if self.failing:
+                execute("UPDATE meta SET format = ?", [FORMAT])
+            else:
+                execute("SELECT format FROM meta")
+        self.failing = ""
+
+    def serialise(self, execute: Execute) -> None:
+        """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
+
+    def checkpoint(self) -> None:
+        """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole."""
+        if self.path is not None:
+            with self._mutex:
+                self._folded()
+
+    def as_new(self) -> None:
+        """Leave a SQLite file as one that has acknowledged nothing yet, all in itself; close it then, and move it.
+
+        LedgerUnavailable if that cannot be written: the file is then incomplete without its journal.
+        """
+        with self._mutex:
+            self._folded("UPDATE meta SET acknowledged = 0")
+
+    def _folded(self, last: str = "") -> None:
+        raw = self._raw(self._connected())
+        try:
+            raw.execute(last)
+            busy, left, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise sqlite_error(str(error), self.name) from error
+        if busy or left > 0:
+            raise LedgerUnavailable(f"Cannot fold the journal of {self.name}: it is in use.", outside=OUTSIDE)
+
+    def _counted(self, connection: Any) -> int | None:
+        """One more transaction that wrote, in the same transaction."""
+        if self._tally is None:
+            return None
+        one_more = "UPDATE meta SET acknowledged = acknowledged + 1 RETURNING acknowledged"
+        return int(self._execute(connection, one_more)[0]["acknowledged"])
+
+    def _check_tally(self, found: int) -> None:
+        """LedgerError if the file holds less than it has acknowledged, or nobody can tell.
+
+        A count is begun, before anything is acknowledged, where there is none.
+        """
+        if self._tally is None:
+            return
+        try:
+            kept, self._head = self._tally.read() or (None, "")
+        except (OSError, ValueError):
+            raise LedgerError(
+                f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. "
+                "Remove it if you know what it said; `quoron restore` then takes the file for what it is.",
+                outside=OUTSIDE,
+            ) from None
+        if self._as_it_is:
+            kept, self._head = None, ""
+        elif kept is None and found:
+            raise LedgerError(
+                f"Expected the number of acknowledged transactions beside {self.name}, in {self._tally.path.name}, "
+                "found none: the file was copied or put back without it, and may be older than what somebody was "
+                "shown. Put back both. If there is nothing else, `quoron restore` takes it for what it is.",
+                outside=OUTSIDE,
+            )
+        if kept is not None and found < kept:
+            raise LedgerError(
+                f"Expected {kept} acknowledged transactions in {self.name}, got {found}: its journal was cut short or "
+                "damaged, or it was restored from a backup, or removed. What is missing may have been shown to "
+                "somebody. Put back what is missing, or go on with other books. If there is nothing else, `quoron "
+                "restore` takes it for what it is.",
+                outside=OUTSIDE,
+            )
+        if kept is None:
+            self._keep(found)
+
+    def _keep(self, count: int) -> None:
+        if self._tally is not None:
+            try:
+                self._tally.write(count, self._head)
+            except OSError as error:
+                self.failing = FULL if error.errno == errno.ENOSPC else OUTSIDE
+                raise LedgerUnavailable(
+                    f"Cannot write {self._tally.path}: {error.strerror}.", outside=self.failing
+                ) from error
+
+    def _drop(self) -> None:
+        held, self._connection = self._connection, None
+        if held is not None:
+            self._end(held)
+
+    def _connected(self) -> Any:
+        """The one connection, made anew if it was lost."""
+        if self._over:
+            raise LedgerError(f"Expected a ledger that is open, got {self.name}, which has been closed. Open it again.")
+        if self._connection is None or self._lost(self._connection):
+            self._drop()
+            self._connection = self._connect()
+        return self._connection
+
+    def _prepare(self, create: bool) -> None:
+        if self.path is not None and create and not self.path.exists():
+            try:
+                self.path.touch(mode=PRIVATE)  # it will hold noise keys; its journal inherits the mode
+                sync_folder(self.path.parent)
+            except OSError as error:
+                raise LedgerError(f"Cannot make a ledger at {self.path}: {error.strerror}.") from error
+        if self.path is not None and not self.path.is_file():
+            raise LedgerError(f"Expected a ledger at {self.path}, found none.")
+        with self.writing() as connection:
+            stored = self._formats(connection, create)
+            if stored != [FORMAT]:
+                formats = ", ".join(map(str, stored)) or "none"
+                raise LedgerError(
+                    f"Expected ledger format {FORMAT} in {self.name}, got {formats}. Use the version that wrote it."
+                )
+            self._taken(connection)
+        if self.path is not None:
+            self._check_tally(int(self.rows("SELECT acknowledged FROM meta")[0]["acknowledged"]))
+            self._folded()  # a copy of the file alone is then one of books that need their count, and never of none
+
+    def _formats(self, connection: Any, create: bool) -> list[Any]:
+        tables, execute = self._tables(connection), partial(self._execute, connection)
+        if create and not tables:
+            self._check_tally(0)
+            self._make(connection, SCHEMA)
+            _META.insert(execute, {"format": FORMAT, "incarnation": secrets.token_hex(8)})
+        elif "meta" not in tables and "run" in tables:  # format 1 had one run a file, and said so there
+            return [row["format"] for row in execute("SELECT format FROM run")]
+        elif "meta" not in tables:
+            raise LedgerError(f"Expected a ledger in {self.name}, found something else: it is not a quoron ledger.")
+        return [row["format"] for row in execute("SELECT format FROM meta")]
+
+    def _lost(self, connection: Any) -> bool:
+        """Whether it cannot be used any more."""
+        return False
+
+    def _taken(self, connection: Any) -> None:
+        """What an owner writes when it begins, in the first transaction."""
+
+    def _written(self, connection: Any) -> int:
+        """Rows that this connection has written so far; 0 where that is not counted."""
+        return 0 if self.path is None else self._raw(connection).total_changes
+
+    # What is another for SQLAlchemy's connection:
+
+    def _connect(self) -> Any:
+        return connect(str(self.path), self._patience)
+
+    def _end(self, connection: Any) -> None:
+        with suppress(sqlite3.Error):
+            connection.close()
+
+    @contextmanager
+    def _begun(self, connection: Any) -> Iterator[Any]:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.rollback()
+            raise
+
+    def _execute(self, connection: Any, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        found = connection.execute(sql, parameters)
+        names = [column[0] for column in found.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def _tables(self, connection: Any) -> set[str]:
+        return {row["name"] for row in self._execute(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def _make(self, connection: Any, tables: Sequence[Table]) -> None:
+        for table in tables:
+            self._execute(connection, table.sql)
+
+    def _raw(self, connection: Any) -> sqlite3.Connection:
+        return cast(sqlite3.Connection, connection)
+
+    def _as_ledger_error(self, error: Exception) -> LedgerError:
+        return sqlite_error(str(error), self.name)
+
+
+def connect(path: str, patience: float = PATIENCE) -> sqlite3.Connection:
+    """A connection to a SQLite file that acknowledges nothing which a power loss could take back."""
+    made = sqlite3.connect(path, timeout=patience, check_same_thread=False, isolation_level=None)
+    try:
+        for setting in SETTINGS:  # transactions begin and end where we say
+            made.execute(f"PRAGMA {setting}").close()
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def sqlite_error(text: str, name: str) -> LedgerError:
+    """What SQLite says, in our words: LedgerUnavailable when another try may succeed. Never the values of a row."""
+    cause = text.strip().partition("\n")[0]
+    message = f"Cannot use the ledger {name}: {cause.rstrip('.')}. "
+    if cause in _MACHINE:
+        return LedgerUnavailable(message + _MACHINE[cause], outside=FULL if cause == _FULL else OUTSIDE)
+    return LedgerError(message + "The file may be damaged or not a quoron ledger.", outside=OUTSIDE)
+
+
+def now() -> str:
+    """The time, for people to read. Nothing is ever ordered or decided by a clock."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
