@@ -99,8 +99,9 @@ class Grouped(TyperGroup):
 
 
 def _below(command: click.Command) -> list[click.Command]:
-    """A command, and all those of its group."""
-    return [command, *(one for inner in getattr(command, "commands", {}).values() for one in _below(inner))]
+    """A command, and all those of its group, but for a `Grouped` one, which has seen to them."""
+    inside = {} if isinstance(command, Grouped) else getattr(command, "commands", {})
+    return [command, *(one for inner in inside.values() for one in _below(inner))]
 
 
 def _with_help_in_two(command: click.Command) -> None:
