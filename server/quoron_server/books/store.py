@@ -55,7 +55,7 @@ class Execute(Protocol):
         """Its rows, by column; values stand in the statement as `?`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """A table, for SQLite and PostgreSQL: INTEGER, BIGINT, TEXT or BLOB columns."""
 
