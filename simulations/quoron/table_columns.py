@@ -1,4 +1,4 @@
-"""How the rows of a table become items, in the words of every door and every command: one list, `TableColumns`.
+"""How the rows of a table become items: the keys of `columns=`, and the options of the commands: one list, `Columns`.
 
     >>> read("numeric", ["age=0:100,dose=-1:1"])
     {'age': (0.0, 100.0), 'dose': (-1.0, 1.0)}
@@ -6,18 +6,17 @@
     {'ward': ['north', 'south'], 'grade': [1, 2, 3]}
 
 **A new word is one line here**, and the field of that name of `config.TableSection`, which checks it and says in the
-reference what it means. From the line come the keyword of `quoron.train`, `plan`, `simulate`, ... (their signatures,
-docstrings, and what is said of a misspelt one), and how it is typed in a shell: as an option of the commands where it
-is an `option`, and behind `--set population.WORD=`. What is given is passed to the field as it is: lists of columns,
-ranges and values are understood there.
+reference what it means. From the line come the keyword of `Columns`, its docstring, and how it is typed in a shell: as
+an option of the commands where it is an `option`, and behind `--set population.WORD=`. What is given is passed to the
+field as it is: lists of columns, ranges and values are understood there.
 """
 
 import csv
-import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+from inspect import cleandoc
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from quoron_privacy.errors import ConfigError
 
@@ -126,8 +125,15 @@ class Word:
     option: bool = False  # of the commands; else reached by --set population.WORD
 
 
-class TableColumns(TypedDict, total=False):
-    """How the rows of a table become items, beside user and label: see docs/config-reference.md."""
+class Columns(TypedDict, total=False):
+    """How the rows of a table become items: what `columns=` takes, as does a mapping of the same keys.
+
+        >>> columns = Columns(numeric={"age": (0, 100)}, categorical={"ward": ["north", "south"]})
+        >>> columns == {"numeric": {"age": (0, 100)}, "categorical": {"ward": ["north", "south"]}}
+        True
+
+    Args:
+    """
 
     numeric: Annotated[
         Mapping[str, tuple[float, float]] | Sequence[str] | str,
@@ -192,21 +198,31 @@ class TableColumns(TypedDict, total=False):
     normalize: Annotated[bool, Word("whether rows are divided by their own length", "true|false")]
 
 
-class DescribedTable(TableColumns, total=False):
-    """All that is said of a table."""
+class DescribedTable(TypedDict, total=False):
+    """All that is said of a table: arguments of `quoron.train`."""
 
     user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN", option=True)]
     label: Annotated[
         str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN", option=True)
     ]
+    columns: Columns
 
 
-_FIRST = ("user", "label")
-TYPES: dict[str, Any] = get_type_hints(DescribedTable)
 WORDS: dict[str, Word] = {
-    name: get_args(get_type_hints(DescribedTable, include_extras=True)[name])[-1]
-    for name in (*_FIRST, *TableColumns.__annotations__)
+    name: get_args(hint)[-1]
+    for kind in (DescribedTable, Columns)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+    if name != "columns"
 }
+Columns.__doc__ = "\n".join(
+    [
+        cleandoc(Columns.__doc__ or ""),
+        *(
+            textwrap.fill(f"{name}: {WORDS[name].means}.", 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+            for name in Columns.__annotations__
+        ),
+    ]
+)
 
 
 def read(name: str, typed: Sequence[str]) -> Any:
@@ -236,46 +252,3 @@ def read(name: str, typed: Sequence[str]) -> Any:
 def _as_columns(given: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
     """Columns whose range or values nobody says, beside those of others."""
     return given if isinstance(given, Mapping) else dict.fromkeys(given)
-
-
-def shown(signature: inspect.Signature) -> inspect.Signature:
-    """Return the same with each name in place of `**columns: Unpack[TableColumns]`, or of another such list."""
-    own = [each for each in signature.parameters.values() if _listed(each) is None]
-    if len(own) == len(signature.parameters):
-        return signature
-    (listed,) = filter(None, map(_listed, signature.parameters.values()))
-    words, hints = [], get_type_hints(listed)
-    for name in sorted(hints, key=TableColumns.__annotations__.__contains__):
-        needed = name in listed.__required_keys__
-        default, kind = inspect.Parameter.empty if needed else None, hints[name] if needed else hints[name] | None
-        words.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-    return signature.replace(parameters=[*own, *words])
-
-
-def described(text: str | None, signature: inspect.Signature) -> str | None:
-    """A docstring that says what every word means, where it says `columns:`."""
-    if text is None or not of_tables(signature):
-        return text
-    lines = []
-    for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
-        if line.lstrip().startswith("columns:"):
-            for name in TableColumns.__annotations__:
-                word = WORDS[name]
-                lines += textwrap.wrap(
-                    f"{name}: {word.means}.", 120, initial_indent=indent, subsequent_indent=indent + "    "
-                )
-        else:
-            lines.append(line)
-    return "\n".join(lines)
-
-
-def of_tables(signature: inspect.Signature) -> bool:
-    """Whether its further words are those of a table."""
-    return any("numeric" in getattr(_listed(each), "__annotations__", ()) for each in signature.parameters.values())
-
-
-def _listed(parameter: inspect.Parameter) -> Any:
-    """The list of words that `**columns: Unpack[...]` stands for; None for another parameter."""
-    is_rest = parameter.kind is inspect.Parameter.VAR_KEYWORD and get_origin(parameter.annotation) is not None
-    return get_args(parameter.annotation)[0] if is_rest else None

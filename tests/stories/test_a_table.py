@@ -108,7 +108,14 @@ def test_every_kind_of_table_is_simulated_to_the_same_model(kind: str, place: Pa
         rows.to_json(source, orient="records", lines=True, double_precision=15)
     else:
         source = rows if kind == "frame" else pa.Table.from_pandas(rows)
-    asked = {"user": "who", "label": "ill", **KNOWN, "epsilon": 8.0, "delta": 1e-4, "settings": list(QUICK[1::2])}
+    asked = {
+        "user": "who",
+        "label": "ill",
+        "columns": KNOWN,
+        "epsilon": 8.0,
+        "delta": 1e-4,
+        "settings": list(QUICK[1::2]),
+    }
     assert np.array_equal(package.simulate(source, **asked).weights, package.simulate(rows, **asked).weights)
 
 
