@@ -185,10 +185,7 @@ def plain(value: Any, name: str) -> Any:
 
 
 def entry_point(function: Callable[P, T]) -> Callable[P, T]:
-    """Return the same function with the arguments of `**arguments: Unpack[...]` in its signature one by one.
-
-    It suggests the name for a misspelt argument, and checks the kinds of the others.
-    """
+    """Return the same function, which has all arguments in its signature, refuses others and checks their kinds."""
     own = inspect.signature(function)
     signature = _one_by_one(own)
     others = {"user", "label"} - own.parameters.keys()  # of items, which may be arrays

@@ -12,7 +12,6 @@ field as it is: lists of columns, ranges and values are understood there.
 """
 
 import csv
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
@@ -214,15 +213,8 @@ WORDS: dict[str, Word] = {
     for name, hint in get_type_hints(kind, include_extras=True).items()
     if name != "columns"
 }
-Columns.__doc__ = "\n".join(
-    [
-        cleandoc(Columns.__doc__ or ""),
-        *(
-            textwrap.fill(f"{name}: {WORDS[name].means}.", 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
-            for name in Columns.__annotations__
-        ),
-    ]
-)
+_MEANINGS = (f"    {name}: {WORDS[name].means}." for name in Columns.__annotations__)
+Columns.__doc__ = "\n".join((cleandoc(Columns.__doc__ or ""), *_MEANINGS))
 
 
 def read(name: str, typed: Sequence[str]) -> Any:

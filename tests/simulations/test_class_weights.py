@@ -273,12 +273,6 @@ def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(peopl
         quoron.train(people, **{**given, "columns": {"class_weight": {"yes": 5}}}, dry_run=True)
 
 
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
-
-
-QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
-
-
 def config(path: str = "frame", **more: Any) -> configs.Config:
     table = {"kind": "table", "path": path, "user": "who", "label": "ill", "classes": ["no", "yes"]}
     table |= {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": "balanced"} | more

@@ -63,8 +63,8 @@ def train(
             `Config`, which describe one.
         user: column that says whose item a row is.
         label: column to predict, or a comparison such as 'delay > 15'.
-        columns: what the table's columns are, as `quoron.Columns` or a mapping of its keys. What is not declared is
-            estimated privately, for a part of ε (docs/train.md).
+        columns: how rows become items: `quoron.Columns` or a mapping with its keys. What is not declared is estimated
+            privately, for a part of ε (docs/train.md).
         epsilon, delta: the guarantee of the whole run. ε is needed, here, in `settings` or in a file; δ is 1e-6 unless
             given. Two values of one thing are refused.
         adjacency: what a user's data may be replaced by: anything ("replace-one"), or nothing ("zero-out", weaker).
