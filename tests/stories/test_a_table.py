@@ -84,7 +84,9 @@ def test_a_model_file_is_enough_elsewhere(
 
 
 def test_python_trains_the_same_kind_of_model(place: Path) -> None:
-    run = package.train(visits(), user="who", label="ill", **KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2]))
+    run = package.train(
+        visits(), user="who", label="ill", columns=KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2])
+    )
     assert accuracy(pd.Series(run.model.predict(visits()))) > 0.75
     assert "differential privacy" in run.statement
     assert "1,500" in repr(run) or "1500" in repr(run)
@@ -184,7 +186,9 @@ def test_missing_cells_do_not_change_the_guarantee(quoron: Command) -> None:
 def test_people_with_many_rows_and_with_few_are_protected_alike(place: Path) -> None:
     rows = visits()
     uneven = pd.concat([rows, *[rows[rows.who.astype(int) < 50]] * 20])
-    run = package.train(uneven, user="who", label="ill", **KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2]))
+    run = package.train(
+        uneven, user="who", label="ill", columns=KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2])
+    )
     assert accuracy(pd.Series(run.model.predict(visits()))) > 0.75
 
 
