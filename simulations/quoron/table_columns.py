@@ -6,15 +6,15 @@
     {'ward': ['north', 'south'], 'grade': [1, 2, 3]}
 
 **A new word is one line here**, and the field of that name of `config.TableSection`, which checks it and says in the
-reference what it means. From the line come the keyword of `Columns`, its docstring, and how it is typed in a shell: as
-an option of the commands where it is an `option`, and behind `--set population.WORD=`. What is given is passed to the
-field as it is: lists of columns, ranges and values are understood there.
+reference what it means, and a line of the docstring of `Columns`. From these come the key of `columns=`, and how it is
+typed in a shell: as an option of the commands where it is an `option`, and behind `--set population.WORD=`. What is
+given is passed to the field as it is: lists of columns, ranges and values are understood there.
 """
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from inspect import cleandoc
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from quoron_privacy.errors import ConfigError
@@ -116,12 +116,18 @@ def _is_integer(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a word of a table means, and how it is typed in a shell."""
+    """How a word of a table is typed in a shell, and what it means."""
 
-    means: str
     metavar: str = "TEXT"
     read: Callable[[str], Any] = _text  # ValueError for what cannot be meant
     option: bool = False  # of the commands; else reached by --set population.WORD
+    means: str = ""  # as the docstring below says
+
+
+def _meaning(kind: type, name: str) -> str:
+    """What a docstring says of an argument."""
+    found = re.search(rf"^ *{name}: (.+?)\.\n", kind.__doc__ or "", re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
 
 
 class Columns(TypedDict, total=False):
@@ -132,89 +138,81 @@ class Columns(TypedDict, total=False):
         True
 
     Args:
+        numeric: public range of each column of numbers.
+        categorical: public values of a column of words; once for each column.
+        ranges: ranges of columns of numbers that are listed without.
+        hashed: columns of too many values to list, each hashed into so many buckets.
+        dates: parts of a column of dates: month, weekday, day, hour, year:FIRST:LAST, days:FIRST:LAST, format:...,
+            zone:...; once for each column.
+        exclude: columns that patterns and estimates leave out.
+        estimate: columns whose range or values are estimated privately, for a part of ε; by default all, where no
+            feature is declared.
+        positive: the label's value that counts as positive.
+        classes: public values of the label.
+        label_range: public range of a label that is a number.
+        weight: what a row counts: a column, and the most that it says.
+        class_weight: what a row counts by its class: a weight for each, or 'balanced'.
+        class_weight_cap: balanced: the most that one class weighs of another.
+        missing: what becomes of a row where a number is missing.
+        separator: what separates cells of text, if the header does not say.
+        decimal: how numbers in text are written, 3.14 or 3,14.
+        encoding: of text, if not UTF-8: utf-16, latin-1 or cp1252.
+        quoting: whether cells of text may stand in quotes.
+        intercept: whether there is a constant.
+        normalize: whether rows are divided by their own length.
     """
 
     numeric: Annotated[
-        Mapping[str, tuple[float, float]] | Sequence[str] | str,
-        Word("public range of each column of numbers", "COLUMN=LOW:HIGH,...", _ranges, True),
+        Mapping[str, tuple[float, float]] | Sequence[str] | str, Word("COLUMN=LOW:HIGH,...", _ranges, True)
     ]
     categorical: Annotated[
-        Mapping[str, Sequence[str | int]] | Sequence[str],
-        Word("public values of a column of words; once for each column", "COLUMN=VALUE,...", _vocabularies, True),
+        Mapping[str, Sequence[str | int]] | Sequence[str], Word("COLUMN=VALUE,...", _vocabularies, True)
     ]
     ranges: Annotated[
-        tuple[float, float] | Mapping[str, tuple[float, float]],
-        Word("ranges of columns of numbers that are listed without", "LOW:HIGH|COLUMN=LOW:HIGH,...", _one_or_many),
+        tuple[float, float] | Mapping[str, tuple[float, float]], Word("LOW:HIGH|COLUMN=LOW:HIGH,...", _one_or_many)
     ]
-    hashed: Annotated[
-        Mapping[str, int],
-        Word("columns of too many values to list, each hashed into so many buckets", "COLUMN=BUCKETS,...", _buckets),
-    ]
+    hashed: Annotated[Mapping[str, int], Word("COLUMN=BUCKETS,...", _buckets)]
     dates: Annotated[
-        Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str],
-        Word(
-            "parts of a column of dates: month, weekday, day, hour, year:FIRST:LAST, days:FIRST:LAST, format:..., "
-            "zone:...; once for each column",
-            "COLUMN=PART,...",
-            _dates,
-            True,
-        ),
+        Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str], Word("COLUMN=PART,...", _dates, True)
     ]
-    exclude: Annotated[Sequence[str], Word("columns that patterns and estimates leave out", "COLUMN,...", _parts)]
-    estimate: Annotated[
-        Mapping[str, Literal["number", "category", "any"]],
-        Word(
-            "columns whose range or values are estimated privately, for a part of ε; by default all, where no feature "
-            "is declared",
-            "COLUMN=KIND,...",
-            _estimated,
-            True,
-        ),
-    ]
-    positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value, True)]
-    classes: Annotated[Sequence[str | int | bool], Word("public values of the label", "VALUE,VALUE,...", _values)]
-    label_range: Annotated[
-        tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends, True)
-    ]
-    weight: Annotated[
-        Mapping[str, str | float], Word("what a row counts: a column, and the most that it says", "COLUMN=MOST", _most)
-    ]
+    exclude: Annotated[Sequence[str], Word("COLUMN,...", _parts)]
+    estimate: Annotated[Mapping[str, Literal["number", "category", "any"]], Word("COLUMN=KIND,...", _estimated, True)]
+    positive: Annotated[str | int | bool, Word("VALUE", _value, True)]
+    classes: Annotated[Sequence[str | int | bool], Word("VALUE,VALUE,...", _values)]
+    label_range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends, True)]
+    weight: Annotated[Mapping[str, str | float], Word("COLUMN=MOST", _most)]
     class_weight: Annotated[
-        Literal["balanced"] | Mapping[str | int | bool, float],
-        Word(
-            "what a row counts by its class: a weight for each, or 'balanced'", "balanced|CLASS=NUMBER,...", _by_class
-        ),
+        Literal["balanced"] | Mapping[str | int | bool, float], Word("balanced|CLASS=NUMBER,...", _by_class)
     ]
-    class_weight_cap: Annotated[float, Word("balanced: the most that one class weighs of another", "NUMBER", float)]
-    missing: Annotated[
-        Literal["drop", "midpoint"], Word("what becomes of a row where a number is missing", "drop|midpoint")
-    ]
-    separator: Annotated[str, Word("what separates cells of text, if the header does not say", "CHARACTER")]
-    decimal: Annotated[Literal[".", ","], Word("how numbers in text are written, 3.14 or 3,14", ".|,")]
-    encoding: Annotated[str, Word("of text, if not UTF-8: utf-16, latin-1 or cp1252", "NAME")]
-    quoting: Annotated[Literal["double", "none"], Word("whether cells of text may stand in quotes", "double|none")]
-    intercept: Annotated[bool, Word("whether there is a constant", "true|false")]
-    normalize: Annotated[bool, Word("whether rows are divided by their own length", "true|false")]
+    class_weight_cap: Annotated[float, Word("NUMBER", float)]
+    missing: Annotated[Literal["drop", "midpoint"], Word("drop|midpoint")]
+    separator: Annotated[str, Word("CHARACTER")]
+    decimal: Annotated[Literal[".", ","], Word(".|,")]
+    encoding: Annotated[str, Word("NAME")]
+    quoting: Annotated[Literal["double", "none"], Word("double|none")]
+    intercept: Annotated[bool, Word("true|false")]
+    normalize: Annotated[bool, Word("true|false")]
 
 
 class DescribedTable(TypedDict, total=False):
-    """All that is said of a table: arguments of `quoron.train`."""
+    """All that is said of a table: arguments of `quoron.train`.
 
-    user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN", option=True)]
-    label: Annotated[
-        str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN", option=True)
-    ]
+    Args:
+        user: column that says whose item a row is; needed.
+        label: column to predict, or a comparison such as 'delay > 15'; needed.
+    """
+
+    user: Annotated[str, Word("COLUMN", option=True)]
+    label: Annotated[str, Word("COLUMN", option=True)]
     columns: Columns
 
 
 WORDS: dict[str, Word] = {
-    name: get_args(hint)[-1]
+    name: replace(get_args(hint)[-1], means=_meaning(kind, name))
     for kind in (DescribedTable, Columns)
     for name, hint in get_type_hints(kind, include_extras=True).items()
     if name != "columns"
 }
-_MEANINGS = (f"    {name}: {WORDS[name].means}." for name in Columns.__annotations__)
-Columns.__doc__ = "\n".join((cleandoc(Columns.__doc__ or ""), *_MEANINGS))
 
 
 def read(name: str, typed: Sequence[str]) -> Any:

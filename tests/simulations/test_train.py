@@ -179,7 +179,7 @@ def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
     program = (
         "import sys, pandas, quoron; people, out, ledger = sys.argv[1:]; "
         "quoron.train(pandas.read_parquet(people), out=out, ledger=ledger, "
-        "user='who', label='ill', numeric={'age': (0, 100), 'dose': (0, 5)}, epsilon=8.0, delta=1e-5, "
+        "user='who', label='ill', columns={'numeric': {'age': (0, 100), 'dose': (0, 5)}}, epsilon=8.0, delta=1e-5, "
         "algorithm='dp-sgd-wor', settings=['algorithm.options.rounds=3'])"
     )
     life = tmp_path / "life.sqlite"
