@@ -143,11 +143,11 @@ def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
 
 if TYPE_CHECKING:  # a type checker knows the words: it reports an ignore that it does not need
     quoron.train("a.csv", user="who", label="ill", columns={"numeric": {"age": (0, 100)}}, epsilon=2.0)
-    quoron.train("a.csv", user="who", categorial=["ward"])  # type: ignore[call-arg]
-    quoron.train("a.csv", user="who", categorical=["ward"])  # type: ignore[call-arg]
+    quoron.train("a.csv", user="who", categorial=["ward"])  # type: ignore[call-overload]
+    quoron.train("a.csv", user="who", categorical=["ward"])  # type: ignore[call-overload]
     quoron.train("a.csv", user="who", columns=quoron.Columns(categorical=["ward"]))
     quoron.train("a.csv", user="who", columns=quoron.Columns(categorial=["ward"]))  # type: ignore[typeddict-unknown-key]
-    quoron.train("a.csv", user=3)  # type: ignore[arg-type]
+    quoron.train("a.csv", user=3)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
