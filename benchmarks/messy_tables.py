@@ -144,7 +144,8 @@ def asked(each: Mess, way: Way) -> dict[str, Any] | None:
     usual: dict[str, Any] = {"user": "who", "label": each.label}
     if way == "undeclared":
         return None if each.undeclared is None else usual | each.undeclared
-    return usual | {"numeric": RANGES, "categorical": {"ward": WARDS}} | each.declared
+    columns: dict[str, Any] = {"numeric": RANGES, "categorical": {"ward": WARDS}}
+    return usual | {"columns": columns | each.declared}
 
 
 def figure_of(each: Mess, model: Any, sheet: Sheet, source: Any) -> float:

@@ -95,11 +95,14 @@ def train(folder: Path, door: str, quality: float | None) -> Took:
 
     frame = framed(folder) if door == "frame" else None
     imported = time.perf_counter() - began
-    given: dict[str, Any] = {"user": "user", "label": "label", "numeric": dict.fromkeys(COLUMNS, (-4.0, 4.0))}
+    given: dict[str, Any] = {"user": "user", "label": "label"}
+    columns: dict[str, Any] = {"numeric": dict.fromkeys(COLUMNS, (-4.0, 4.0))}
     source: Any = frame if door == "frame" else str(folder / f"table.{door}")
     if door == "folder":  # its place is said by a configuration
-        source = from_tree({"population": {"kind": "table", "path": str(folder / "folder"), **given}})
+        source = from_tree({"population": {"kind": "table", "path": str(folder / "folder"), **given, **columns}})
         given = {}
+    else:
+        given |= {"columns": columns}
     in_memory(folder, door)
     ended: Took = {}
 

@@ -96,14 +96,14 @@ def steps(rows: pd.DataFrame, folder: Path, off: Any, others: pd.DataFrame) -> N
     told.and_truth("that model", off(trained.model.predict(others)))
     total = told.total(ledger)
     for name, given in (
-        ("all of it on training, bounds known", {"user": USER, "label": LABEL, **KNOWN, "items_per_user": 4}),
+        ("all of it on training, bounds known", {"user": USER, "label": LABEL, "columns": KNOWN, "items_per_user": 4}),
         ("all of it on one run that buys its bounds", {"user": USER, "label": LABEL}),
     ):
         model: Model = quoron.train(
             rows,
             epsilon=total,
             delta=3 * DELTA,
-            settings=("domain.radius=3.0",) if "numeric" in given else (),
+            settings=("domain.radius=3.0",) if "columns" in given else (),
             progress=False,
             **charged(name.replace(",", ""), population=name.replace(",", "")),
             **given,
@@ -123,10 +123,12 @@ def columns(found: PrivateBounds) -> dict[str, Any]:
     return {
         "user": USER,
         "label": LABEL,
-        "label_range": label_range,
-        "numeric": numeric,
-        "categorical": by_kind.get("categorical", {}),
-        "missing": "midpoint",
+        "columns": {
+            "label_range": label_range,
+            "numeric": numeric,
+            "categorical": by_kind.get("categorical", {}),
+            "missing": "midpoint",
+        },
         "items_per_user": max(1, int(by_kind.get("items", {}).get("items_per_user", 1))),
     }
 

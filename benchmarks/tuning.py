@@ -61,7 +61,7 @@ def made(shape: str, users: int, columns: int) -> tuple[pd.DataFrame, dict[str, 
     label = rng.uniform(size=users) < 1 / (1 + np.exp(-(features @ true) + (4.0 if shape == "rare" else 0.0)))
     frame = pd.DataFrame({f"x{place}": features[:, place] for place in range(columns)})
     ranges = {f"x{place}": (-4.0, 4.0) for place in range(columns)}
-    return frame.assign(user=np.arange(users), y=label), {"user": "user", "label": "y", "numeric": ranges}
+    return frame.assign(user=np.arange(users), y=label), {"user": "user", "label": "y", "columns": {"numeric": ranges}}
 
 
 def parted(frame: pd.DataFrame, user: str) -> tuple[pd.DataFrame, pd.DataFrame]:

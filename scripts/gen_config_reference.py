@@ -17,7 +17,7 @@ from quoron.cli.app import app
 from quoron.cli.common import CSV
 from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection
 from quoron.engines import ENGINES
-from quoron.table_columns import WORDS
+from quoron.table_columns import WORDS, Columns
 from quoron_server.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "config-reference.md"
@@ -57,7 +57,8 @@ def _arguments() -> str:
     for name, (section, key) in (KEYS | {name: ("population", name) for name in WORDS}).items():
         option, value = f"--{name.replace('_', '-')}", grammar.get(name, "...")
         shell = f"`{option}`" if option in typed else f"`--set {section}.{key}={value}`"
-        rows.append(f"| `{name}=` | `{section}.{key}` | {f'`--csv {name}={value}`' if name in CSV else shell} |")
+        python = f"Columns({name}=...)" if name in Columns.__annotations__ else f"{name}="
+        rows.append(f"| `{python}` | `{section}.{key}` | {f'`--csv {name}={value}`' if name in CSV else shell} |")
     return "\n".join(["## Arguments, keys and options", "", *rows, "", TYPED, *_engines(), ""])
 
 

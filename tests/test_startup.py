@@ -50,7 +50,7 @@ TRAIN = """
 import pandas
 visits = pandas.DataFrame({"who": np.arange(400) // 2, "age": np.arange(400) % 50, "ill": np.arange(400) % 2})
 quoron.train(
-    visits, user="who", label="ill", numeric={"age": (0, 50)}, epsilon=8.0, delta=1e-4,
+    visits, user="who", label="ill", columns={"numeric": {"age": (0, 50)}}, epsilon=8.0, delta=1e-4,
     algorithm="one-pass-dp-sgd", progress=False,
 )
 """

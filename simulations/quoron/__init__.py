@@ -2,7 +2,8 @@
 
     import quoron
 
-    trained = quoron.train(visits, user="patient", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
+    columns = quoron.Columns(numeric={"age": (0, 100)}, categorical={"ward": ["north", "south"]})
+    trained = quoron.train(visits, user="patient", label="ill", columns=columns, epsilon=2.0)
     trained.model.predict(new_visits)
     quoron.load("runs/visits-1").predict(new_visits)  # elsewhere, later
     quoron.evaluate("runs/visits-1", new_visits, user="patient", epsilon=0.5)  # how good it is for others

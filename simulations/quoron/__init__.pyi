@@ -15,6 +15,7 @@ from .api.simulating import plan as plan
 from .api.resuming import resume as resume
 from .api.listing import algorithms as algorithms
 from .tables import read_table as read_table
+from .table_columns import Columns as Columns
 from .config import Config as Config
 from .results import Run as Run
 from .results import Release as Release

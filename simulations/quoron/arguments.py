@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time
 from numbers import Integral, Real
 from pathlib import Path, PurePath
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from quoron import toml_text
-from quoron.table_columns import WORDS, TableColumns, described, of_tables, read, shown
+from quoron.table_columns import WORDS, Columns, read
 from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.release import Adjacency
 
@@ -44,9 +44,10 @@ KEYS = {  # of the configuration
 }
 
 
-class PlanArguments(TableColumns, total=False):
+class PlanArguments(TypedDict, total=False):
     """The arguments of every function that plans a run."""
 
+    columns: Columns | Mapping[str, Any] | None
     epsilon: float | None
     delta: float | None
     adjacency: Adjacency | None  # a user's data replaced, or only left out (weaker)
@@ -73,8 +74,8 @@ class TrainingArguments(PlanArguments, total=False):
     out: str | Path | None
 
 
-def sections(arguments: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the sections of a configuration that arguments stand for, and those that describe a table.
+def sections(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the sections of a configuration that arguments stand for, but for those that describe a table.
 
     None and False are left out. A ledger's relative path begins at the working directory.
     """
@@ -83,7 +84,7 @@ def sections(arguments: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], d
         if name in KEYS and value is not None and value is not False:
             section, key = KEYS[name]
             tree.setdefault(section, {})[key] = Path(value).expanduser().resolve() if name == "ledger" else value
-    return tree, {name: value for name, value in arguments.items() if name not in KEYS and name != "settings"}
+    return tree
 
 
 def one_value(*layers: tuple[str, Mapping[str, Any]]) -> None:
@@ -184,12 +185,10 @@ def plain(value: Any, name: str) -> Any:
 
 
 def entry_point(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function with a table's arguments in its signature one by one, which suggests the name for a misspelt
-    argument, and checks the kinds of the others.
-    """
+    """Return the same function, which has all arguments in its signature, refuses others and checks their kinds."""
     own = inspect.signature(function)
-    signature = shown(own)
-    others = set() if of_tables(own) else {"user", "label"} - own.parameters.keys()  # of items, which may be arrays
+    signature = _one_by_one(own)
+    others = {"user", "label"} - own.parameters.keys()  # of items, which may be arrays
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -205,12 +204,26 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
                 _check(function.__name__, name, value, signature.parameters[name].default)
         return function(*args, **kwargs)
 
-    opened.__doc__ = described(function.__doc__, own)
     vars(opened)["__signature__"] = signature
     return opened
 
 
+def _one_by_one(signature: inspect.Signature) -> inspect.Signature:
+    """The same with each name in place of `**arguments: Unpack[...]`."""
+    own = [*signature.parameters.values()]
+    if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD or get_origin(own[-1].annotation) is None:
+        return signature
+    (listed,), words = get_args(own[-1].annotation), []
+    for name, hint in get_type_hints(listed).items():
+        needed = name in listed.__required_keys__
+        default, kind = (inspect.Parameter.empty, hint) if needed else (None, hint | None)
+        words.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return signature.replace(parameters=[*own[:-1], *words])
+
+
 def _unknown(door: str, name: str, known: Sequence[str]) -> ConfigError:
+    if "columns" in known and name in Columns.__annotations__:
+        return ConfigError(f"Expected columns={{{name!r}: ...}} for {door}, got {name}=.... Write it in columns.")
     return ConfigError(f"Expected an argument of {door}, got {name!r}. {nearest(name, known, f'See help({door}).')}")
 
 
@@ -283,7 +296,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that m
         "a name of letters, digits, ' ', '.', '_' and '-'",
         lambda value: _is_text(value) and bool(POPULATION.match(value)),
     ),
-    "options": ("a mapping", lambda value: isinstance(value, Mapping)),
+    **dict.fromkeys(("columns", "options"), ("a mapping", lambda value: isinstance(value, Mapping))),
     "observers": (
         "a list of observers, with `started`, `told` and `finished`",
         lambda value: _is_list(value) and all(hasattr(each, "started") for each in value),

@@ -13,9 +13,10 @@ from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
+from quoron.table_columns import WORDS, Columns
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.formats import SAID, format_of, is_table
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:  # planning needs no table
     import pyarrow as pa
@@ -34,7 +35,7 @@ def described(
     A simulation may be of a source with other settings. Where noise is `secret` they may not change the ε and the δ of
     a file or whom it charges, only those of a preset. ConfigError for two values of one thing.
     """
-    said, columns = sections({"user": user, "label": label, **arguments})
+    said, columns = sections(arguments), {"user": user, "label": label, **_checked(arguments.get("columns") or {})}
     settings = arguments.get("settings", ())
     tree, name, base, frame = _found(source, columns)
     layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
@@ -49,6 +50,16 @@ def described(
     if base is None:
         return with_columns(config, Path.cwd(), frame), name, frame
     return configs.located(config, base), name, frame
+
+
+def _checked(columns: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `columns=` says; ConfigError for a key that it does not have."""
+    for name in columns:
+        if name not in Columns.__annotations__:
+            fix = f"Write {name}= beside columns=." if name in WORDS else "See help(quoron.Columns)."
+            fix = nearest(str(name), Columns.__annotations__, fix)
+            raise ConfigError(f"Expected a key of columns, got {name!r}. {fix}")
+    return columns
 
 
 def resolve(source: str | Path, settings: Settings = (), *, secret: bool = False) -> tuple[Config, str]:

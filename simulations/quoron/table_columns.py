@@ -1,4 +1,4 @@
-"""How the rows of a table become items, in the words of every door and every command: one list, `TableColumns`.
+"""How the rows of a table become items: the keys of `columns=`, and the options of the commands: one list, `Columns`.
 
     >>> read("numeric", ["age=0:100,dose=-1:1"])
     {'age': (0.0, 100.0), 'dose': (-1.0, 1.0)}
@@ -6,18 +6,16 @@
     {'ward': ['north', 'south'], 'grade': [1, 2, 3]}
 
 **A new word is one line here**, and the field of that name of `config.TableSection`, which checks it and says in the
-reference what it means. From the line come the keyword of `quoron.train`, `plan`, `simulate`, ... (their signatures,
-docstrings, and what is said of a misspelt one), and how it is typed in a shell: as an option of the commands where it
-is an `option`, and behind `--set population.WORD=`. What is given is passed to the field as it is: lists of columns,
-ranges and values are understood there.
+reference what it means, and a line of the docstring of `Columns`. From these come the key of `columns=`, and how it is
+typed in a shell: as an option of the commands where it is an `option`, and behind `--set population.WORD=`. What is
+given is passed to the field as it is: lists of columns, ranges and values are understood there.
 """
 
 import csv
-import inspect
-import textwrap
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from quoron_privacy.errors import ConfigError
 
@@ -118,94 +116,102 @@ def _is_integer(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a word of a table means, and how it is typed in a shell."""
+    """How a word of a table is typed in a shell, and what it means."""
 
-    means: str
     metavar: str = "TEXT"
     read: Callable[[str], Any] = _text  # ValueError for what cannot be meant
     option: bool = False  # of the commands; else reached by --set population.WORD
+    means: str = ""  # as the docstring below says
 
 
-class TableColumns(TypedDict, total=False):
-    """How the rows of a table become items, beside user and label: see docs/config-reference.md."""
+def _meaning(kind: type, name: str) -> str:
+    """What a docstring says of an argument."""
+    found = re.search(rf"^ *{name}: (.+?)\.\n", kind.__doc__ or "", re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
+
+
+class Columns(TypedDict, total=False):
+    """How the rows of a table become items: what `columns=` takes, as does a mapping of the same keys.
+
+        >>> columns = Columns(numeric={"age": (0, 100)}, categorical={"ward": ["north", "south"]})
+        >>> columns == {"numeric": {"age": (0, 100)}, "categorical": {"ward": ["north", "south"]}}
+        True
+
+    Args:
+        numeric: public range of each column of numbers.
+        categorical: public values of a column of words; once for each column.
+        ranges: ranges of columns of numbers that are listed without.
+        hashed: columns of too many values to list, each hashed into so many buckets.
+        dates: parts of a column of dates: month, weekday, day, hour, year:FIRST:LAST, days:FIRST:LAST, format:...,
+            zone:...; once for each column.
+        exclude: columns that patterns and estimates leave out.
+        estimate: columns whose range or values are estimated privately, for a part of ε; by default all, where no
+            feature is declared.
+        positive: the label's value that counts as positive.
+        classes: public values of the label.
+        label_range: public range of a label that is a number.
+        weight: what a row counts: a column, and the most that it says.
+        class_weight: what a row counts by its class: a weight for each, or 'balanced'.
+        class_weight_cap: balanced: the most that one class weighs of another.
+        missing: what becomes of a row where a number is missing.
+        separator: what separates cells of text, if the header does not say.
+        decimal: how numbers in text are written, 3.14 or 3,14.
+        encoding: of text, if not UTF-8: utf-16, latin-1 or cp1252.
+        quoting: whether cells of text may stand in quotes.
+        intercept: whether there is a constant.
+        normalize: whether rows are divided by their own length.
+    """
 
     numeric: Annotated[
-        Mapping[str, tuple[float, float]] | Sequence[str] | str,
-        Word("public range of each column of numbers", "COLUMN=LOW:HIGH,...", _ranges, True),
+        Mapping[str, tuple[float, float]] | Sequence[str] | str, Word("COLUMN=LOW:HIGH,...", _ranges, True)
     ]
     categorical: Annotated[
-        Mapping[str, Sequence[str | int]] | Sequence[str],
-        Word("public values of a column of words; once for each column", "COLUMN=VALUE,...", _vocabularies, True),
+        Mapping[str, Sequence[str | int]] | Sequence[str], Word("COLUMN=VALUE,...", _vocabularies, True)
     ]
     ranges: Annotated[
-        tuple[float, float] | Mapping[str, tuple[float, float]],
-        Word("ranges of columns of numbers that are listed without", "LOW:HIGH|COLUMN=LOW:HIGH,...", _one_or_many),
+        tuple[float, float] | Mapping[str, tuple[float, float]], Word("LOW:HIGH|COLUMN=LOW:HIGH,...", _one_or_many)
     ]
-    hashed: Annotated[
-        Mapping[str, int],
-        Word("columns of too many values to list, each hashed into so many buckets", "COLUMN=BUCKETS,...", _buckets),
-    ]
+    hashed: Annotated[Mapping[str, int], Word("COLUMN=BUCKETS,...", _buckets)]
     dates: Annotated[
-        Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str],
-        Word(
-            "parts of a column of dates: month, weekday, day, hour, year:FIRST:LAST, days:FIRST:LAST, format:..., "
-            "zone:...; once for each column",
-            "COLUMN=PART,...",
-            _dates,
-            True,
-        ),
+        Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str], Word("COLUMN=PART,...", _dates, True)
     ]
-    exclude: Annotated[Sequence[str], Word("columns that patterns and estimates leave out", "COLUMN,...", _parts)]
-    estimate: Annotated[
-        Mapping[str, Literal["number", "category", "any"]],
-        Word(
-            "columns whose range or values are estimated privately, for a part of ε; by default all, where no feature "
-            "is declared",
-            "COLUMN=KIND,...",
-            _estimated,
-            True,
-        ),
-    ]
-    positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value, True)]
-    classes: Annotated[Sequence[str | int | bool], Word("public values of the label", "VALUE,VALUE,...", _values)]
-    label_range: Annotated[
-        tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends, True)
-    ]
-    weight: Annotated[
-        Mapping[str, str | float], Word("what a row counts: a column, and the most that it says", "COLUMN=MOST", _most)
-    ]
+    exclude: Annotated[Sequence[str], Word("COLUMN,...", _parts)]
+    estimate: Annotated[Mapping[str, Literal["number", "category", "any"]], Word("COLUMN=KIND,...", _estimated, True)]
+    positive: Annotated[str | int | bool, Word("VALUE", _value, True)]
+    classes: Annotated[Sequence[str | int | bool], Word("VALUE,VALUE,...", _values)]
+    label_range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends, True)]
+    weight: Annotated[Mapping[str, str | float], Word("COLUMN=MOST", _most)]
     class_weight: Annotated[
-        Literal["balanced"] | Mapping[str | int | bool, float],
-        Word(
-            "what a row counts by its class: a weight for each, or 'balanced'", "balanced|CLASS=NUMBER,...", _by_class
-        ),
+        Literal["balanced"] | Mapping[str | int | bool, float], Word("balanced|CLASS=NUMBER,...", _by_class)
     ]
-    class_weight_cap: Annotated[float, Word("balanced: the most that one class weighs of another", "NUMBER", float)]
-    missing: Annotated[
-        Literal["drop", "midpoint"], Word("what becomes of a row where a number is missing", "drop|midpoint")
-    ]
-    separator: Annotated[str, Word("what separates cells of text, if the header does not say", "CHARACTER")]
-    decimal: Annotated[Literal[".", ","], Word("how numbers in text are written, 3.14 or 3,14", ".|,")]
-    encoding: Annotated[str, Word("of text, if not UTF-8: utf-16, latin-1 or cp1252", "NAME")]
-    quoting: Annotated[Literal["double", "none"], Word("whether cells of text may stand in quotes", "double|none")]
-    intercept: Annotated[bool, Word("whether there is a constant", "true|false")]
-    normalize: Annotated[bool, Word("whether rows are divided by their own length", "true|false")]
+    class_weight_cap: Annotated[float, Word("NUMBER", float)]
+    missing: Annotated[Literal["drop", "midpoint"], Word("drop|midpoint")]
+    separator: Annotated[str, Word("CHARACTER")]
+    decimal: Annotated[Literal[".", ","], Word(".|,")]
+    encoding: Annotated[str, Word("NAME")]
+    quoting: Annotated[Literal["double", "none"], Word("double|none")]
+    intercept: Annotated[bool, Word("true|false")]
+    normalize: Annotated[bool, Word("true|false")]
 
 
-class DescribedTable(TableColumns, total=False):
-    """All that is said of a table."""
+class DescribedTable(TypedDict, total=False):
+    """All that is said of a table: arguments of `quoron.train`.
 
-    user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN", option=True)]
-    label: Annotated[
-        str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN", option=True)
-    ]
+    Args:
+        user: column that says whose item a row is; needed.
+        label: column to predict, or a comparison such as 'delay > 15'; needed.
+    """
+
+    user: Annotated[str, Word("COLUMN", option=True)]
+    label: Annotated[str, Word("COLUMN", option=True)]
+    columns: Columns
 
 
-_FIRST = ("user", "label")
-TYPES: dict[str, Any] = get_type_hints(DescribedTable)
 WORDS: dict[str, Word] = {
-    name: get_args(get_type_hints(DescribedTable, include_extras=True)[name])[-1]
-    for name in (*_FIRST, *TableColumns.__annotations__)
+    name: replace(get_args(hint)[-1], means=_meaning(kind, name))
+    for kind in (DescribedTable, Columns)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+    if name != "columns"
 }
 
 
@@ -236,46 +242,3 @@ def read(name: str, typed: Sequence[str]) -> Any:
 def _as_columns(given: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
     """Columns whose range or values nobody says, beside those of others."""
     return given if isinstance(given, Mapping) else dict.fromkeys(given)
-
-
-def shown(signature: inspect.Signature) -> inspect.Signature:
-    """Return the same with each name in place of `**columns: Unpack[TableColumns]`, or of another such list."""
-    own = [each for each in signature.parameters.values() if _listed(each) is None]
-    if len(own) == len(signature.parameters):
-        return signature
-    (listed,) = filter(None, map(_listed, signature.parameters.values()))
-    words, hints = [], get_type_hints(listed)
-    for name in sorted(hints, key=TableColumns.__annotations__.__contains__):
-        needed = name in listed.__required_keys__
-        default, kind = inspect.Parameter.empty if needed else None, hints[name] if needed else hints[name] | None
-        words.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-    return signature.replace(parameters=[*own, *words])
-
-
-def described(text: str | None, signature: inspect.Signature) -> str | None:
-    """A docstring that says what every word means, where it says `columns:`."""
-    if text is None or not of_tables(signature):
-        return text
-    lines = []
-    for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
-        if line.lstrip().startswith("columns:"):
-            for name in TableColumns.__annotations__:
-                word = WORDS[name]
-                lines += textwrap.wrap(
-                    f"{name}: {word.means}.", 120, initial_indent=indent, subsequent_indent=indent + "    "
-                )
-        else:
-            lines.append(line)
-    return "\n".join(lines)
-
-
-def of_tables(signature: inspect.Signature) -> bool:
-    """Whether its further words are those of a table."""
-    return any("numeric" in getattr(_listed(each), "__annotations__", ()) for each in signature.parameters.values())
-
-
-def _listed(parameter: inspect.Parameter) -> Any:
-    """The list of words that `**columns: Unpack[...]` stands for; None for another parameter."""
-    is_rest = parameter.kind is inspect.Parameter.VAR_KEYWORD and get_origin(parameter.annotation) is not None
-    return get_args(parameter.annotation)[0] if is_rest else None

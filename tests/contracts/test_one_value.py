@@ -23,7 +23,7 @@ from quoron_privacy.errors import ConfigError
 
 FILE = f"{FEDERATED}\n[privacy]\nepsilon = 1.0\ndelta = 1e-4\n"
 ROWS = pd.DataFrame({"who": np.arange(600), "age": np.arange(600) % 90, "ill": np.arange(600) % 2})
-TABLE: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
+TABLE: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100)}}}
 
 
 def unasked(*_: Any) -> Any:

@@ -29,7 +29,13 @@ USERS = 1500
 ROWS = pd.DataFrame({"who": np.arange(2 * USERS) // 2, "age": DRAW.uniform(0, 90, 2 * USERS)})
 ROWS["ill"] = ROWS.age + 10 * DRAW.normal(size=len(ROWS)) > 45
 QUICK = ["algorithm.name=one-pass-dp-sgd", "algorithm.options.rounds=3"]
-TABLE: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}, "epsilon": 8.0, "delta": 1e-4}
+TABLE: dict[str, Any] = {
+    "user": "who",
+    "label": "ill",
+    "columns": {"numeric": {"age": (0, 100)}},
+    "epsilon": 8.0,
+    "delta": 1e-4,
+}
 
 
 def lines_of(result: object, *words: str) -> list[str]:

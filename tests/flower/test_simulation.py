@@ -339,7 +339,7 @@ def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyP
     frame = pd.DataFrame(
         {"who": np.repeat(np.arange(80), 3), "x": rng.uniform(-1, 1, 240), "y": rng.integers(0, 2, 240)}
     )
-    options = {"user": "who", "label": "y", "numeric": {"x": (-1.0, 1.0)}, "settings": SMALL[3:]}
+    options = {"user": "who", "label": "y", "columns": {"numeric": {"x": (-1.0, 1.0)}}, "settings": SMALL[3:]}
     here = FlowerHere()
     original = simulation.simulate
     monkeypatch.setattr(

@@ -22,7 +22,7 @@ from patients import patients
 from quoron.private_bounds import find_bounds
 
 ASKED = ("histogram of age", "count by ward", "mean of dose by ward", "quantiles of dose at 0.1, 0.9", "median of age")
-DECLARED: Mapping[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}
+DECLARED: Mapping[str, Any] = {"columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}}
 
 
 def visits(users: int) -> pd.DataFrame:
@@ -97,18 +97,19 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
     "train declared": lambda: _trained(**DECLARED),
     "train undeclared": lambda: _trained(20_000),
     "train undeclared with classes weighted and people held out": lambda: _trained(
-        20_000, holdout=0.3, class_weight="balanced"
+        20_000, holdout=0.3, columns={"class_weight": "balanced"}
     ),
     "train zero-out": lambda: _trained(adjacency="zero-out", settings=["train.users=7000"], **DECLARED),
     "train a number": lambda: _trained(
         8_000,
         label="dose",
-        label_range=(0, 5),
-        numeric={"age": (0, 100)},
+        columns={"label_range": (0, 5), "numeric": {"age": (0, 100)}},
         settings=["algorithm.name=one-round-least-squares"],
     ),
-    "train a rare label": lambda: _trained(20_000, label="ward", classes=["north", "south", "west"], holdout=0.2),
-    "train a comparison": lambda: _trained(12_000, label="age > 79", numeric={"dose": (0, 5)}),
+    "train a rare label": lambda: _trained(
+        20_000, label="ward", columns={"classes": ["north", "south", "west"]}, holdout=0.2
+    ),
+    "train a comparison": lambda: _trained(12_000, label="age > 79", columns={"numeric": {"dose": (0, 5)}}),
     "train without a look": lambda: _trained(data_quality=0, **DECLARED),
     "evaluate": _evaluated,
     "statistics undeclared": _statistics,

@@ -35,8 +35,9 @@ from quoron_server.books.ledger import Ledger
 pytestmark = pytest.mark.usefixtures("ledger")
 
 USERS = 1500
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
-TWO = {"classes": ["no", "yes"]}
+ROLES: dict[str, Any] = {"user": "who", "label": "ill"}
+COLUMNS: dict[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}
+BALANCED = {"columns": COLUMNS | {"class_weight": "balanced"}}
 QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
 
 
@@ -48,11 +49,11 @@ def people() -> pd.DataFrame:
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:
-    return quoron.train(people, out=out, **COLUMNS | TWO | QUICK | more)
+    return quoron.train(people, out=out, **ROLES | {"columns": COLUMNS} | QUICK | more)
 
 
 def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_path):
-    trained = train(people, tmp_path / "run", class_weight="balanced")
+    trained = train(people, tmp_path / "run", **BALANCED)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         released = np.array(own.preface()["table_health"])
     health = TableHealth.for_mu(users=USERS, columns=3, labels=2, mu=1.0)
@@ -90,12 +91,12 @@ def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, 
 
             once.setattr(Ledger, "begin_with", dying)
         with pytest.raises(KeyboardInterrupt):
-            train(people, tmp_path / "run", class_weight="balanced")
+            train(people, tmp_path / "run", **BALANCED)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         kept = own.preface()
     with pytest.raises(QuoronError, match="the same table, but it began with another"):
-        train(people.assign(age=people.age / 2), tmp_path / "run", class_weight="balanced")
-    trained = train(people, tmp_path / "run", class_weight="balanced")
+        train(people.assign(age=people.age / 2), tmp_path / "run", **BALANCED)
+    trained = train(people, tmp_path / "run", **BALANCED)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         assert own.preface() == kept
     assert trained.model.encoding.class_weight == used[-1][0]
@@ -105,27 +106,27 @@ def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, 
 
 def test_where_nobody_looks_classes_count_alike_and_that_is_said(people, tmp_path, capsys):
     few = people[people.who < 40]
-    trained = train(few, tmp_path / "run", class_weight="balanced", epsilon=1.0)
+    trained = train(few, tmp_path / "run", **BALANCED, epsilon=1.0)
     assert trained.data_quality is None
     assert trained.model.encoding.class_weight is None
     assert trained.summary.class_weights is None
     assert any("class_weight='balanced' weighs all classes alike" in each for each in trained.summary.warnings)
-    off = quoron.train(people, **COLUMNS | TWO | QUICK, class_weight="balanced", data_quality=0.0, dry_run=True)
+    off = quoron.train(people, **ROLES | BALANCED | QUICK, data_quality=0.0, dry_run=True)
     assert any("train.data_quality = 0" in each for each in off.remarks if each.startswith("class_weight"))
     with pytest.raises(UsageError, match="nobody looked"):
         trained.model.predict(few, threshold="share")
 
 
 def test_a_simulation_weighs_by_a_simulated_look(people, tmp_path):
-    run = quoron.simulate(people, out=tmp_path / "run", **COLUMNS | TWO | QUICK, class_weight="balanced")
+    run = quoron.simulate(people, out=tmp_path / "run", **ROLES | BALANCED | QUICK)
     counts = run.model.encoding.class_weight.counts
     assert counts[1] == 1.0
     assert counts[0] < 0.5
-    again = quoron.simulate(people, out=tmp_path / "again", **COLUMNS | TWO | QUICK, class_weight="balanced")
+    again = quoron.simulate(people, out=tmp_path / "again", **ROLES | BALANCED | QUICK)
     assert np.array_equal(run.weights, again.weights)
     few = people[people.who < 40]
-    small: dict[str, Any] = {"epsilon": 1.0, "algorithm": "recentred-sgd", "class_weight": "balanced"}
-    alike = quoron.simulate(few, out=tmp_path / "few", **COLUMNS | TWO | small)
+    small: dict[str, Any] = {"epsilon": 1.0, "algorithm": "recentred-sgd"}
+    alike = quoron.simulate(few, out=tmp_path / "few", **ROLES | BALANCED | small)
     assert alike.model.encoding.class_weight is None
     assert any("weighs all classes alike" in each for each in alike.summary.remarks_simulation_only)
 
@@ -257,19 +258,19 @@ def test_an_estimator_that_cannot_balance_says_so(people):
 
 
 def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(people, tmp_path):
-    given = {"user": "who", "label": "ill", "epsilon": 8.0, "out": tmp_path / "run", "class_weight": "balanced"}
+    given = {
+        "user": "who",
+        "label": "ill",
+        "epsilon": 8.0,
+        "out": tmp_path / "run",
+        "columns": {"class_weight": "balanced"},
+    }
     trained = quoron.train(people, **given)
     assert trained.model.classes_ == ("no", "yes")
     assert trained.model.encoding.class_weight.counts[1] == 1.0
     assert set(trained.model.predict(people, threshold="share")) <= {"no", "yes"}
     with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or say class_weight = 'balanced'"):
-        quoron.train(people, **{**given, "class_weight": {"yes": 5}}, dry_run=True)
-
-
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
-
-
-QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+        quoron.train(people, **{**given, "columns": {"class_weight": {"yes": 5}}}, dry_run=True)
 
 
 def config(path: str = "frame", **more: Any) -> configs.Config:

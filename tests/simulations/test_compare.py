@@ -382,7 +382,7 @@ def _when_gone(pid: int, ended: threading.Event) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,13 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def declared(folder: Path) -> Any:
     return quoron.train(
-        people(), user="who", label="ill", numeric=RANGES, out=folder, settings=["privacy.delta=1e-4"], epsilon=1.0
+        people(),
+        user="who",
+        label="ill",
+        columns={"numeric": RANGES},
+        out=folder,
+        settings=["privacy.delta=1e-4"],
+        epsilon=1.0,
     )
 
 

@@ -70,7 +70,7 @@ def test_three_classes_are_learnt(algorithm, part, settings, tmp_path):
         frame(MANY.get(algorithm, USERS)),
         user="who",
         label="kind",
-        numeric=RANGES,
+        columns={"numeric": RANGES},
         epsilon=8.0,
         delta=1e-5,
         algorithm=algorithm,
@@ -120,7 +120,7 @@ def test_the_hinge_is_learnt_through_its_envelope(algorithm, tmp_path):
         people.assign(good=people.a + 0.3 * people.b > 0),
         user="who",
         label="good",
-        numeric=RANGES,
+        columns={"numeric": RANGES},
         epsilon=8.0,
         delta=1e-5,
         algorithm=algorithm,
@@ -149,7 +149,7 @@ def test_no_model_is_further_below_the_start_than_the_loss_at_zero(name: str, bo
 
 def test_no_noise_depends_on_what_is_known_of_the_label() -> None:
     people = frame(600)
-    given = {"user": "who", "label": "ill", "numeric": RANGES, "epsilon": 4.0, "delta": 1e-6}
+    given = {"user": "who", "label": "ill", "columns": {"numeric": RANGES}, "epsilon": 4.0, "delta": 1e-6}
     plans = [
         quoron.train(people.assign(ill=people.kind == 0), **given, settings=said, dry_run=True).plan
         for said in ([], ["problem.label_rate=0.1"])
@@ -165,7 +165,7 @@ def trained(width: float, method: str, users: int = 6_000) -> Any:
     table = pa.table({"who": np.arange(users), "x0": values[:, 0], "x1": values[:, 1], "ill": ill})
     ends = (-3.0 * width, 3.0 * width)
     numeric = {"x0": ends, "x1": ends}
-    return quoron.train(table, user="who", label="ill", numeric=numeric, epsilon=8.0, algorithm=method)
+    return quoron.train(table, user="who", label="ill", columns={"numeric": numeric}, epsilon=8.0, algorithm=method)
 
 
 def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges_and_not_where_they_fill_them() -> None:

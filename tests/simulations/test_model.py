@@ -288,7 +288,7 @@ def test_names_that_no_model_can_hold_are_refused_before_a_charge(control, tmp_p
     table = pd.DataFrame({"who": list("abcd"), "ward": ["north", f"n{control}"] * 2, "ill": [0, 1, 1, 0]})
     for columns in ({"categorical": {"ward": [f"n{control}"]}}, {"numeric": {f"age{control}": (0, 1)}}):
         with pytest.raises(ConfigError, match=r"names and values without control characters, got '.*Write it without"):
-            quoron.train(table, user="who", label="ill", epsilon=1.0, **columns)
+            quoron.train(table, user="who", label="ill", epsilon=1.0, columns=columns)
     assert not (tmp_path / "lifetime.sqlite").exists()
     codes, names = row_kinds.codes(tables.read(table), "ward")
     assert [names[int(each)] for each in codes if each == each] == ["north", "north"]
@@ -348,14 +348,14 @@ def frame(seed: int = 1) -> pd.DataFrame:
     return pd.DataFrame({"who": np.arange(USERS), "age": age, "ward": ward, "cost": cost, "ill": cost > 200})
 
 
-def trained(tmp_path: Path, **words):
+def trained(tmp_path: Path, columns=None, **words):
     known = {"numeric": {"age": (20, 80)}, "categorical": {"ward": ["north", "south"]}, "label_range": (50, 400)}
     asked = {"user": "who", "label": "cost", "epsilon": 8.0, **ONE, "out": tmp_path / "run"}
-    return quoron.train(frame(), **known | asked | words)
+    return quoron.train(frame(), columns=known | (columns or {}), **asked | words)
 
 
 def test_intervals_are_in_the_columns_own_units_and_hold_what_is_true(tmp_path):
-    model = trained(tmp_path, intercept=False).model
+    model = trained(tmp_path, {"intercept": False}).model
     (low, high), north, south, intercept = model.uncertainty
     assert low < 2 < high
     assert high - low < 2
@@ -379,8 +379,8 @@ def test_values_of_a_category_beside_a_constant_are_not_determined_and_all_else_
     [
         ({"algorithm": None}, "no interval: whitened-tracking clips"),
         ({"algorithm": "tracking-srgd"}, "no interval: tracking-srgd releases no second moment"),
-        ({"label": "ill", "label_range": None}, "not the best model of a logistic loss"),
-        ({"normalize": True}, "divided by their own length"),
+        ({"label": "ill", "columns": {"label_range": None}}, "not the best model of a logistic loss"),
+        ({"columns": {"normalize": True}}, "divided by their own length"),
     ],
 )
 def test_whatever_nothing_is_proved_of_is_refused_by_name(words, why, tmp_path):

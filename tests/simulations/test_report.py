@@ -75,9 +75,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     words = draw.choice(["<i>a</i>", "b"], 2000)
     frame = pd.DataFrame({"who": np.arange(2000), **columns, HOSTILE[3]: words, "ill": draw.integers(0, 2, 2000)})
     features = {"numeric": dict.fromkeys(columns, (0, 1)), "categorical": {HOSTILE[3]: ["<i>a</i>", "b"]}}
-    told = dict(
-        user="who", label="ill", **features, epsilon=8.0, delta=1e-5, out=place / "run", algorithm="one-pass-dp-sgd"
-    )
+    told: dict[str, Any] = {"user": "who", "label": "ill", "columns": features, "epsilon": 8.0, "delta": 1e-5}
+    told |= {"out": place / "run", "algorithm": "one-pass-dp-sgd"}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
         return quoron.train(frame, **told)
@@ -175,7 +174,7 @@ def screen(words: list[str], monkeypatch: pytest.MonkeyPatch, width: int) -> lis
 SAID: dict[str, Any] = {
     "user": "who",
     "label": "ill",
-    "numeric": {"x0": (0, 100)},
+    "columns": {"numeric": {"x0": (0, 100)}},
     "epsilon": 2.0,
     "delta": 1e-6,
     "data_quality": 0,
@@ -203,11 +202,11 @@ def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
 ) -> None:
     table = pd.read_csv("people.csv").iloc[:1320]  # of 440 users
     table.to_csv("few.csv", index=False)
-    said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x*": (0, 100)}, "epsilon": 1.0}
+    said: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"x*": (0, 100)}}, "epsilon": 1.0}
     sentence = "No better than not training, as far as the bound says: with 440 users for 31 coefficients at ε = 1 "
     planned = quoron.train("few.csv", **said, dry_run=True)
     assert planned.as_json()["remarks"][0] == planned.doubts[0]
-    assert quoron.plan("few.csv", **said | {"epsilon": 8.0, "numeric": {"x0": (0, 100)}}).doubts == ()
+    assert quoron.plan("few.csv", **said | {"epsilon": 8.0, "columns": {"numeric": {"x0": (0, 100)}}}).doubts == ()
     words = ["few.csv", "--user", "who", "--label", "ill", "--epsilon", "1", "--numeric", "x*=0:100"]
     dry = ["train", *words, "--dry-run"]
     for command in (["simulate", *words], dry):
@@ -235,8 +234,8 @@ def test_columns_named_as_identifiers_are_features_only_where_they_are_declared(
     people.to_parquet("ids.parquet")
     said: dict[str, Any] = {"user": "who", "label": "ill", "epsilon": 6.0}
 
-    def left_out(**more: Any) -> list[str]:
-        remarks = quoron.train("ids.parquet", **said, **more, dry_run=True).remarks
+    def left_out(**columns: Any) -> list[str]:
+        remarks = quoron.train("ids.parquet", **said, columns=columns, dry_run=True).remarks
         return [each.split("'")[1] for each in remarks if "its name is an identifier's. To use it declare it" in each]
 
     assert left_out() == ["id", "visit_id", "patientID", "case id"]

@@ -61,7 +61,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     names = ("<script>console.error('carried out')</script>", LONG, REVERSED)
     frame = pd.DataFrame({"who": np.arange(2000), **{name: draw.uniform(0, 1, 2000) for name in names}})
     frame["ill"] = draw.integers(0, 2, 2000)
-    told = {"user": "who", "label": "ill", "numeric": dict.fromkeys(names, (0, 1)), "epsilon": 8.0, "delta": 1e-5}
+    told = {
+        "user": "who",
+        "label": "ill",
+        "columns": {"numeric": dict.fromkeys(names, (0, 1))},
+        "epsilon": 8.0,
+        "delta": 1e-5,
+    }
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
         done = quoron.train(frame, **told | {"out": place / "trained", "algorithm": "one-pass-dp-sgd"})

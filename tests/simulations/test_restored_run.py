@@ -26,7 +26,7 @@ def train(out: Path, **more: Any) -> Any:
     draw = np.random.default_rng(3)
     columns = {"age": draw.uniform(0, 100, 600), "ill": draw.uniform(size=600) < 0.5}
     table = pd.DataFrame({"who": np.repeat(np.arange(300), 2), **columns})
-    given = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}, "epsilon": 4.0, "delta": 1e-5}
+    given = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100)}}, "epsilon": 4.0, "delta": 1e-5}
     given |= {"algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
     return quoron.train(table, out=out, **given | more)
 

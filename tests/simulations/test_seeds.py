@@ -116,7 +116,7 @@ def _measured(seed: int | None, folder: Path) -> str:
 
 def _searched(seed: int | None, folder: Path) -> str:
     asked: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "out": folder / "run", "ledger": folder / "own.sqlite"}
-    asked |= {"user": "who", "label": "sick", "numeric": {"age": (0, 90)}, "n_trials": 2.0}
+    asked |= {"user": "who", "label": "sick", "columns": {"numeric": {"age": (0, 90)}}, "n_trials": 2.0}
     tried: dict[str, Any] = {"algorithms": ["one-pass-dp-sgd"], "vary": {"loss.ridge": [0.0, 1.0]}}
     return quoron.tune(_table(), **tried, seed=seed, **asked).statement
 

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from quoron.private_bounds import find_bounds
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.sources import described
-from quoron.table_columns import WORDS, TableColumns, read
+from quoron.table_columns import WORDS, read
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.serial import dumps
@@ -37,17 +38,37 @@ COMMANDS = ("train", "simulate", "compare", "plan")
 
 def test_every_word_is_a_key_of_the_configuration_and_every_key_of_a_table_a_word() -> None:
     shared = {*Simulated.model_fields, "kind", "path", "test_fraction"}  # of simulations, or the source itself
-    assert set(WORDS) == {"user", "label", *TableColumns.__annotations__} == set(TableSection.model_fields) - shared
+    assert set(WORDS) == {"user", "label", *quoron.Columns.__annotations__} == set(TableSection.model_fields) - shared
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_a_door_shows_every_word_of_a_table(name: str) -> None:
+def test_a_door_takes_columns_as_one_argument(name: str) -> None:
     shown = inspect.signature(getattr(quoron, name)).parameters
-    assert set(WORDS) < set(shown)
-    assert all(shown[word].kind is inspect.Parameter.KEYWORD_ONLY for word in TableColumns.__annotations__)
-    assert all(shown[word].default is None for word in WORDS)
+    assert shown["columns"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert all(shown[word].default is None for word in ("user", "label", "columns"))
+    assert not {*quoron.Columns.__annotations__} & {*shown}
     assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in shown.values())
     assert [*shown][:3] == ["source", "user", "label"]
+
+
+def test_columns_say_what_every_key_means_and_so_do_the_options() -> None:
+    said = " ".join((quoron.Columns.__doc__ or "").split())
+    for word in quoron.Columns.__annotations__:
+        assert WORDS[word].means
+        assert f" {word}: {WORDS[word].means}." in said
+
+
+def test_columns_are_a_plain_mapping_and_a_section_of_toml(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(ROWS)
+    text = 'separator = ";"\nnumeric = { age = [0, 90], dose = [0, 5] }\nclasses = [0, 1]\nhashed = { code = 64 }'
+    numeric = {"age": (0, 90), "dose": (0, 5)}
+    given = [
+        quoron.Columns(separator=";", numeric=numeric, classes=[0, 1], hashed={"code": 64}),
+        {"separator": ";", "numeric": numeric, "classes": [0, 1], "hashed": {"code": 64}},
+        tomllib.loads(text),
+    ]
+    found = [described(tmp_path / "a.csv", "who", "ill", {"columns": columns})[0] for columns in given]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -81,19 +102,20 @@ def test_what_is_no_option_is_set_beside_a_plain_table_in_the_grammar_of_the_she
     (tmp_path / "a.csv").write_text(ROWS)
     words = {word for word in WORDS if not WORDS[word].option} - {"separator", "decimal", "encoding", "quoting"}
     assert set(BESIDE) == words
-    given: dict[str, Any] = {"user": "who", "label": "ill", "numeric": ["age", "dose"], "separator": ";"}
+    given: dict[str, Any] = {"numeric": ["age", "dose"], "separator": ";"}
     for word, (typed, value) in BESIDE.items():
         others = {"ranges": (0, 90)} if word != "ranges" else {}
-        meant = described(tmp_path / "a.csv", "who", "ill", given | others | {word: value})[0]
+        meant = described(tmp_path / "a.csv", "who", "ill", {"columns": given | others | {word: value}})[0]
         for text in (typed, toml_text.literal(plain(value, word))):
             settings = [f"population.{word}={text}"]
-            assert described(tmp_path / "a.csv", "who", "ill", given | others | {"settings": settings})[0] == meant
+            asked = {"columns": given | others, "settings": settings}
+            assert described(tmp_path / "a.csv", "who", "ill", asked)[0] == meant
     nested = [*(f"population.ranges.{each}=[0, 9]" for each in ("age", "dose")), "population.hashed.code=64"]
-    found = described(tmp_path / "a.csv", "who", "ill", given | {"settings": nested})[0].population
+    found = described(tmp_path / "a.csv", "who", "ill", {"columns": given, "settings": nested})[0].population
     assert isinstance(found, TableSection)
     assert (found.hashed, found.numeric) == ({"code": 64}, {"age": (0, 9), "dose": (0, 9)})
     with pytest.raises(ConfigError, match=r"Expected --set population\.hashed=COLUMN=BUCKETS,.* got .*hashed='code=x'"):
-        described(tmp_path / "a.csv", "who", "ill", given | {"settings": ["population.hashed=code=x"]})
+        described(tmp_path / "a.csv", "who", "ill", {"columns": given, "settings": ["population.hashed=code=x"]})
 
 
 def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
@@ -104,9 +126,9 @@ def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
     words = ["--user", "who", "--label", "ill", "--numeric", "age=0:90,dose=0:5", "--epsilon", "8"]
     words += ["--csv", "separator=;", "--csv", "decimal=,", "--set", "population.hashed.code=64"]
     words += ["--set", "problem.items_per_user=4", "--set", "privacy.allow_large_delta=true"]
-    columns = {"numeric": {"age": (0, 90), "dose": (0, 5)}, "hashed": {"code": 64}, "decimal": ","}
+    columns = {"numeric": {"age": (0, 90), "dose": (0, 5)}, "hashed": {"code": 64}, "decimal": ",", "separator": ";"}
     more: dict[str, Any] = {"items_per_user": 4, "settings": ["privacy.allow_large_delta=true"]}
-    planned = quoron.plan("a.csv", "who", "ill", epsilon=8.0, separator=";", **columns, **more)
+    planned = quoron.plan("a.csv", "who", "ill", epsilon=8.0, columns=columns, **more)
     assert invoke(["plan", "a.csv", *words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["problem"] == json.loads(dumps(planned.as_json()))["problem"]
@@ -120,9 +142,12 @@ def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
 
 
 if TYPE_CHECKING:  # a type checker knows the words: it reports an ignore that it does not need
-    quoron.train("a.csv", user="who", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
-    quoron.train("a.csv", user="who", categorial=["ward"])  # type: ignore[call-arg]
-    quoron.train("a.csv", user=3)  # type: ignore[arg-type]
+    quoron.train("a.csv", user="who", label="ill", columns={"numeric": {"age": (0, 100)}}, epsilon=2.0)
+    quoron.train("a.csv", user="who", categorial=["ward"])  # type: ignore[call-overload]
+    quoron.train("a.csv", user="who", categorical=["ward"])  # type: ignore[call-overload]
+    quoron.train("a.csv", user="who", columns=quoron.Columns(categorical=["ward"]))
+    quoron.train("a.csv", user="who", columns=quoron.Columns(categorial=["ward"]))  # type: ignore[typeddict-unknown-key]
+    quoron.train("a.csv", user=3)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
@@ -380,7 +405,7 @@ def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> Non
     assert len(json.dumps(rules.as_json())) < 500
     assert rules.dimension == 50_000 + 3 + 2
     told = [
-        described("people.csv", "who", "sick", {"categorical": {"code": values}})[0].population
+        described("people.csv", "who", "sick", {"columns": {"categorical": {"code": values}}})[0].population
         for values in ("0:200", range(200), list(range(200)))
     ]
     assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in told}) == 1

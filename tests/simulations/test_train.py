@@ -38,7 +38,7 @@ from quoron_server.books import lifetime_ledger
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
 
 
@@ -179,7 +179,7 @@ def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
     program = (
         "import sys, pandas, quoron; people, out, ledger = sys.argv[1:]; "
         "quoron.train(pandas.read_parquet(people), out=out, ledger=ledger, "
-        "user='who', label='ill', numeric={'age': (0, 100), 'dose': (0, 5)}, epsilon=8.0, delta=1e-5, "
+        "user='who', label='ill', columns={'numeric': {'age': (0, 100), 'dose': (0, 5)}}, epsilon=8.0, delta=1e-5, "
         "algorithm='dp-sgd-wor', settings=['algorithm.options.rounds=3'])"
     )
     life = tmp_path / "life.sqlite"
@@ -224,7 +224,11 @@ def test_what_only_a_simulation_can_have_is_refused_by_name(setting, said, peopl
 
 def test_categories_that_are_not_declared_are_bought_with_a_share_of_mu_or_refused(people, ledger, tmp_path):
     with pytest.raises(ConfigError, match="Gaussian as a whole beside declarations that are bought"):
-        train(people, tmp_path / "run", categorical=["dose"], numeric={"age": (0, 100)})
+        train(
+            people,
+            tmp_path / "run",
+            columns={"categorical": ["dose"], "numeric": {"age": (0, 100)}},
+        )
 
 
 USERS = 50
@@ -345,7 +349,8 @@ def patients_of() -> pd.DataFrame:
     return patients(PATIENTS)
 
 
-PLAIN = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
+AGE: dict[str, Any] = {"numeric": {"age": (0, 100)}}
+PLAIN = {"user": "who", "label": "ill", "columns": AGE}
 
 
 def arrow(patients_of: pd.DataFrame, **columns: pa.Array) -> pa.Table:
@@ -358,14 +363,19 @@ def arrow(patients_of: pd.DataFrame, **columns: pa.Array) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "columns", "error", "why"),
     [
-        ({}, {"categorical": {"age": [1, 2]}}, ConfigError, "every feature once"),
-        ({}, {"numeric": {"age": (0, 100), "who": (0, 1000)}}, ConfigError, "user column 'who'"),
+        ({}, {"columns": AGE | {"categorical": {"age": [1, 2]}}}, ConfigError, "every feature once"),
+        ({}, {"columns": {"numeric": {"age": (0, 100), "who": (0, 1000)}}}, ConfigError, "user column 'who'"),
         ({}, {"label": "who > 3"}, ConfigError, "user column 'who'"),
         ({}, {"delta": 1e-2}, ConfigError, r"delta <= 1/n = 0\.001\d* for n="),
         ({}, {"settings": ["loss.name=least_squares"]}, ConfigError, "public range of label"),
         ({"ill": pa.array(["no", "yes"] * PATIENTS)}, {}, DataError, "what the texts of label 'ill'"),
-        ({"ill": pa.array([1, 2] * PATIENTS)}, {"classes": ["no", "yes"]}, DataError, "can hold"),
-        ({"age": pa.array([0, 1] * PATIENTS, pa.uint8())}, {"numeric": {"age": (300, 400)}}, DataError, "one end"),
+        ({"ill": pa.array([1, 2] * PATIENTS)}, {"columns": AGE | {"classes": ["no", "yes"]}}, DataError, "can hold"),
+        (
+            {"age": pa.array([0, 1] * PATIENTS, pa.uint8())},
+            {"columns": {"numeric": {"age": (300, 400)}}},
+            DataError,
+            "one end",
+        ),
     ],
 )
 @pytest.mark.parametrize("door", ["train", "simulate", "plan"])

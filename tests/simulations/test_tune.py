@@ -56,7 +56,7 @@ def asked(folder: Path, **more: Any) -> dict[str, Any]:
     return {
         "user": "user",
         "label": "y",
-        "numeric": {"a": (0, 1), "b": (-1, 1)},
+        "columns": {"numeric": {"a": (0, 1), "b": (-1, 1)}},
         "vary": {"loss.ridge": [0.0, 1.0]},
         "algorithms": ["one-pass-dp-sgd"],
         "epsilon": 4.0,

@@ -40,12 +40,12 @@ def people() -> pd.DataFrame:
 
 
 def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, ledger, tmp_path):
-    known = {"numeric": {"age": (0, 100), "dose": (0, 8)}, "items_per_user": 1, "estimate": {"ill": "any"}}
-    trained = train(people, tmp_path / "run", **known)
+    known: dict[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 8)}, "estimate": {"ill": "any"}}
+    trained = train(people, tmp_path / "run", columns=known, items_per_user=1)
     assert [(line.column, line.value) for line in trained.estimated] == [("ill", "classes = no, yes")]
     assert trained.model.feature_names_in_ == ("age", "dose")
     with pytest.raises(ConfigError, match="label 'ill' to be declared or bought, got both"):
-        train(people, tmp_path / "both", **known, classes=["no", "yes"])
+        train(people, tmp_path / "both", columns=known | {"classes": ["no", "yes"]}, items_per_user=1)
     assert len(charges(ledger)) == 1
 
 
@@ -172,7 +172,12 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
 def test_a_column_that_is_declared_is_not_paid_for_as_well(people):
     with pytest.raises(ConfigError, match="'age' to be declared or bought, got both"):
         quoron.train(
-            people, user="who", label="ill", numeric={"age": (0, 9)}, estimate={"age": "any"}, **QUICK, dry_run=True
+            people,
+            user="who",
+            label="ill",
+            columns={"numeric": {"age": (0, 9)}, "estimate": {"age": "any"}},
+            **QUICK,
+            dry_run=True,
         )
 
 
@@ -360,7 +365,13 @@ def test_a_cap_on_predictions_that_holds_the_model_is_said_for_real_and_in_a_sim
     number = draw.uniform(-1, 1, PEOPLE)
     ill = draw.random(PEOPLE) < 1 / (1 + np.exp(-slope * number))
     frame = pd.DataFrame({"who": np.arange(PEOPLE), "x": number, "ill": ill})
-    given = {"user": "who", "label": "ill", "numeric": {"x": (-1, 1)}, "epsilon": 8.0, "algorithm": "whitened-tracking"}
+    given = {
+        "user": "who",
+        "label": "ill",
+        "columns": {"numeric": {"x": (-1, 1)}},
+        "epsilon": 8.0,
+        "algorithm": "whitened-tracking",
+    }
     given["settings"] = [f"algorithm.options.robust={str(robust).lower()}"]
     for door in (quoron.train, quoron.simulate):
         summary = door(frame, **given, out=tmp_path / door.__name__).summary

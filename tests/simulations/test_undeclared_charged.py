@@ -274,8 +274,8 @@ def test_a_table_that_changes_once_its_run_is_charged_says_how_to_go_on_for_that
     [
         ({"label": "who"}, "as the label too"),
         ({"label": "who > 3"}, "as the label too"),
-        ({"weight": {"column": "ill", "most": 3}}, "a weight other than the label's own"),
-        ({"exclude": ["age", "dose", "ward"]}, "Expected features, got none"),
+        ({"columns": {"weight": {"column": "ill", "most": 3}}}, "a weight other than the label's own"),
+        ({"columns": {"exclude": ["age", "dose", "ward"]}}, "Expected features, got none"),
     ],
 )
 def test_what_names_alone_show_is_refused_before_anything_is_bought(columns, why, people, ledger, tmp_path):

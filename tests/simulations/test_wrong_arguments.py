@@ -75,6 +75,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "missing": ("keep", 3, True, [], THING),
     "intercept": NO_SWITCH,
     "normalize": NO_SWITCH,
+    "columns": (3, "age", True, THING, ["age"], {"nope": 1}, {"numeri": {}}, {"user": "who"}, {3: 1}, {"numeric": 3}),
     "epsilon": (*NO_NUMBER, -1, 0, NAN, INF, 1e9, 1e-30),
     "delta": (*NO_NUMBER, -1, 0, 3, NAN),
     "items_per_user": (*NO_NUMBER, -1, 0, 1.5, NAN),
@@ -103,21 +104,31 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "epsilons": ("x", 3, [], None),
     "compare": ("x", 3, [], None),
 }
-GOOD: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
+GOOD: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100)}}}
 OWN = {
     "simulate": ("seed",),
     "compare": ("algorithms", "vary", "seeds"),
     "plan": ("risk", "accuracy", "epsilons"),
 }
-SHARED = ("settings", "user", "delta", "out", "engine", "observers", "progress")  # everywhere, read by the same code
+COLUMNS = (*quoron.Columns.__annotations__,)
+SHARED = (
+    "settings",
+    "columns",
+    "user",
+    "delta",
+    "out",
+    "engine",
+    "observers",
+    "progress",
+)  # everywhere, read by the same code
 
 
 def calls() -> Iterator[tuple[str, str, Any]]:
     """A door, the argument that is wrong, and its value: all of them at one door, at others what is read there."""
     for door in ("train", "simulate", "compare", "plan"):
         known = inspect.signature(getattr(quoron, door)).parameters
-        for name in known if door == "train" else [*SHARED, *OWN.get(door, ())]:
-            yield from ((door, name, value) for value in WRONG[name] if name in known)
+        for name in [*known, *COLUMNS] if door == "train" else [*SHARED, *OWN.get(door, ())]:
+            yield from ((door, name, value) for value in WRONG[name] if name in known or name in COLUMNS)
 
 
 def refused(call: Any, *given: Any, **said: Any) -> str:
@@ -148,7 +159,8 @@ def assert_named(told: dict[str, str]) -> None:
 def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
     told: dict[str, str] = {}
     for door, name, value in calls():
-        said = GOOD | {"epsilon": 1.0} | {name: value}
+        given = {"columns": GOOD["columns"] | {name: value}} if name in COLUMNS else {name: value}
+        said = GOOD | {"epsilon": 1.0} | given
         told[f"{door}({name}={value!r})"] = refused(getattr(quoron, door), said.pop("source", FRAME), **said)
     assert len(told) > 250
     assert_named(told)
@@ -268,9 +280,8 @@ def test_arguments_are_the_settings_they_stand_for() -> None:
     texts = ["privacy.epsilon=2.0", "privacy.delta=1e-5", "algorithm.name=dp-ftrl", "algorithm.options.rounds=4"]
     texts += ["problem.items_per_user=3", "run.seed=4", "train.population=clinic", "run.out=here"]
     said = {"epsilon": 2.0, "delta": 1e-5, "algorithm": "dp-ftrl", "options": {"rounds": 4}, "items_per_user": 3}
-    tree, columns = arguments.sections(said | {"seed": 4, "out": "here", "population": "clinic"})
+    tree = arguments.sections(said | {"seed": 4, "out": "here", "population": "clinic"})
     assert configs.parse("", settings=[tree]) == configs.parse("", settings=texts)
-    assert not columns
     shown = {*inspect.signature(quoron.train).parameters, *inspect.signature(quoron.simulate).parameters}
     assert arguments.KEYS.keys() < shown
 
@@ -310,9 +321,9 @@ def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.Data
     with pytest.raises(ConfigError, match="Expected user and label with a table"):
         quoron.simulate(frame)
     with pytest.raises(DataError, match="Expected column 'wrad' in the table, got columns patient, age"):
-        quoron.simulate(frame, user="patient", label="stay > 6", categorical=["wrad"])
+        quoron.simulate(frame, user="patient", label="stay > 6", columns={"categorical": ["wrad"]})
     with pytest.raises(DataError, match="patients"):
-        quoron.simulate(frame, user="patients", label="stay > 6", numeric={"age": (0, 100)})
+        quoron.simulate(frame, user="patients", label="stay > 6", columns={"numeric": {"age": (0, 100)}})
     with pytest.raises(DataError, match=r"Expected a DataFrame, the path of a table .*, got 3"):
         quoron.simulate(3, user="patient", label="stay")
     with pytest.raises(ConfigError, match="Expected user with a DataFrame"):
@@ -379,11 +390,11 @@ def test_no_command_shows_a_cell_of_the_first_row(command, headerless, capsys):
 
 def test_nor_does_a_function_of_a_frame(headerless):
     frame = pd.read_csv("t.csv")
-    columns = {"user": "who", "label": "ill"}
+    roles = {"user": "who", "label": "ill"}
     asked = [
-        lambda: quoron.train(frame, **columns, numeric={"age": (0, 100)}, epsilon=8.0),
-        lambda: quoron.train(frame, **columns, numeric="*", ranges=(0, 1), epsilon=8.0),
-        lambda: quoron.simulate(frame, **columns, categorical=["ward"]),
+        lambda: quoron.train(frame, **roles, columns={"numeric": {"age": (0, 100)}}, epsilon=8.0),
+        lambda: quoron.train(frame, **roles, columns={"numeric": "*", "ranges": (0, 1)}, epsilon=8.0),
+        lambda: quoron.simulate(frame, **roles, columns={"categorical": ["ward"]}),
         lambda: quoron.load("model.json").predict(frame),
         lambda: PrivateLogisticRegression(epsilon=8.0, bounds={"age": (0, 100), "dose": (0, 1)}).fit(
             frame, np.arange(40) % 2, groups=np.arange(40)
@@ -407,6 +418,22 @@ def test_nor_does_a_feature_that_is_no_number():
     with pytest.raises(DataError, match="Expected features of numbers, got a column with some that are none") as error:
         items_of(Frame(columns), user="who", features=["age"])
     assert "Annika" not in str(error.value)
+
+
+@pytest.mark.parametrize("function", [quoron.train, quoron.tune, quoron.simulate, quoron.compare, quoron.plan])
+def test_what_is_said_of_columns_is_refused_outside_of_columns_with_the_fix(function: Any) -> None:
+    for word in COLUMNS:
+        said = refused(function, FRAME, "who", "ill", **{word: {"age": (0, 100)}})
+        assert said.startswith(f"Expected columns={{{word!r}: ...}} for {function.__name__}, got {word}=...")
+
+
+def test_a_wrong_key_of_columns_is_answered_with_one_suggestion() -> None:
+    def said(**columns: Any) -> str:
+        return refused(quoron.plan, FRAME, "who", "ill", columns=columns)
+
+    assert said(categorial=["ward"]) == "Expected a key of columns, got 'categorial'. Did you mean 'categorical'?"
+    assert said(user="who") == "Expected a key of columns, got 'user'. Write user= beside columns=."
+    assert said(xyzzy=1) == "Expected a key of columns, got 'xyzzy'. See help(quoron.Columns)."
 
 
 def test_a_misspelt_argument_is_answered_with_one_suggestion_and_no_list() -> None:

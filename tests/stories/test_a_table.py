@@ -84,7 +84,9 @@ def test_a_model_file_is_enough_elsewhere(
 
 
 def test_python_trains_the_same_kind_of_model(place: Path) -> None:
-    run = package.train(visits(), user="who", label="ill", **KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2]))
+    run = package.train(
+        visits(), user="who", label="ill", columns=KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2])
+    )
     assert accuracy(pd.Series(run.model.predict(visits()))) > 0.75
     assert "differential privacy" in run.statement
     assert "1,500" in repr(run) or "1500" in repr(run)
@@ -108,7 +110,14 @@ def test_every_kind_of_table_is_simulated_to_the_same_model(kind: str, place: Pa
         rows.to_json(source, orient="records", lines=True, double_precision=15)
     else:
         source = rows if kind == "frame" else pa.Table.from_pandas(rows)
-    asked = {"user": "who", "label": "ill", **KNOWN, "epsilon": 8.0, "delta": 1e-4, "settings": list(QUICK[1::2])}
+    asked = {
+        "user": "who",
+        "label": "ill",
+        "columns": KNOWN,
+        "epsilon": 8.0,
+        "delta": 1e-4,
+        "settings": list(QUICK[1::2]),
+    }
     assert np.array_equal(package.simulate(source, **asked).weights, package.simulate(rows, **asked).weights)
 
 
@@ -178,7 +187,9 @@ def test_missing_cells_do_not_change_the_guarantee(quoron: Command) -> None:
 def test_people_with_many_rows_and_with_few_are_protected_alike(place: Path) -> None:
     rows = visits()
     uneven = pd.concat([rows, *[rows[rows.who.astype(int) < 50]] * 20])
-    run = package.train(uneven, user="who", label="ill", **KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2]))
+    run = package.train(
+        uneven, user="who", label="ill", columns=KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2])
+    )
     assert accuracy(pd.Series(run.model.predict(visits()))) > 0.75
 
 

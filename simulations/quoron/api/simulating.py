@@ -52,7 +52,7 @@ def simulate(
         source: a preset's name, a path of a TOML file, a `Config`; or a DataFrame with one item a row, or the path of
             such a table, and what its columns are.
         user, label: of the table.
-        columns: of the table; categorical columns given without values take those in the data, which become public.
+        columns: as of `train`; categorical ones without values take those in the data, which become public.
         epsilon, delta, adjacency: the guarantee. Without ε it is the source's, else 1: nothing is spent. Two values of
             one thing are refused, but for a source's.
         algorithm, options, items_per_user, out: as of `train`.

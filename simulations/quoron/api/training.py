@@ -1,6 +1,6 @@
 """`quoron.train`: a model for real, of a table that somebody holds.
 
-run = quoron.train(visits, user="patient", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
+run = quoron.train(visits, user="patient", label="ill", columns={"numeric": {"age": (0, 100)}}, epsilon=2.0)
 run.model.predict(new_visits)
 """
 
@@ -63,7 +63,8 @@ def train(
             `Config`, which describe one.
         user: column that says whose item a row is.
         label: column to predict, or a comparison such as 'delay > 15'.
-        columns: of the table. What of them is not declared is estimated privately, for a part of ε (docs/train.md).
+        columns: how rows become items: `quoron.Columns` or a mapping with its keys. What is not declared is estimated
+            privately, for a part of ε (docs/train.md).
         epsilon, delta: the guarantee of the whole run. ε is needed, here, in `settings` or in a file; δ is 1e-6 unless
             given. Two values of one thing are refused.
         adjacency: what a user's data may be replaced by: anything ("replace-one"), or nothing ("zero-out", weaker).

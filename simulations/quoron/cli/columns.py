@@ -9,7 +9,7 @@ import typer
 
 import quoron
 from quoron.cli.common import RARE, Csv, csv_words
-from quoron.table_columns import WORDS, DescribedTable, read
+from quoron.table_columns import WORDS, Columns, DescribedTable, read
 from quoron_privacy.errors import QuoronError
 
 OPTIONS = [name for name, word in WORDS.items() if word.option]
@@ -27,7 +27,8 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
     def given(**options: Any) -> None:
         said = {name: options.pop(name) for name in OPTIONS}
         columns = {name: read(name, typed) for name, typed in said.items() if typed} | csv_words(options.pop("csv"))
-        command(columns=DescribedTable(**columns), **options)  # type: ignore[typeddict-item]
+        roles = {name: columns.pop(name) for name in ("user", "label") if name in columns}
+        command(columns=DescribedTable(**roles, columns=Columns(**columns)), **options)  # type: ignore[typeddict-item]
 
     given.__dict__["__signature__"] = inspect.Signature(parameters)  # what typer reads
     return given
