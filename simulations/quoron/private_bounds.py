@@ -5,7 +5,7 @@
     >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards})
     >>> found = find_bounds(visits, user="who", epsilon=2.0, seed=1, items=True, categorical=["ward"])
     >>> print(found.toml())
-    # SIMULATED, noise from a seed: released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
+    # SIMULATED: nobody is protected. Released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
     # Proofs: docs/privacy/votes.md. Categories with fewer than 36 users' votes may be missing.
     [population]
     kind = "table"
@@ -105,7 +105,7 @@ class PrivateBounds(results.Release):
     def statement(self) -> str:
         """Return the guarantee in one sentence."""
         return (
-            f"{'SIMULATED, noise from a seed: nobody is protected. R' if self.simulated else 'R'}eleased with "
+            f"{'SIMULATED: nobody is protected. R' if self.simulated else 'R'}eleased with "
             f"({self.epsilon:g}, {self.delta:g})-differential privacy for replacing one of {self.users:,} users."
         )
 

@@ -1,5 +1,6 @@
 """What is bought of a table is charged before it is looked at, told after, and once a run, wherever a run dies."""
 
+import gc
 import json
 import shutil
 import signal
@@ -107,6 +108,7 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, peop
             once.setattr(kind, name, classmethod(dies) if isinstance(real, classmethod) else dies)
             with pytest.raises(KeyboardInterrupt):
                 train(people, out)
+        gc.collect()  # a process that dies closes its files
         kept = bought(out) if (out / "ledger.sqlite").exists() else None
         assert before in (None, kept)
         assert len(charges(ledger)) <= 1

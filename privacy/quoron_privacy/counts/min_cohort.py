@@ -1,9 +1,9 @@
 """A minimum cohort: a run goes on only while enough of those it asks answer, by a count with noise.
 
     >>> min_cohort = calibrate(0.5, 0.0, (1000,) * 10, participations=1, rest=(1.0, 1e-6), free=(0.2,) * 10)
-    >>> round(minimum cohort.deviation(0.2), 6), minimum cohort.needed(1001)
+    >>> round(min_cohort.deviation(0.2), 6), min_cohort.needed(1001)
     (5.0, 501)
-    >>> present_fails, nobody_passes = chances(minimum cohort, (1000,) * 10, free=(0.2,) * 10)
+    >>> present_fails, nobody_passes = chances(min_cohort, (1000,) * 10, free=(0.2,) * 10)
     >>> max(present_fails, nobody_passes) <= BETA
     True
 
