@@ -79,7 +79,7 @@ def federation(folder: Path, repeats: int) -> dict[str, Seconds]:
     for number in range(repeats):
         place = folder / str(number)
         place.mkdir()
-        whole([*QUORON, "admin", "tokens", "add", "me", "--role", "operator", "--out", "token"], place)
+        whole([*QUORON, "admin", "tokens", "me", "--role", "operator", "--out", "token"], place)
         serve = [*QUORON, "serve", "--insecure", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"]
         with started(serve, place, "^listening: ") as (seconds, said):
             coordinating.append(Seconds(seconds, math.nan))

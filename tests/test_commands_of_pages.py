@@ -73,11 +73,11 @@ BEFORE = {
         "quoron admin certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
     ],
-    "quoron admin users rotation": ["quoron admin users back ada"],
+    "quoron admin users rotation": ["quoron admin users set ada active"],
     "quoron ledger limit": ["stop"],
     "quoron serve ... --second-server": [
         "quoron admin certs trial --clients 1",
-        "quoron admin tokens add ada --role operator --file tokens.json --out ada.token",
+        "quoron admin tokens ada --role operator --file tokens.json --out ada.token",
     ],
     "quoron submit run.toml --run summer": [
         "quoron login 127.0.0.1:7444 --token-file ada.token --authority trial/authority.pem",

@@ -121,9 +121,9 @@ class TestWithoutAUmask:
         assert invoke(["admin", "certs", str(trial), "--revoke", "client-1"]) == 0
         assert invoke(["admin", "certs", str(trial), "--client", "client-2", "--renew"]) == 0
         file, out = str(trial / "tokens.json"), str(trial / "ada.token")
-        assert invoke(["admin", "tokens", "add", "ada", "--role", "operator", "--file", file, "--out", out]) == 0
-        assert invoke(["admin", "tokens", "add", "bob", "--role", "operator", "--file", file]) == 0
-        assert invoke(["admin", "tokens", "remove", "bob", "--file", file]) == 0
+        assert invoke(["admin", "tokens", "ada", "--role", "operator", "--file", file, "--out", out]) == 0
+        assert invoke(["admin", "tokens", "bob", "--role", "operator", "--file", file]) == 0
+        assert invoke(["admin", "tokens", "bob", "--remove", "--file", file]) == 0
         assert open_to_others(tmp_path / "a") == []
         assert len([path for path in trial.rglob("*") if path.is_file()]) == 15
 

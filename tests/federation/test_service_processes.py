@@ -238,7 +238,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
     (tmp_path / "run.toml").write_text(CONFIG)
     quoron("admin", "certs", trial, "--clients", users)
     token = tmp_path / "token"
-    quoron("admin", "tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
+    quoron("admin", "tokens", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
     names = [f"client-{number + 1}" for number in range(users)]
 
     def hand_out(*who: str) -> None:
@@ -343,9 +343,9 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
     for folder in (ours, theirs):
         folder.mkdir()
     (ours / "run.toml").write_text(TWO_SERVERS)
-    quoron("certs", ours, "--clients", USERS)
-    quoron("tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
-    quoron("certs", theirs, "--clients", 1)  # coordinator is its own, client-1 what the other shows it
+    quoron("admin", "certs", ours, "--clients", USERS)
+    quoron("admin", "tokens", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
+    quoron("admin", "certs", theirs, "--clients", 1)  # coordinator is its own, client-1 what the other shows it
     signing = ("--signing-key", theirs / "signing.key")
     assert len(quoron("second-server", "key", theirs / "second.pem", *signing).split()[-1]) == 64
     books = ["--database", f"sqlite:///{theirs}/second.sqlite"]

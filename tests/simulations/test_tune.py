@@ -345,8 +345,8 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
             "--padded",
             "--vary",
             "loss.ridge=[0, 1]",
-            "--ledger",
-            str(tmp_path / "lifetime.sqlite"),
+            "--set",
+            f"train.ledger={tmp_path / 'lifetime.sqlite'}",
         ),
         *("--out", str(tmp_path / "run")),
     ]

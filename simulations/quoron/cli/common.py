@@ -148,12 +148,6 @@ class Charged:
     population: Annotated[
         str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
     ] = None
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="QUORON_LEDGER", help="The file of privacy budgets, if not the usual one.", rich_help_panel=RARE
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ else:  # when a command is called
     chain = OnFirstUse("quoron_server.books.chain")
     ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
 
-app = typer.Typer(help="Privacy budgets over all runs: show, limit, charge, verify, export.", no_args_is_help=True)
+app = typer.Typer(help="Privacy budgets over all runs: show, limit, charge, verify.", no_args_is_help=True)
 
 Population = Annotated[str, typer.Option("--population", metavar="NAME", help="Whose privacy budget.")]
 Create = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
@@ -101,28 +101,28 @@ def show(
 
 @app.command()
 @shared_options
-def verify(connection: Connection, checkpoint: Checkpoint = None, exported: Export = None) -> None:
+def verify(
+    connection: Connection,
+    checkpoint: Checkpoint = None,
+    exported: Export = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write all of it there as JSON; - prints that alone.")
+    ] = None,
+) -> None:
     """Check every row, and that the last is the one kept beside a SQLite file. Prints the last row's hash.
 
-    With --checkpoint, the hash of an earlier export, also against somebody who writes beside the file, too.
+    With --checkpoint, the hash of an earlier export, also against somebody who writes beside the file, too. Keep what
+    --out writes where the coordinator's operator cannot change it.
     """
-    typer.echo(_verified(connection, exported, checkpoint)[2])
-
-
-@app.command()
-@shared_options
-def export(
-    connection: Connection,
-    file: Annotated[Path | None, typer.Option("--file", help="A file; standard output without.")] = None,
-) -> None:
-    """Write the whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
     from quoron import run_folder
 
-    text = ledgers.export_of(_verified(connection)[1])
-    if file is None:
-        typer.echo(text, nl=False)
-    else:
-        run_folder.write(file, text.encode())
+    _, rows, last = _verified(connection, exported, checkpoint)
+    if out is not None and str(out) == "-":
+        typer.echo(ledgers.export_of(rows), nl=False)
+        return
+    if out is not None:
+        run_folder.write(out, ledgers.export_of(rows).encode())
+    typer.echo(last)
 
 
 @app.command()

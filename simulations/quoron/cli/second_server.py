@@ -36,7 +36,6 @@ Signing = Annotated[
 _BOOKS, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
 _SIGNING = Path("second-server-signing.key")
 SETTINGS = {"keep": seconds_of, "threads": whole}
-Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,35 +129,33 @@ def key(
 
 
 @app.command()
-def runs(database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
-    """List runs that were consented to: state, when their keys end, copies, and what several copies promise now."""
-    _ask("runs", "", database, keys)
+def runs(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Which to close or to continue.")] = None,
+    close: Annotated[
+        bool, typer.Option("--close", help="End it for good: its keys are destroyed, and nothing of it is answered.")
+    ] = False,
+    goes_on: Annotated[
+        bool, typer.Option("--continue", help="Held: let it go on; what was answered since is released once more.")
+    ] = False,
+    restored: Annotated[
+        bool, typer.Option("--restored", help="While the server is stopped: accept books put back; open runs are held.")
+    ] = False,
+    database: Books = _BOOKS,
+    keys: RunKeys = _KEYS,
+) -> None:
+    """List runs that were consented to: state, when their keys end, copies, and what several copies promise now.
 
-
-@app.command()
-def close(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
-    """End a run for good: its keys are destroyed, and nothing of it is answered again."""
-    _ask("close", run, database, keys)
-
-
-@app.command("continue")
-def continue_(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
-    """Let a held run go on from books that were put back: what was answered since is released once more."""
-    _ask("continue", run, database, keys)
-
-
-def _ask(command: str, run: str, database: str, keys: Path) -> None:
+    Or end one, or let one go on. Books that were put back, or lost their count, are refused until --restored accepts
+    them for all that there is.
+    """
     from quoron_server.helper import desk
 
-    if said := desk.ask(command, run, database, keys):
+    asked = [word for word, said in (("close", close), ("continue", goes_on), ("restored", restored)) if said]
+    if len(asked) > 1 or (run is None) is not (asked in ([], ["restored"])):
+        got = " and ".join([*([] if run is None else [run]), *(f"--{word}" for word in asked)])
+        raise ConfigError(f"Expected a RUN with --close or --continue, or --restored without, got {got}.")
+    if restored:
+        held = ", ".join(desk.hold(database)) or "none"
+        print(f"Held: {held}. Say of each `quoron second-server runs RUN --close` or --continue.")
+    elif said := desk.ask(asked[0] if asked else "runs", run or "", database, keys):
         print(said)
-
-
-@app.command()
-def restore(database: Books = _BOOKS) -> None:
-    """Take books that were put back, or lost their count, for all that there is, while the second
-    server is stopped: open runs are held."""
-    from quoron_server.helper import desk
-
-    held = ", ".join(desk.hold(database)) or "none"
-    print(f"Held: {held}. Close each (quoron second-server close), or say that it goes on (continue).")
