@@ -152,7 +152,6 @@ class TableColumns(TypedDict, total=False):
             "zone:...; once for each column",
             "COLUMN=PART,...",
             _dates,
-            True,
         ),
     ]
     exclude: Annotated[Sequence[str], Word("columns that patterns and estimates leave out", "COLUMN,...", _parts)]
@@ -166,11 +165,9 @@ class TableColumns(TypedDict, total=False):
             True,
         ),
     ]
-    positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value, True)]
+    positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value)]
     classes: Annotated[Sequence[str | int | bool], Word("public values of the label", "VALUE,VALUE,...", _values)]
-    label_range: Annotated[
-        tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends, True)
-    ]
+    label_range: Annotated[tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends)]
     weight: Annotated[
         Mapping[str, str | float], Word("what a row counts: a column, and the most that it says", "COLUMN=MOST", _most)
     ]

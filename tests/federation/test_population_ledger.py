@@ -307,7 +307,7 @@ def invoke(*arguments: str) -> None:
     app(args=list(arguments), prog_name="ledger", standalone_mode=False)
 
 
-SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1", "--lost", "1e-9", "--variation", "1e-15")
+SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1,1e-15,1e-9")
 
 
 def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_the_ledger_is_used(tmp_path, capsys):

@@ -254,7 +254,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
     def client(user: int, where: str) -> Program:
         place = tmp_path / names[user]
         limits = ["--limit", "inf,1", "--accept", "central-broadcast", "--accept", "central-release"]
-        state = ["--data", paths[user], "--state", place / "record.sqlite", "--seed", SEED]
+        state = ["--data", paths[user], "--state", place / "record.sqlite", "--set", f"seed={SEED}"]
         return Program("client", "--coordinator", where, *state, "--certs", place, *limits)
 
     def says(program: Program, words: str) -> None:
@@ -361,7 +361,8 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
         where = started[0].process.stdout.readline().split()[2].rstrip(",")
         authority = ("--authority", ours / "authority.pem")
         pinned = ["--second-server-key", theirs / "second.pem"]
-        link = ["--second-server", where, "--second-server-certs", theirs / "client-1", *pinned]
+        link = ["--set", f"second_server={where}", "--set", f"second_server_certs={theirs / 'client-1'}"]
+        link += ["--set", f"second_server_key={theirs / 'second.pem'}"]
         started.append(serve(ours, "--certs", ours / "coordinator", *link))
         clients, control = started[1].listening()
         for user, path in enumerate(write_items(ours, USERS)):

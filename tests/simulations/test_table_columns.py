@@ -65,6 +65,9 @@ ROWS = "who;age;dose;code;id;w;ill\n" + "".join(
 )
 BESIDE: dict[str, tuple[str, Any]] = {  # every word that is no option: how it is typed, and its Python value
     "ranges": ("0:5", (0, 5)),
+    "dates": ("came=month,weekday", {"came": {"parts": ["month", "weekday"]}}),
+    "positive": ("1", 1),
+    "label_range": ("0:1", (0, 1)),
     "hashed": ("code=64", {"code": 64}),
     "exclude": ("id,w*", ["id", "w*"]),
     "classes": ("0,1", [0, 1]),
@@ -112,7 +115,7 @@ def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
     assert said["problem"] == json.loads(dumps(planned.as_json()))["problem"]
     for wrong, message in (
         ("seperator=;", "Did you mean 'separator'?"),
-        ("decimal", "Expected --csv KEY=VALUE with separator, decimal, encoding, quoting as the key, got 'decimal'"),
+        ("decimal", "Expected --csv KEY=VALUE of separator, decimal, encoding, quoting, got 'decimal'"),
         ("decimal=x", "decimal"),
     ):
         assert invoke(["plan", "a.csv", *words[:8], "--csv", wrong]) == 2

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import quoron
+from quoron.cli import second_server
 from quoron.cli.books import backup, restore
 from quoron.cli.client import client, leave
 from quoron.cli.common import keyed, number, say, showing, whole
@@ -33,7 +34,6 @@ from quoron.cli.connection import (
 )
 from quoron.cli.health import health
 from quoron.cli.login import login
-from quoron.cli.second_server import SecondServer
 from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron.cli.users import users as users_of
@@ -49,12 +49,11 @@ SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it
     "max_users_per_client": whole,
     "gather": number,
     "away_after": seconds_of,
+    **second_server.ADDRESS,
 }
 
 
-@shared_options
 def serve(
-    second: SecondServer,
     listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
     database: Annotated[
@@ -74,7 +73,8 @@ def serve(
             "--set",
             metavar="KEY=VALUE",
             help="max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds for clients to come "
-            "back at a start), away_after=7d (or never: until when unseen users are drawn). Also QUORON_MAX_MESSAGE...",
+            "back at a start), away_after=7d (or never: until when unseen users are drawn); second_server=HOST:PORT, "
+            "second_server_certs=FOLDER, second_server_key=FILE.pem. Also QUORON_MAX_MESSAGE...",
         ),
     ] = None,
     metrics: Annotated[str | None, typer.Option(envvar="QUORON_METRICS", metavar="[HOST:]PORT", help=METRICS)] = None,
@@ -92,7 +92,7 @@ def serve(
     transport = service.Transport(own.certificate, own.key, own.authority, insecure, anywhere(insecure), refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     read = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
-    config = replace(config, helper=second.link(), metrics=metrics, **read)
+    config = replace(config, helper=second_server.link(read), metrics=metrics, **read)
 
     def ready(running: service.Coordinator) -> None:
         more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"

@@ -1,8 +1,8 @@
 """The commands of whoever operates the second of two servers, and the options by which others know of it."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,35 +35,31 @@ Signing = Annotated[
 ]
 _BOOKS, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
 _SIGNING = Path("second-server-signing.key")
-SETTINGS = {"keep": seconds_of, "threads": whole}
+ADDRESS: dict[str, Callable[[str, str], Any]] = {  # settings of a coordinator, and how they are read
+    "second_server": lambda _, text: text,
+    "second_server_certs": lambda _, text: Path(text),
+    "second_server_key": lambda _, text: Path(text),
+}
+SETTINGS: dict[str, Callable[[str, str], Any]] = {"keep": seconds_of, "threads": whole}
 
 
-@dataclass(frozen=True, slots=True)
-class SecondServer:
-    """How a coordinator reaches the second server of another operator: all of them, or none."""
+def link(settings: dict[str, Any]) -> "HelperLink | None":
+    """Take out of a coordinator's settings how it reaches the second server of another operator.
 
-    second_server: Annotated[
-        str | None, typer.Option(envvar="QUORON_SECOND_SERVER", metavar="HOST:PORT", help="Where that one is.")
-    ] = None
-    second_server_certs: Annotated[
-        Path | None, typer.Option(envvar="QUORON_SECOND_SERVER_CERTS", metavar="FOLDER", help="As --certs, towards it.")
-    ] = None
-    second_server_key: SecondServerKey = None
+    None without one. ConfigError for some of these settings without the others.
+    """
+    given = {name: settings.pop(name) for name in ADDRESS if name in settings}
+    if not given:
+        return None
+    if len(given) < len(ADDRESS):
+        raise ConfigError(
+            f"Expected {', '.join(ADDRESS)} together, got {', '.join(given)} alone. The second server's operator gives "
+            "them: docs/two-servers.md."
+        )
+    from quoron_server.service.helping import HelperLink
 
-    def link(self) -> "HelperLink | None":
-        """None without a second server. ConfigError for some of the options without the others."""
-        given = self.second_server, self.second_server_certs, self.second_server_key
-        if given == (None, None, None):
-            return None
-        address, certs, signing = given
-        if address is None or certs is None or signing is None:
-            raise ConfigError(
-                "Expected --second-server with --second-server-certs and --second-server-key, got not all of them. The "
-                "second server's operator gives them: docs/two-servers.md."
-            )
-        from quoron_server.service.helping import HelperLink
-
-        return HelperLink(address=address, helper_key=signing, **Files.of(certs).all())
+    address, certs, signing = given.values()
+    return HelperLink(address=address, helper_key=signing, **Files.of(certs).all())
 
 
 @app.command()
