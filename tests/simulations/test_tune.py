@@ -343,7 +343,7 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
             "--trials",
             "most=12",
             "--trials",
-            "padded=yes",
+            "padded=1",
             "--vary",
             "loss.ridge=[0, 1]",
             "--set",

@@ -78,15 +78,7 @@ Csv = Annotated[
         rich_help_panel=RARE,
     ),
 ]
-ZeroOut = Annotated[
-    int | None,
-    typer.Option(
-        "--zero-out",
-        metavar="N",
-        help="Hide whether a user is there at all, of N at most; else its rows alone.",
-        rich_help_panel=RARE,
-    ),
-]
+ZeroOut = Annotated[int | None, typer.Option("--zero-out", help="Hide who is there at all: so many users at most.")]
 
 
 @dataclass(frozen=True, slots=True)

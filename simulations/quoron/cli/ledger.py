@@ -43,8 +43,7 @@ Mu = Annotated[
     typer.Option(
         "--mu",
         metavar="MU[,VARIATION[,LOST]]",
-        help="What is released is μ-GDP up to VARIATION, how far the noise is from exact; for replacing one user, but "
-        "for a chance LOST.",
+        help="It is μ-GDP, up to a total VARIATION of its noise, and for replacing one user but for a chance LOST.",
     ),
 ]
 Adjacency = Annotated[str, typer.Option("--adjacency", help="replace-one or zero-out.")]
@@ -195,13 +194,11 @@ def charge(
 
 def _gaussian(text: str | None) -> tuple[float | None, float, float]:
     """Read μ, a total variation and a chance. ConfigError for another text."""
-    if text is None:
-        return None, 0.0, 0.0
-    numbers = [number("--mu", part) for part in text.split(",")]
+    numbers = [] if text is None else [number("--mu", part) for part in text.split(",")]
     if len(numbers) > 3:
         raise ConfigError(f"Expected --mu MU[,VARIATION[,LOST]], got {text!r}. Leave out what is more.")
-    mu, variation, lost = (*numbers, 0.0, 0.0)[:3]
-    return mu, variation, lost
+    mu, variation, lost = (*numbers, 0.0, 0.0, 0.0)[:3]
+    return (mu if numbers else None), variation, lost
 
 
 def _verified(

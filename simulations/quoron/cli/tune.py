@@ -6,25 +6,12 @@ from typing import Annotated, Any
 import typer
 
 import quoron
+from quoron.cli import common
 from quoron.cli.columns import table_options
-from quoron.cli.common import (
-    RARE,
-    Charged,
-    Delta,
-    Epsilon,
-    Json,
-    Out,
-    Settings,
-    doubts,
-    interruptible,
-    keyed,
-    number,
-    whole,
-)
+from quoron.cli.common import RARE, Charged, Delta, Epsilon, Json, Out, Settings, doubts, interruptible
 from quoron.cli.connection import shared_options
 from quoron.cli.train import Table
 from quoron.table_columns import DescribedTable
-from quoron_privacy.errors import ConfigError
 
 
 @shared_options
@@ -46,7 +33,7 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="mean=N, twice as many as settings without; most=N, five times the mean without; padded=yes: always "
+            help="mean=N, twice as many as settings without; most=N, five times the mean without; padded=1: always "
             "carry out the most, so that the clock tells not how many.",
             rich_help_panel=RARE,
         ),
@@ -68,8 +55,8 @@ def tune(
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
-    tried = keyed("--trials", trials, {"mean": number, "most": whole, "padded": _yes})
-    asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": tried.get("padded", False)}
+    tried = common.keyed("--trials", trials, {"mean": common.number, "most": common.whole, "padded": common.whole})
+    asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
     asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **asdict(charged), **columns}
     if dry_run:
         searches.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
@@ -77,9 +64,3 @@ def tune(
     with interruptible(), doubts():
         tuned = quoron.tune(source, **asked)
     searches.show_tuned(tuned, as_json=as_json)
-
-
-def _yes(called: str, text: str) -> bool:
-    if text != "yes":
-        raise ConfigError(f"Expected {called}=yes, got {text!r}. Leave it out for no.")
-    return True
