@@ -42,6 +42,28 @@ def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.Capt
     assert invoke(["admin", "tokens", "ada", "--remove", "--file", file]) == 2
 
 
+@pytest.mark.parametrize(
+    "words", [["ada"], ["--remove"], ["--role", "auditor"], ["ada", "--role", "auditor", "--remove"]]
+)
+def test_a_token_is_made_or_removed_and_never_half_of_that(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["admin", "tokens", *words, "--file", str(tmp_path / "tokens.json")]) == 2
+    assert "Expected a NAME with --role or with --remove, got " in capsys.readouterr().err
+    assert not (tmp_path / "tokens.json").exists()
+
+
+@pytest.mark.parametrize("words", [["trial"], ["--close"], ["trial", "--restored"], ["trial", "--close", "--continue"]])
+def test_the_second_server_is_asked_one_thing_about_runs(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "second-server", "runs", *words)
+    assert f"Expected a RUN with --close or --continue, or --restored without, got {' and '.join(words)}" in said
+
+
+def test_a_run_goes_on_by_its_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--continue"], ["trial", "--continue", "--json"]):
+        assert "Expected --continue with a RUN, and without --json" in refusal(capsys, "runs", *words)
+
+
 @pytest.fixture
 def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders of parties, and a working directory without any other file."""

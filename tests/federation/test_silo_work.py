@@ -327,7 +327,7 @@ def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(fi
 
 
 def test_a_file_that_may_not_be_looked_at_needs_the_number_of_people(file: Path) -> None:
-    with pytest.raises(ConfigError, match="Expected --users N with --accept public-participation"):
+    with pytest.raises(ConfigError, match="Expected --set users=N with --accept public-participation"):
         asyncio.run(run_client(owner(file, people=None, accept_trust_models=PUBLIC)))
 
 
