@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import quoron
-from quoron.cli.common import ChargedAlone, Json, Page, Quiet, Text, ZeroOut, check_page, showing
+from quoron.cli.common import ChargedAlone, Json, Page, Text, ZeroOut, check_page, showing
 from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
@@ -177,7 +177,6 @@ def index(
     ],
     user: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Throw away the index that there is, and make another.")] = False,
-    quiet: Quiet = False,
 ) -> None:
     """Check a folder of Parquet files and number its users, once; whoever trains on it then reads only what is asked.
 
@@ -190,7 +189,7 @@ def index(
         user = user or named
     if user is None:
         raise ConfigError("Expected --user, the column that says whose item a row is, got none.")
-    made = indexing.renewed(source, user, anew=anew, watcher=None if quiet else _tell)
+    made = indexing.renewed(source, user, anew=anew, watcher=_tell)
     order = "sorted by user" if made.sorted else "every user in one file"
     print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")
 
