@@ -371,7 +371,7 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
             started.append(Program("client", "--coordinator", clients, *own, *data, *pinned))
         operator = ["--coordinator", control, "--token-file", ours / "token", *authority]
         patient = ["--quorum", 0.9, "--waiting", 300]  # all are there before anybody is asked
-        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--seconds", 12.0, *patient, *operator)
+        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--timeout", 12.0, *patient, *operator)
         started[0].process.send_signal(signal.SIGKILL)
         started[0].process.wait()
         started.append(second(where))
