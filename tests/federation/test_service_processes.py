@@ -359,7 +359,6 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
         started.append(second("127.0.0.1:0"))
         assert started[0].process.stdout is not None
         where = started[0].process.stdout.readline().split()[2].rstrip(",")
-        authority = ("--authority", ours / "authority.pem")
         pinned = ["--second-server-key", theirs / "second.pem"]
         link = ["--set", f"second_server={where}", "--set", f"second_server_certs={theirs / 'client-1'}"]
         link += ["--set", f"second_server_key={theirs / 'second.pem'}"]
@@ -369,8 +368,8 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
             own = ["--certs", ours / f"client-{user + 1}", "--one-user", "--accept", "two-servers"]
             data = ["--data", path, "--state", ours / f"state-{user}.sqlite", "--limit", "1000,1"]
             started.append(Program("client", "--coordinator", clients, *own, *data, *pinned))
-        operator = ["--coordinator", control, "--token-file", ours / "token", *authority]
-        patient = ["--quorum", 0.9, "--waiting", 300]  # all are there before anybody is asked
+        operator = reaching(coordinator=control, token_file=ours / "token", authority=ours / "authority.pem")
+        patient = ["--set", "privacy.min_cohort=0.9", "--waiting", 300]  # all are there before anybody is asked
         quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--timeout", 12.0, *patient, *operator)
         started[0].process.send_signal(signal.SIGKILL)
         started[0].process.wait()
