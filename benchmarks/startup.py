@@ -79,12 +79,12 @@ def federation(folder: Path, repeats: int) -> dict[str, Seconds]:
     for number in range(repeats):
         place = folder / str(number)
         place.mkdir()
-        whole([*QUORON, "admin", "tokens", "add", "me", "--role", "operator", "--out", "token"], place)
+        whole([*QUORON, "admin", "tokens", "me", "--role", "operator", "--out", "token"], place)
         serve = [*QUORON, "serve", "--insecure", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"]
         with started(serve, place, "^listening: ") as (seconds, said):
             coordinating.append(Seconds(seconds, math.nan))
             clients, control = re.findall(r"127\.0\.0\.1:\d+", said)
-            join = [*QUORON, "client", "--insecure", "--name", "me", "--coordinator", clients, "--data", str(ITEMS)]
+            join = [*QUORON, "client", "--insecure", "--set", "name=me", "--coordinator", clients, "--data", str(ITEMS)]
             with started(join, place, "enrolled") as (seconds, _):
                 working.append(Seconds(seconds, math.nan))
             probing.append(whole([*QUORON, "admin", "health", control, "--insecure"], place))

@@ -95,8 +95,8 @@ def measured(options, trust_model, folder):
     programs = {"second": spawn("-m", "quoron", "second-server", "serve", "--listen", "127.0.0.1:0", *flags)}
     try:
         (place,) = re.findall(r"127\.0\.0\.1:\d+", programs["second"].stdout.readline())
-        link = ["--second-server", place, "--second-server-certs", other / "leader"]
-        link += ["--second-server-key", other / "second.pem"]
+        link = ["--set", f"second_server={place}", "--set", f"second_server_certs={other / 'leader'}"]
+        link += ["--set", f"second_server_key={other / 'second.pem'}"]
         files = ["--certs", folder / "coordinator", "--tokens", folder / "tokens.json"]
         files += ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--set", f"max_clients={2 * options.clients}"]
         ports = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]

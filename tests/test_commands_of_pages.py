@@ -67,17 +67,19 @@ BEFORE = {
         'python -c "import pyarrow as pa, pyarrow.parquet as pq; '
         "pq.write_table(pa.table({'patient_id': [n // 3 for n in range(900)]}), 'patients.parquet')\""
     ],
-    "quoron client --data patients.parquet --user patient_id --users": ["quoron admin certs trial --client hospital"],
+    "quoron client --data patients.parquet --user patient_id --set users": [
+        "quoron admin certs trial --client hospital"
+    ],
     "quoron admin certs trial --change-authority end": ["quoron admin certs trial --client hospital --renew"],
     "quoron admin users list": [
         "quoron admin certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
     ],
-    "quoron admin users rotation": ["quoron admin users back ada"],
+    "quoron admin users rotation": ["quoron admin users set ada active"],
     "quoron ledger limit": ["stop"],
-    "quoron serve ... --second-server": [
+    "quoron serve ... --set second_server": [
         "quoron admin certs trial --clients 1",
-        "quoron admin tokens add ada --role operator --file tokens.json --out ada.token",
+        "quoron admin tokens ada --role operator --file tokens.json --out ada.token",
     ],
     "quoron submit run.toml --run summer": [
         "quoron login 127.0.0.1:7444 --token-file ada.token --authority trial/authority.pem",

@@ -52,7 +52,7 @@ class Scene:
         begun = self.kind == "simulate" and (self.run / "config.toml").is_file()
         if begun or (self.run / "model.json").is_file():
             return ["resume", str(self.run), "--quiet"]
-        more = ["--ledger", str(self.folder / "life.sqlite")] if self.kind == "train" else []
+        more = ["--set", f"train.ledger={self.folder / 'life.sqlite'}"] if self.kind == "train" else []
         return [self.kind, str(self.folder / "people.toml"), "--out", str(self.run), "--quiet", *more]
 
     def killed(self, at: str, when: str, left: int = 1) -> None:

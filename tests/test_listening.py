@@ -78,7 +78,7 @@ def _index(place: Path) -> Words:
 # Every command, at rest in the middle of its work where that writes a run's ledger, else at its end. Those that speak
 # with a coordinator are at their end when there is none.
 NOBODY = "127.0.0.1:9"
-TOKENS = ["admin", "tokens", "add", "ada", "--role", "operator"]
+TOKENS = ["admin", "tokens", "ada", "--role", "operator"]
 
 
 def _nobody(place: Path) -> Words:
@@ -105,13 +105,13 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "example": lambda place: ["example", "storms", "--out", place],
     "leave": lambda place: ["leave", "--state", place / "none"],
     "second-server runs": lambda place: ["second-server", "runs", "--database", f"sqlite:///{place}/none.sqlite"],
-    "silo": lambda place: ["admin", "silo", "account", "--state", place / "none"],
+    "silo": lambda place: ["admin", "silo", "show", "--state", place / "none"],
     "certs": lambda place: ["admin", "certs", place / "certs"],
     "tokens": lambda place: [*TOKENS, "--file", place / "t", "--out", place / "a"],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
     "backup": lambda place: ["admin", "backup", place / "kept", *reaching(database=f"sqlite:///{place}/none.sqlite")],
     "restore": lambda place: ["admin", "restore", place / "none"],
-    "continue-restored": lambda place: ["admin", "continue-restored", "x", *_nobody(place)],
+    "runs --continue": lambda place: ["runs", "x", "--continue", *_nobody(place)],
     "local": lambda place: ["local", "status", "--folder", place / "none"],
     "users": lambda place: ["admin", "users", "list", *_nobody(place)],
     "login": lambda place: ["login", NOBODY, "--token-file", _nobody(place) and place / "token", "--insecure"],

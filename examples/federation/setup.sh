@@ -56,8 +56,8 @@ mkdir -p "$trial/operator"
 put "$trial/authority/authority.pem" "$trial/operator/authority.pem"
 if [ ! -e "$trial/operator/token" ]; then
     # The first attempt may have ended between the token's entry and its file.
-    quoron admin tokens remove operator --file "$trial/coordinator/tokens.json" 2>/dev/null || true
-    quoron admin tokens add operator --role operator --file "$trial/coordinator/tokens.json" --out "$trial/operator/token"
+    quoron admin tokens operator --remove --file "$trial/coordinator/tokens.json" 2>/dev/null || true
+    quoron admin tokens operator --role operator --file "$trial/coordinator/tokens.json" --out "$trial/operator/token"
 fi
 
 mkdir -p "$trial/database"

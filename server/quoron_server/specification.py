@@ -280,7 +280,7 @@ def require_helper(specification: RunSpecification, plan: RunPlan, *, helped: bo
     if plan.guarantee.trust_model == "two-servers" and not helped:
         raise ConfigError(
             f"Expected a coordinator with a second server for run {specification.run} of trust model two-servers, got "
-            "one without: start it with --second-server, and with TLS (docs/two-servers.md)."
+            "one without: start it with --set second_server=..., and with TLS (docs/two-servers.md)."
         )
 
 

@@ -172,14 +172,12 @@ class Columns(TypedDict, total=False):
         tuple[float, float] | Mapping[str, tuple[float, float]], Word("LOW:HIGH|COLUMN=LOW:HIGH,...", _one_or_many)
     ]
     hashed: Annotated[Mapping[str, int], Word("COLUMN=BUCKETS,...", _buckets)]
-    dates: Annotated[
-        Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str], Word("COLUMN=PART,...", _dates, True)
-    ]
+    dates: Annotated[Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str], Word("COLUMN=PART,...", _dates)]
     exclude: Annotated[Sequence[str], Word("COLUMN,...", _parts)]
     estimate: Annotated[Mapping[str, Literal["number", "category", "any"]], Word("COLUMN=KIND,...", _estimated, True)]
-    positive: Annotated[str | int | bool, Word("VALUE", _value, True)]
+    positive: Annotated[str | int | bool, Word("VALUE", _value)]
     classes: Annotated[Sequence[str | int | bool], Word("VALUE,VALUE,...", _values)]
-    label_range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends, True)]
+    label_range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends)]
     weight: Annotated[Mapping[str, str | float], Word("COLUMN=MOST", _most)]
     class_weight: Annotated[
         Literal["balanced"] | Mapping[str | int | bool, float], Word("balanced|CLASS=NUMBER,...", _by_class)

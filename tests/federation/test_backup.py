@@ -108,7 +108,7 @@ def test_the_ledger_of_a_run_folder_goes_on_from_a_copy_only_if_that_is_said(tmp
     for _ in "ab":  # being refused does not make it any better
         with pytest.raises(LedgerError, match="found none: the file was copied"):
             Ledger.open(path)
-        with pytest.raises(LedgerError, match="Say --continue-restored"):
+        with pytest.raises(LedgerError, match="Say --continue"):
             accept(path)
     assert accept(path, continue_open=True).continued == ("run",)
     with Ledger.open(path) as ledger:
@@ -343,10 +343,10 @@ def test_a_waiting_run_is_charged_by_its_plan(tmp_path: Path, capsys: pytest.Cap
     word = restore(tmp_path / "b", other(tmp_path, "one"), continue_open=True).incarnation
     with (
         Database(other(tmp_path, "one"), create=False) as database,
-        pytest.raises(OtherVersion, match="`quoron admin continue-restored`"),
+        pytest.raises(OtherVersion, match="`quoron runs RUN --continue`"),
     ):
         Books(database).registry.run("trial").require(SERVICE)
-    command = ["admin", "continue-restored", "trial", *reaching(database=other(tmp_path, "one"))]
+    command = ["runs", "trial", "--continue", *reaching(database=other(tmp_path, "one"))]
     assert invoke(command) == 0
     assert "trial: goes on, charged for 1 more copy" in capsys.readouterr().out
     assert invoke(command) == 2
@@ -384,7 +384,7 @@ async def test_a_coordinator_lets_held_runs_go_on_for_operators_and_carries_them
                 return str(control.continue_restored(run)["state"])
 
         values = {row["run"]: row["error"] for row in await running.manager.records.runs()}
-        assert all("continue-restored" in str(error) for error in values.values())
+        assert all("--continue" in str(error) for error in values.values())
         with pytest.raises(QuoronError, match="role operator"):
             await asyncio.to_thread(said, auditor, "trial")
         with pytest.raises(ConfigError, match="Expected the name of a run"):

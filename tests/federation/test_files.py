@@ -121,9 +121,9 @@ class TestWithoutAUmask:
         assert invoke(["admin", "certs", str(trial), "--revoke", "client-1"]) == 0
         assert invoke(["admin", "certs", str(trial), "--client", "client-2", "--renew"]) == 0
         file, out = str(trial / "tokens.json"), str(trial / "ada.token")
-        assert invoke(["admin", "tokens", "add", "ada", "--role", "operator", "--file", file, "--out", out]) == 0
-        assert invoke(["admin", "tokens", "add", "bob", "--role", "operator", "--file", file]) == 0
-        assert invoke(["admin", "tokens", "remove", "bob", "--file", file]) == 0
+        assert invoke(["admin", "tokens", "ada", "--role", "operator", "--file", file, "--out", out]) == 0
+        assert invoke(["admin", "tokens", "bob", "--role", "operator", "--file", file]) == 0
+        assert invoke(["admin", "tokens", "bob", "--remove", "--file", file]) == 0
         assert open_to_others(tmp_path / "a") == []
         assert len([path for path in trial.rglob("*") if path.is_file()]) == 15
 
@@ -202,7 +202,7 @@ def test_coordinator_and_client_switch_them_off_for_good(tmp_path: Path) -> None
     least = (str(min(LEAST, HARD) if HARD >= 0 else LEAST),) * 2
     places = ["--database", f"sqlite:///{tmp_path}/c.sqlite", "--tokens", tmp_path / "tokens.json"]
     serve = ["serve", "--insecure", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", *places]
-    own = ["--data", write_items(tmp_path, 1)[0], "--state", tmp_path / "record.sqlite", "--name", "ada"]
+    own = ["--data", write_items(tmp_path, 1)[0], "--state", tmp_path / "record.sqlite", "--set", "name=ada"]
     with program(*serve, until="^listening: ") as (coordinator, line):
         where = re.search(r"127\.0\.0\.1:\d+", line)[0]
         with program("client", "--insecure", "--coordinator", where, *own, until="enrolled") as (client, _):

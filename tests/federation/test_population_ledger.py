@@ -307,7 +307,7 @@ def invoke(*arguments: str) -> None:
     app(args=list(arguments), prog_name="ledger", standalone_mode=False)
 
 
-SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1", "--lost", "1e-9", "--variation", "1e-15")
+SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1,1e-15,1e-9")
 
 
 def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_the_ledger_is_used(tmp_path, capsys):
@@ -378,7 +378,7 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
     numbers, out = ("--epsilon", "0.8", "--delta", "1e-5"), tmp_path / "export.json"
 
     def work(where, database, running):
-        for command in (("verify",), ("limit", *numbers)):  # show and export read as verify does
+        for command in (("verify",), ("limit", *numbers)):  # show reads as verify does
             with pytest.raises(LedgerUnavailable, match=r"locked.*`quoron login HOST:PORT`"):
                 invoke(*command, *database)
         monkeypatch.setenv("QUORON_TOKEN", auditor)
@@ -389,12 +389,12 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         invoke("limit", *where, *numbers)
         monkeypatch.setenv("QUORON_TOKEN", auditor)
         invoke("show", *where, "--json")
-        invoke("export", *where, "--file", str(out))
+        invoke("verify", *where, "--out", str(out))
         head = json.loads(out.read_text(encoding="utf-8"))["head"]
         invoke("verify", *where, "--checkpoint", head)
-        _, shown, verified = capsys.readouterr().out.splitlines()
+        _, shown, exported, verified = capsys.readouterr().out.splitlines()
         assert json.loads(shown)["everyone"]["fits"] == {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0, "lost": 0.0}
-        assert verified == head
+        assert exported == verified == head
         with pytest.raises(IdentityError, match="role operator"):
             invoke("charge", "opendp", *where, "--epsilon", "0.1")
         monkeypatch.setenv("QUORON_TOKEN", operator)
@@ -410,12 +410,13 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         assert "; μ = 0.1 but for t = 1e-09 up to 1e-15 in total variation (replace-one)" in sampled
         assert charged == "everyone: opendp charged with ε = 0.2, δ = 0 (replace-one)"
         assert "counted so far: ε = 0.7 of 0.8" in fitting
-        invoke("export", *where, "--file", str(out))
+        invoke("verify", *where, "--out", str(out))
         with pytest.raises(LedgerError, match="no row has the hash"):
             invoke("verify", *where, "--checkpoint", "f" * 64)
 
     url = beside(tmp_path, work)
-    invoke("export", *reaching(database=url))
+    capsys.readouterr()
+    invoke("verify", "--out", "-", *reaching(database=url))
     assert capsys.readouterr().out == out.read_text(encoding="utf-8")
 
 
@@ -430,7 +431,7 @@ def test_what_a_coordinator_says_of_its_chain_is_not_believed(tmp_path, monkeypa
 
         running.manager.records.ledger = lied
         report["rows"][0]["payload"]["epsilon"] = 0.25
-        for command in ("show", "verify", "export"):
+        for command in ("show", "verify"):
             with pytest.raises(LedgerError, match="row 0"):
                 invoke(command, *where)
         report["rows"] = report["rows"][:0]

@@ -453,6 +453,30 @@ def test_a_roster_that_follows_rejected_answers_is_caught(tmp_path: Path, monkey
     assert after_a_run(tmp_path, "rejected")[0] != draw(seed_of("next", "{}"), np.arange(USERS), 7).tolist()
 
 
+def test_an_operator_sets_the_state_of_several_users_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scene() -> list[list[str]]:
+        found = []
+        async with coordinator(tmp_path) as running:
+            for number in range(3):
+                registry(running).enrol(f"name:client-{number}")
+            own = operator(running, tmp_path)
+            for words in (["0", "1", "away"], ["1", "active"], ["2", "retired"], ["2", "active"]):
+                assert await asyncio.to_thread(invoke, ["admin", "users", "set", *words, *own]) == 0
+                found.append([user.state for user in registry(running).roster.page()])
+            assert await asyncio.to_thread(invoke, ["admin", "users", "set", "0", "gone", *own]) == 2
+            assert "'gone' is not one of 'retired', 'away', 'active'" in " ".join(capsys.readouterr().err.split())
+        return found
+
+    assert carried_out(scene()) == [
+        ["away", "away", "active"],
+        ["away", "active", "active"],
+        ["away", "active", "retired"],
+        ["away", "active", "active"],
+    ]
+
+
 def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,14 +32,36 @@ def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: 
 def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "tokens.json")
     out = tmp_path / "token"
-    assert invoke(["admin", "tokens", "add", "ada", "--role", "operator", "--file", file, "--out", str(out)]) == 0
+    assert invoke(["admin", "tokens", "ada", "--role", "operator", "--file", file, "--out", str(out)]) == 0
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
-    assert invoke(["admin", "tokens", "add", "eve", "--role", "auditor", "--file", file]) == 0
+    assert invoke(["admin", "tokens", "eve", "--role", "auditor", "--file", file]) == 0
     assert capsys.readouterr().out.startswith("quoron_")
-    assert invoke(["admin", "tokens", "list", "--file", file]) == 0
+    assert invoke(["admin", "tokens", "--file", file]) == 0
     assert capsys.readouterr().out == "ada\toperator\tno end\neve\tauditor\tno end\n"
-    assert invoke(["admin", "tokens", "remove", "ada", "--file", file]) == 0
-    assert invoke(["admin", "tokens", "remove", "ada", "--file", file]) == 2
+    assert invoke(["admin", "tokens", "ada", "--remove", "--file", file]) == 0
+    assert invoke(["admin", "tokens", "ada", "--remove", "--file", file]) == 2
+
+
+@pytest.mark.parametrize(
+    "words", [["ada"], ["--remove"], ["--role", "auditor"], ["ada", "--role", "auditor", "--remove"]]
+)
+def test_a_token_is_made_or_removed_and_never_half_of_that(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["admin", "tokens", *words, "--file", str(tmp_path / "tokens.json")]) == 2
+    assert "Expected a NAME with --role or with --remove, got " in capsys.readouterr().err
+    assert not (tmp_path / "tokens.json").exists()
+
+
+@pytest.mark.parametrize("words", [["trial"], ["--close"], ["trial", "--restored"], ["trial", "--close", "--continue"]])
+def test_the_second_server_is_asked_one_thing_about_runs(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "second-server", "runs", *words)
+    assert f"Expected a RUN with --close or --continue, or --restored without, got {' and '.join(words)}" in said
+
+
+def test_a_run_goes_on_by_its_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--continue"], ["trial", "--continue", "--json"]):
+        assert "Expected --continue with a RUN, and without --json" in refusal(capsys, "runs", *words)
 
 
 @pytest.fixture
@@ -131,9 +153,9 @@ def test_a_setting_that_is_unknown_or_given_two_values_is_refused_with_what_was_
 ) -> None:
     serve = ["serve", "--insecure"]
     said = refusal(capsys, *serve, "--set", "max_mesage=1MiB")
-    assert "max_message, max_clients, max_users_per_client, gather, away_after, got 'max_mesage=1MiB'" in said
+    assert "max_message, max_clients, max_users_per_client, gather, away_after, second_server, " in said
     assert "Did you mean 'max_message'?" in said
-    assert "got 'gather'. Did you mean gather=...?" in refusal(capsys, *serve, "--set", "gather")
+    assert "got 'gather'. Did you mean 'gather'?" in refusal(capsys, *serve, "--set", "gather")
     said = refusal(capsys, *serve, "--set", "gather=1", "--set", "gather=2")
     assert "Expected one --set gather, got gather=1 and gather=2." in said
     for text in ("gather=soon", "max_clients=0", "max_clients=1.5", "max_message=much", "away_after=7"):
@@ -179,8 +201,8 @@ def test_how_a_text_is_written_is_said_by_keys_and_refused_where_none_can_be_mea
 def test_the_second_server_is_named_with_its_certificates_and_key_or_not_at_all(
     trial: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refusal(capsys, "serve", "--certs", "trial/coordinator", "--second-server", "second.example:7445")
-    assert "Expected --second-server with --second-server-certs and --second-server-key" in said
+    said = refusal(capsys, "serve", "--certs", "trial/coordinator", "--set", "second_server=second.example:7445")
+    assert "Expected second_server, second_server_certs, second_server_key together, got second_server alone" in said
 
 
 def test_a_change_of_authority_reaches_every_folder_that_is_handed_out(trial: Path) -> None:

@@ -238,7 +238,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
     (tmp_path / "run.toml").write_text(CONFIG)
     quoron("admin", "certs", trial, "--clients", users)
     token = tmp_path / "token"
-    quoron("admin", "tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
+    quoron("admin", "tokens", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
     names = [f"client-{number + 1}" for number in range(users)]
 
     def hand_out(*who: str) -> None:
@@ -254,7 +254,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
     def client(user: int, where: str) -> Program:
         place = tmp_path / names[user]
         limits = ["--limit", "inf,1", "--accept", "central-broadcast", "--accept", "central-release"]
-        state = ["--data", paths[user], "--state", place / "record.sqlite", "--seed", SEED]
+        state = ["--data", paths[user], "--state", place / "record.sqlite", "--set", f"seed={SEED}"]
         return Program("client", "--coordinator", where, *state, "--certs", place, *limits)
 
     def says(program: Program, words: str) -> None:
@@ -343,9 +343,9 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
     for folder in (ours, theirs):
         folder.mkdir()
     (ours / "run.toml").write_text(TWO_SERVERS)
-    quoron("certs", ours, "--clients", USERS)
-    quoron("tokens", "add", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
-    quoron("certs", theirs, "--clients", 1)  # coordinator is its own, client-1 what the other shows it
+    quoron("admin", "certs", ours, "--clients", USERS)
+    quoron("admin", "tokens", "ada", "--role", "operator", "--file", ours / "tokens.json", "--out", ours / "token")
+    quoron("admin", "certs", theirs, "--clients", 1)  # coordinator is its own, client-1 what the other shows it
     signing = ("--signing-key", theirs / "signing.key")
     assert len(quoron("second-server", "key", theirs / "second.pem", *signing).split()[-1]) == 64
     books = ["--database", f"sqlite:///{theirs}/second.sqlite"]
@@ -359,18 +359,18 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
         started.append(second("127.0.0.1:0"))
         assert started[0].process.stdout is not None
         where = started[0].process.stdout.readline().split()[2].rstrip(",")
-        authority = ("--authority", ours / "authority.pem")
         pinned = ["--second-server-key", theirs / "second.pem"]
-        link = ["--second-server", where, "--second-server-certs", theirs / "client-1", *pinned]
+        link = ["--set", f"second_server={where}", "--set", f"second_server_certs={theirs / 'client-1'}"]
+        link += ["--set", f"second_server_key={theirs / 'second.pem'}"]
         started.append(serve(ours, "--certs", ours / "coordinator", *link))
         clients, control = started[1].listening()
         for user, path in enumerate(write_items(ours, USERS)):
             own = ["--certs", ours / f"client-{user + 1}", "--one-user", "--accept", "two-servers"]
             data = ["--data", path, "--state", ours / f"state-{user}.sqlite", "--limit", "1000,1"]
             started.append(Program("client", "--coordinator", clients, *own, *data, *pinned))
-        operator = ["--coordinator", control, "--token-file", ours / "token", *authority]
-        patient = ["--quorum", 0.9, "--waiting", 300]  # all are there before anybody is asked
-        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--seconds", 12.0, *patient, *operator)
+        operator = reaching(coordinator=control, token_file=ours / "token", authority=ours / "authority.pem")
+        patient = ["--set", "privacy.min_cohort=0.9", "--waiting", 300]  # all are there before anybody is asked
+        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--timeout", 12.0, *patient, *operator)
         started[0].process.send_signal(signal.SIGKILL)
         started[0].process.wait()
         started.append(second(where))

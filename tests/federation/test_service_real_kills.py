@@ -83,9 +83,9 @@ class Scene:
 
     def client(self, user: int, data: Path) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """One user's program."""
-        own = ["--data", data, "--state", self.record(user), "--name", f"client-{user}", "--insecure"]
+        own = ["--data", data, "--state", self.record(user), "--set", f"name=client-{user}", "--insecure"]
         limits = ["--limit", "inf,1", "--accept", "central-release", "--accept", "central-broadcast"]
-        more = ["--coordinator", self.where, "--seed", SEED]
+        more = ["--coordinator", self.where, "--set", f"seed={SEED}"]
         return self.begin(
             sys.executable, "-c", CLIENT + "main()", "client", *own, *limits, *more, log=f"client-{user}.log"
         )

@@ -327,7 +327,7 @@ def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(fi
 
 
 def test_a_file_that_may_not_be_looked_at_needs_the_number_of_people(file: Path) -> None:
-    with pytest.raises(ConfigError, match="Expected --users N with --accept public-participation"):
+    with pytest.raises(ConfigError, match="Expected --set users=N with --accept public-participation"):
         asyncio.run(run_client(owner(file, people=None, accept_trust_models=PUBLIC)))
 
 
@@ -395,14 +395,14 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
     first = names_in(paths[1], "who")[0]
     assert invoke(["admin", "silo", "forget", first, *kept, "--yes"]) == 0
     capsys.readouterr()
-    assert invoke(["admin", "silo", "account", *table, *kept, "--json"]) == 0
+    assert invoke(["admin", "silo", "show", *table, *kept, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["number"] for each in told] == list(range(12))
     assert {each["epsilon"] > 0 for each in told} == {True}
     assert [each["left"] is None for each in told] == [False] + [True] * 11
     assert {tuple(each["runs"]) for each in told} == {("trial",)}
     assert any(each["answered"] for each in told)
-    assert invoke(["admin", "silo", "account", *kept, "--json"]) == 0
+    assert invoke(["admin", "silo", "show", *kept, "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert "person of one silo" in run["statement"]
     assert (run["persons"], run["persons_charged"]) == (12, 12)
@@ -410,7 +410,7 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
 
 class TestTheExport:
     def test_has_no_name_and_no_digest_unless_asked(self, kept: Path, tmp_path: Path) -> None:
-        words = ["admin", "silo", "export", "--state", str(kept), "--out", str(tmp_path / "out")]
+        words = ["admin", "silo", "show", "--state", str(kept), "--out", str(tmp_path / "out")]
         assert invoke(words) == 0
         with closing(sqlite3.connect(kept)) as record:
             digests = [row[0] for row in record.execute("SELECT digest FROM people")]
@@ -423,7 +423,7 @@ class TestTheExport:
         for each in (tmp_path / "out").iterdir():
             assert stat.S_IMODE(each.stat().st_mode) == 0o600
         (tmp_path / "table.csv").write_text(TABLE)
-        assert invoke([*words, "--names", "--data", str(tmp_path / "table.csv"), "--user", "who"]) == 0
+        assert invoke([*words, "--data", str(tmp_path / "table.csv"), "--user", "who"]) == 0
         with (tmp_path / "out" / "persons.csv").open() as stream:
             lines = {line["name"]: line for line in csv.DictReader(stream)}
         assert {name: float(line["epsilon"]) for name, line in lines.items()} == {
@@ -445,9 +445,9 @@ class TestTheExport:
 
     def test_in_a_folder_that_cannot_be_written_is_a_named_error(self, kept: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        assert invoke(["admin", "silo", "export", "--state", str(kept), "--out", str(tmp_path / "file" / "out")]) == 1
-        assert invoke(["admin", "silo", "export", "--state", str(kept), "--out", str(tmp_path), "--names"]) == 2
-        assert invoke(["admin", "silo", "account", "--state", str(tmp_path / "none")]) == 2
+        assert invoke(["admin", "silo", "show", "--state", str(kept), "--out", str(tmp_path / "file" / "out")]) == 1
+        assert invoke(["admin", "silo", "show", "--state", str(kept), "--out", str(tmp_path), "--user", "who"]) == 2
+        assert invoke(["admin", "silo", "show", "--state", str(tmp_path / "none")]) == 2
 
 
 class TestAPersonWhoLeaves:
@@ -465,7 +465,7 @@ class TestAPersonWhoLeaves:
         assert SECRET not in kept.read_bytes()
         assert invoke([*words, "--yes", "--receipt", str(receipt)]) == 0  # where the first ended before its receipt
         assert json.loads(receipt.read_text())["left"] == told["left"]
-        assert invoke(["admin", "silo", "account", ODD_NAMES[0], "--state", str(kept)]) == 0
+        assert invoke(["admin", "silo", "show", ODD_NAMES[0], "--state", str(kept)]) == 0
         assert f"has left, {told['left'][:10]}" in capsys.readouterr().out
 
     def test_whom_the_record_does_not_know_is_a_named_error(self, kept: Path) -> None:

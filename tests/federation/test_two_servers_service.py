@@ -200,7 +200,7 @@ class TestRefusals:
 
     async def test_a_run_of_two_servers_needs_a_coordinator_with_a_helper(self, issued: Path, tmp_path: Path) -> None:
         async with coordinator(tmp_path, transport=transport(issued)) as running:
-            with pytest.raises(ConfigError, match="--second-server"):
+            with pytest.raises(ConfigError, match="--set second_server="):
                 await running.manager.submit(wanted().as_text())
 
     def test_a_helper_needs_clients_whom_nobody_overhears(self, tmp_path: Path) -> None:

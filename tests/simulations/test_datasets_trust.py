@@ -200,7 +200,7 @@ class TestWhoseRowsTheyAre:
         with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron admin index --anew"):
             quoron.train(config, out=tmp_path / "run")
         assert not (tmp_path / "run" / "model.json").exists()
-        assert invoke(["admin", "index", str(path.parent), "--user", "who", "--anew", "--quiet"]) == 0
+        assert invoke(["admin", "index", str(path.parent), "--user", "who", "--anew"]) == 0
         shutil.rmtree(tmp_path / "run")
         assert (quoron.train(config, out=tmp_path / "run").directory / "model.json").is_file()
 
@@ -334,9 +334,9 @@ class TestTheIndex:
     def test_the_command_says_what_there_is(self, tmp_path, capsys, monkeypatch):
         monkeypatch.chdir(tmp_path)
         in_order(rows(60), tmp_path / "d")
-        assert invoke(["admin", "index", "d", "--user", "who", "--quiet"]) == 0
+        assert invoke(["admin", "index", "d", "--user", "who"]) == 0
         assert "60 users" in capsys.readouterr().out
-        assert invoke(["admin", "index", str(described(tmp_path, "d")), "--quiet"]) == 0
+        assert invoke(["admin", "index", str(described(tmp_path, "d"))]) == 0
         assert "sorted by user" in capsys.readouterr().out
         assert invoke(["admin", "index", "d"]) == 2
         assert invoke(["admin", "index", "nowhere", "--user", "who"]) == 2

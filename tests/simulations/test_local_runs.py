@@ -250,9 +250,9 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
             said(tmp_path, *ask, "--run", run)
             assert "complete" in said(tmp_path, "watch", run, *operator)
             if run == "first":
-                spent = json.loads(said(tmp_path, "silo", "account", *theirs, "--json"))
-                told = said(tmp_path, "silo", "forget", "person-0000004", *theirs[:2], "--yes")
-        after = json.loads(said(tmp_path, "silo", "account", *theirs, "--json"))
+                spent = json.loads(said(tmp_path, "admin", "silo", "show", *theirs, "--json"))
+                told = said(tmp_path, "admin", "silo", "forget", "person-0000004", *theirs[:2], "--yes")
+        after = json.loads(said(tmp_path, "admin", "silo", "show", *theirs, "--json"))
     finally:
         said(tmp_path, "local", "stop", *where)
     assert told.startswith("person-0000004 has left")

@@ -72,7 +72,7 @@ def upload(store: Store, path: Path, name: str) -> None:
 
 
 def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
-    assert invoke(["admin", "index", store.url(), "--user", "who", "--quiet"]) == 0
+    assert invoke(["admin", "index", store.url(), "--user", "who"]) == 0
     assert "1,200 users" in capsys.readouterr().out
     here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
     config = described(tmp_path, store.url())

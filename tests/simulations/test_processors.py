@@ -151,7 +151,7 @@ def test_what_the_environment_says_or_the_libraries_find_is_left(
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["-m", "quoron", "admin", "tokens", "list"], marks=pytest.mark.programs),
+        pytest.param(["-m", "quoron", "admin", "tokens"], marks=pytest.mark.programs),
         pytest.param(["-c", COMPILES], marks=pytest.mark.programs),
         pytest.param(["-m", "quoron", "plan", "one-pass"], marks=pytest.mark.slow),
     ],

@@ -68,11 +68,11 @@ def restored(out: Path, *more: str) -> int:
 def test_goes_on_for_one_more_charge_each_time(work, account, tmp_path, monkeypatch, capsys) -> None:
     interrupted(work, tmp_path / "run", monkeypatch)
     assert restored(tmp_path / "run") == 1
-    assert "Say --continue-restored" in " ".join(capsys.readouterr().err.split())
+    assert "Say --continue" in " ".join(capsys.readouterr().err.split())
     assert len(charges(account)) == 1
-    assert restored(tmp_path / "run", "--continue-restored") == 0
+    assert restored(tmp_path / "run", "--continue") == 0
     (tmp_path / "run" / "ledger.sqlite-acknowledged").unlink()
-    assert restored(tmp_path / "run", "--continue-restored") == 0
+    assert restored(tmp_path / "run", "--continue") == 0
     work(tmp_path / "run")
     first, *others = charges(account)
     assert len(others) == 2
@@ -86,24 +86,25 @@ def test_does_not_go_on_without_room_or_the_account_that_it_was_charged_to(
     interrupted(work, tmp_path / "run", monkeypatch)
     with lifetime.opened(account) as ledger:
         ledger.limit("everyone", epsilon=7.0, delta=0.1)
-    assert restored(tmp_path / "run", "--continue-restored") == 1
+    assert restored(tmp_path / "run", "--continue") == 1
     with lifetime.opened(account) as ledger:
         ledger.limit("everyone", epsilon=9.0, delta=0.1)
     with lifetime.opened(tmp_path / "another.sqlite") as ledger:
         ledger.limit("everyone", epsilon=9.0, delta=0.1)
     monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "another.sqlite"))
-    assert restored(tmp_path / "run", "--continue-restored") == 1
+    assert restored(tmp_path / "run", "--continue") == 1
     assert "found none: one more copy costs as much" in " ".join(capsys.readouterr().err.split())
     assert len(charges(account)) == 1
     with pytest.raises(LedgerError, match="found none: the file was copied"):
         work(tmp_path / "run")
-    assert restored(tmp_path / "run", "--continue-restored", "--ledger", str(account)) == 0
+    monkeypatch.setenv(lifetime.VARIABLE, str(account))
+    assert restored(tmp_path / "run", "--continue") == 0
     assert len(charges(account)) == 2
 
 
 def test_of_a_simulation_costs_nothing(account, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
     interrupted(rows, tmp_path / "run", monkeypatch, seed=5)
-    assert restored(tmp_path / "run", "--continue-restored") == 0
+    assert restored(tmp_path / "run", "--continue") == 0
     assert not account.exists()
     rows(tmp_path / "run", seed=5)

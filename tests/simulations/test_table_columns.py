@@ -86,6 +86,9 @@ ROWS = "who;age;dose;code;id;w;ill\n" + "".join(
 )
 BESIDE: dict[str, tuple[str, Any]] = {  # every word that is no option: how it is typed, and its Python value
     "ranges": ("0:5", (0, 5)),
+    "dates": ("came=month,weekday", {"came": {"parts": ["month", "weekday"]}}),
+    "positive": ("1", 1),
+    "label_range": ("0:1", (0, 1)),
     "hashed": ("code=64", {"code": 64}),
     "exclude": ("id,w*", ["id", "w*"]),
     "classes": ("0,1", [0, 1]),

@@ -146,8 +146,8 @@ def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, pe
         str(tmp_path / "people.toml"),
         "--out",
         str(out),
-        "--ledger",
-        str(tmp_path / "life.sqlite"),
+        "--set",
+        f"train.ledger={tmp_path / 'life.sqlite'}",
         "-q",
     ]
     words = dying.words(Moment(at, "before", left=left), "quoron", *command)

@@ -163,7 +163,7 @@ def left_behind(
     monkeypatch.chdir(where)
     caplog.clear()
     with caplog.at_level(logging.DEBUG):
-        status = invoke(["train", "people.toml", "--out", "run", "--ledger", "lifetime.sqlite"])
+        status = invoke(["train", "people.toml", "--out", "run", "--set", "train.ledger=lifetime.sqlite"])
     shown = capsys.readouterr()
     files = [
         path

@@ -319,7 +319,7 @@ class TestTheCommand:
         table().to_csv(tmp_path / "t.csv", index=False)
         return [
             *("tune", "t.csv", "--user", "user", "--label", "y", "--numeric", "a=0:1", "--numeric", "b=-1:1"),
-            *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--n-trials", "4"),
+            *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--trials", "mean=4"),
             *("--vary", "loss.ridge=[0, 1]", "--out", "run"),
         ]
 
@@ -338,15 +338,16 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
     table().to_csv(tmp_path / "t.csv", index=False)
     command = [
         *("tune", str(tmp_path / "t.csv"), "--user", "user", "--label", "y", "--numeric", "a=0:1"),
-        *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--n-trials", "4"),
+        *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--trials", "mean=4"),
         *(
-            "--max-trials",
-            "12",
-            "--padded",
+            "--trials",
+            "most=12",
+            "--trials",
+            "padded=1",
             "--vary",
             "loss.ridge=[0, 1]",
-            "--ledger",
-            str(tmp_path / "lifetime.sqlite"),
+            "--set",
+            f"train.ledger={tmp_path / 'lifetime.sqlite'}",
         ),
         *("--out", str(tmp_path / "run")),
     ]

@@ -51,7 +51,7 @@ def test_a_model_is_trained_kept_and_predicts_a_file(quoron: Command, place: Pat
 def test_what_a_run_did_is_shown_again_from_its_folder_in_ten_lines_or_whole(quoron: Command, place: Path) -> None:
     trained = quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK, "--out", "run")
     assert trained.code == 0
-    vary = ("--vary", "loss.ridge=[0,0.1]", "--n-trials", "2")
+    vary = ("--vary", "loss.ridge=[0,0.1]", "--trials", "mean=2")
     assert quoron("tune", "visits.csv", *ILL, *PRIVATE, *QUICK, *vary, "--out", "search").code == 0
     simulated = ("quickstart", *QUICK, "--set", "population.users=2000", "--algorithms", "one-pass-dp-sgd")
     assert quoron("compare", *simulated, "--seeds", "1", "--out", "several").code == 0
@@ -169,7 +169,7 @@ def test_a_private_mean_needs_no_spread() -> None:
 
 
 def test_a_search_of_settings_is_charged_once(quoron: Command) -> None:
-    said = quoron("tune", "visits.csv", *ILL, *PRIVATE, *QUICK, "--vary", "loss.ridge=[0,0.1]", "--n-trials", "2")
+    said = quoron("tune", "visits.csv", *ILL, *PRIVATE, *QUICK, "--vary", "loss.ridge=[0,0.1]", "--trials", "mean=2")
     assert said.code == 0
     account = quoron("ledger", "show", "--population", "everyone").out
     assert "no limit 1" in " ".join(account.split())

@@ -61,8 +61,8 @@ class SiloWorker(Worker):
         public = PUBLIC_PARTICIPATION in owner.accept_trust_models
         if public and owner.people is None:
             raise ConfigError(
-                f"Expected --users N with --accept {PUBLIC_PARTICIPATION}, got none: a silo that counted the persons "
-                "in its file before it comes up would tell of the file by when it does."
+                f"Expected --set users=N with --accept {PUBLIC_PARTICIPATION}, got none: a silo that counted "
+                "the persons in its file before it comes up would tell of the file by when it does."
             )
         known = record.people
         if public:

@@ -90,7 +90,7 @@ class RunRow:
             raise OtherVersion(
                 f"Expected run {self.run} as it was left, but these books were restored: what it has shown since may "
                 "be missing, and going on costs one more copy of it. Cancel it; or let it go on with "
-                "`quoron admin continue-restored`, which charges that copy."
+                "`quoron runs RUN --continue`, which charges that copy."
             )
 
     def require_front(self, front: Front) -> None:

@@ -162,7 +162,7 @@ def _put_back(
     if not continue_open and _alone(database):
         raise LedgerError(
             "Expected books of runs that have ended, got those of one that is open: going on from a copy costs one "
-            "more copy of it (docs/privacy/restored-books.md). Say --continue-restored, or begin a new run."
+            "more copy of it (docs/privacy/restored-books.md). Say --continue, or begin a new run."
         )
     gone = [word for word in dict.fromkeys(lost) if word not in before]
     database.renew([*before, *gone])

@@ -104,7 +104,7 @@ class Keys:
         except (OSError, ValueError):
             raise LedgerError(
                 f"Expected the number of lists of run {run} that were answered in {self._path(run, 'lists')}, found "
-                "none. Nobody can tell whether the books are newer: close the run (quoron second-server close)."
+                "none. Nobody can tell whether the books are newer: close it (second-server runs RUN --close)."
             ) from None
 
     def _path(self, run: str, kind: str) -> Path:

@@ -315,7 +315,7 @@ class Helped:
         if run.held:
             raise Refused(
                 f"Expected the second server's books as they were, but they were put back: run {run.run} is held until "
-                "the second server's operator closes it, or says that it goes on (quoron second-server continue). That "
+                "the second server's operator closes it, or lets it go on (second-server runs RUN --continue). That "
                 "is one more release of what was answered since: μ times √2 for the first time."
             )
 
@@ -412,7 +412,7 @@ def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
     if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
         raise Refused(
             f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
-            "whose noise would not go on from what was answered. Use that version, or `quoron second-server close`."
+            "whose noise would not go on from what was answered. Use that version, or `second-server runs RUN --close`."
         )
     return specification, plan
 

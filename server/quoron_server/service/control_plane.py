@@ -32,7 +32,7 @@ from quoron_server.service.records import UnknownRun, outside
 LATE = 1.0  # seconds before a call is refused, when there are more than a hundred a second
 MOST_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
 _LOOK = 1.0  # seconds between two looks at what a run awaits
-_NO_TOKEN = "Expected a token. Make one: `quoron admin tokens add`."
+_NO_TOKEN = "Expected a token. Make one: `quoron admin tokens NAME --role ROLE`."
 UNREADABLE = "The coordinator cannot read its tokens now. Its log says why."
 _log = logging.getLogger("quoron")
 Context = Any  # grpc.aio.ServicerContext

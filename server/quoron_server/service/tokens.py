@@ -122,7 +122,7 @@ def read(file: Path) -> dict[str, Token]:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(
-            f"Expected a token file at {file}, got something unreadable. Make one: `quoron admin tokens add`."
+            f"Expected a token file at {file}, got something unreadable. `quoron admin tokens` with --role makes one."
         ) from None
 
 

@@ -36,7 +36,7 @@ def restore(
         str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
     ] = "sqlite:///coordinator.sqlite",
     continue_restored: Annotated[
-        bool, typer.Option("--continue-restored", help="Let running runs go on: each is one more copy, charged as one.")
+        bool, typer.Option("--continue", help="Let running runs go on: each is one more copy, charged as one.")
     ] = False,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="HASH", help="Of `ledger verify`: refuse older books.")
@@ -45,12 +45,11 @@ def restore(
         list[str] | None,
         typer.Option("--lost-copy", metavar="WORD", help="Incarnation restored from the same copy, used and lost."),
     ] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Of a run folder: the ledger that it was charged to.")] = None,
 ) -> None:
     """Put books back, as a new incarnation in which runs that were open are held; cancel them, or say that they go on.
 
     A SQLite file, of a coordinator or of a run folder, is taken in its place for all that there is; a backup needs a
-    database without books. `quoron admin continue-restored` lets a held run go on later.
+    database without books. `quoron runs RUN --continue` lets a held run go on later.
     """
     from quoron.training.copies import charge_copy
     from quoron_server.books import restoring
@@ -69,22 +68,8 @@ def restore(
             "then, and restore the backup there."
         )
     else:
-        made = restoring.accept(source, **how, charge=partial(charge_copy, source.parent, ledger=ledger))
+        made = restoring.accept(source, **how, charge=partial(charge_copy, source.parent))
     print(f"restored as {made.incarnation}")
     for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
         for run in runs:
             print(f"{run}: {words}")
-
-
-@shared_options
-def continue_restored(
-    connection: Connection,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run that is held.")],
-) -> None:
-    """Let a run go on that is held because its books were restored: one more copy for each time, charged as the run is.
-
-    A run that still waited may have begun since: it is charged for that, and again when it begins. `quoron cancel` ends
-    a held run instead.
-    """
-    with connection.books() as books:
-        print(f"{run}: {books.continue_restored(run)['state']}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Csv, dialect
+from quoron.cli.common import Csv, dialect, keyed, natural, whole
 from quoron.cli.connection import CERTIFICATE, CLIENTS, KEY, Certs, Files, Insecure, Log, anywhere, begin
 from quoron.cli.second_server import SecondServerKey
 from quoron_privacy.errors import ConfigError, RunError, printable
@@ -16,6 +16,13 @@ from quoron_privacy.errors import ConfigError, RunError, printable
 Limit = Annotated[
     str, typer.Option(envvar="QUORON_LIMIT", metavar="EPSILON,DELTA", help="What a user may spend over all runs, ever.")
 ]
+
+SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it is read
+    "users": whole,
+    "items_per_user": whole,
+    "name": lambda _, text: text,
+    "seed": natural,
+}
 
 
 def client(
@@ -47,23 +54,20 @@ def client(
     ] = None,
     second_server_key: SecondServerKey = None,
     insecure: Insecure = False,
-    name: Annotated[str | None, typer.Option(envvar="QUORON_NAME", help="Who this is, with --insecure.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
-    ] = None,
     user: Annotated[
         str | None, typer.Option(metavar="COLUMN", envvar="QUORON_USER", help="Of a silo: whose each row is.")
-    ] = None,
-    users: Annotated[
-        int | None,
-        typer.Option(min=1, envvar="QUORON_USERS", help="Of a silo: its users, for ever. Default: those in the file."),
     ] = None,
     one_user: Annotated[
         bool, typer.Option("--one-user", envvar="QUORON_ONE_USER", help="All rows are one user's, whosever they are.")
     ] = False,
-    items_per_user: Annotated[
-        int | None,
-        typer.Option(min=1, envvar="QUORON_ITEMS_PER_USER", help="What a user holds; ten times more is asked about."),
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="users=N, of a silo for ever (default: those in the file); items_per_user=N (ten times more is asked "
+            "about); name=WHO, with --insecure; seed=N, for simulations of made-up data only. Also QUORON_USERS...",
+        ),
     ] = None,
     csv: Csv = None,
     log: Log = "info",
@@ -78,7 +82,8 @@ def client(
     from quoron_client.federation.own_table import check_one_user
 
     begin(log)
-    written = dialect(csv)
+    written, said = dialect(csv), keyed("--set", settings, SETTINGS, "QUORON_")
+    items_per_user = said.get("items_per_user")
     if check:
         if user is not None:
             from quoron_client.federation.own_people import names_in
@@ -104,14 +109,14 @@ def client(
         authority=own.authority,
         insecure=insecure,
         insecure_anywhere=anywhere(insecure),
-        client_name=name,
+        client_name=said.get("name"),
         helper_key=second_server_key,
         accept_trust_models=tuple(accept or ("central-broadcast", "local")),
-        simulation_seed=seed,
+        simulation_seed=said.get("seed"),
         one_user=one_user,
         items_per_user=items_per_user,
         user_column=user,
-        people=users,
+        people=said.get("users"),
     )
     asyncio.run(_until_signalled(federation.run_client, config))
 

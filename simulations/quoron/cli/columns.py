@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import quoron
-from quoron.cli.common import RARE, Csv, csv_words
+from quoron.cli.common import Csv, csv_words
 from quoron.table_columns import WORDS, Columns, DescribedTable, read
 from quoron_privacy.errors import QuoronError
 
@@ -37,8 +37,7 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
 def _option(name: str) -> inspect.Parameter:
     word = WORDS[name]
     means, complete = f"{word.means[:1].upper()}{word.means[1:]}.", _columns if "COLUMN" in word.metavar else None
-    panel = RARE if name in ("dates", "positive", "label_range") else None
-    option = typer.Option(metavar=word.metavar, help=means, autocompletion=complete, rich_help_panel=panel)
+    option = typer.Option(metavar=word.metavar, help=means, autocompletion=complete)
     return inspect.Parameter(name, _EITHER, default=None, annotation=Annotated[list[str] | None, option])
 
 

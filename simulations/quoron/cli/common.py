@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,8 +78,7 @@ Csv = Annotated[
         rich_help_panel=RARE,
     ),
 ]
-Adjacency = Annotated[Literal["replace-one", "zero-out"], typer.Option(help="Whom the promise tells apart.")]
-MostUsers = Annotated[int | None, typer.Option(help="With zero-out: the most users that the table may hold.")]
+ZeroOut = Annotated[int | None, typer.Option("--zero-out", help="Hide who is there at all: so many users at most.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +134,14 @@ def number(called: str, text: str) -> float:
         raise ConfigError(f"Expected {called} as a number, got {text!r}.") from None
 
 
-def whole(called: str, text: str) -> int:
-    """Read a whole number from 1 on. ConfigError for another text."""
-    if not text.strip().isdecimal() or not int(text):
-        raise ConfigError(f"Expected {called} as a whole number from 1 on, got {text!r}.")
+def whole(called: str, text: str, least: int = 1) -> int:
+    """Read a whole number from `least` on. ConfigError for another text."""
+    if not text.strip().isdecimal() or int(text) < least:
+        raise ConfigError(f"Expected {called} as a whole number from {least} on, got {text!r}.")
     return int(text)
+
+
+natural = partial(whole, least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +150,6 @@ class Charged:
 
     population: Annotated[
         str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
-    ] = None
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="QUORON_LEDGER", help="The file of privacy budgets, if not the usual one.", rich_help_panel=RARE
-        ),
     ] = None
 
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 import quoron
-from quoron.cli.books import backup, continue_restored, restore
+from quoron.cli import second_server
+from quoron.cli.books import backup, restore
 from quoron.cli.client import client, leave
 from quoron.cli.common import keyed, number, say, showing, whole
 from quoron.cli.connection import (
@@ -33,7 +34,6 @@ from quoron.cli.connection import (
 )
 from quoron.cli.health import health
 from quoron.cli.login import login
-from quoron.cli.second_server import SecondServer
 from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron.cli.users import users as users_of
@@ -49,12 +49,11 @@ SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it
     "max_users_per_client": whole,
     "gather": number,
     "away_after": seconds_of,
+    **second_server.ADDRESS,
 }
 
 
-@shared_options
 def serve(
-    second: SecondServer,
     listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
     database: Annotated[
@@ -62,7 +61,7 @@ def serve(
     ] = "sqlite:///coordinator.sqlite",
     certs: Certs = None,
     token_file: Annotated[
-        Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron admin tokens add`.")
+        Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron admin tokens`.")
     ] = Path("tokens.json"),
     insecure: Insecure = False,
     allow_simulation: Annotated[
@@ -74,7 +73,8 @@ def serve(
             "--set",
             metavar="KEY=VALUE",
             help="max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds for clients to come "
-            "back at a start), away_after=7d (or never: until when unseen users are drawn). Also QUORON_MAX_MESSAGE...",
+            "back at a start), away_after=7d (or never: until when unseen users are drawn); second_server=HOST:PORT, "
+            "second_server_certs=FOLDER, second_server_key=FILE.pem. Also QUORON_MAX_MESSAGE...",
         ),
     ] = None,
     metrics: Annotated[str | None, typer.Option(envvar="QUORON_METRICS", metavar="[HOST:]PORT", help=METRICS)] = None,
@@ -92,7 +92,7 @@ def serve(
     transport = service.Transport(own.certificate, own.key, own.authority, insecure, anywhere(insecure), refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     read = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
-    config = replace(config, helper=second.link(), metrics=metrics, **read)
+    config = replace(config, helper=second_server.link(read), metrics=metrics, **read)
 
     def ready(running: service.Coordinator) -> None:
         more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
@@ -185,12 +185,33 @@ def _warn(said: str | None) -> None:
 
 
 @shared_options
-def runs(connection: Connection, as_json: Json = False) -> None:
-    """List the runs of a coordinator."""
+def runs(
+    connection: Connection,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="This one alone.")] = None,
+    goes_on: Annotated[
+        bool, typer.Option("--continue", help="Let it go on, if it is held because its books were restored.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the runs of a coordinator, or let one go on that is held.
+
+    A run goes on in restored books, in a database too that no process has open, as one more copy for each time, charged
+    as the run is. A run that still waited may have begun since: it is charged for that, and again when it begins.
+    `quoron cancel` ends a held run instead.
+    """
     from quoron_client.protocol.wire import GONE_AFTER
 
+    if goes_on:
+        if run is None or as_json:
+            raise ConfigError("Expected --continue with a RUN, and without --json, got it otherwise.")
+        with connection.books() as books:
+            print(f"{run}: {books.continue_restored(run)['state']}")
+        return
     with connection.open() as control:
-        for each in control.runs():
+        listed = [each for each in control.runs() if run in (None, each["run"])]
+        if run is not None and not listed:
+            raise ConfigError(f"Expected the name of a run of this coordinator, got {run!r}. `quoron runs` lists them.")
+        for each in listed:
             shown = "\t".join(str(each[key]) for key in ("run", "state", "created", "error") if each[key])
             if "connected" in each:
                 shown += f"\t{each['connected']} of {each['members']} members connected in the last {GONE_AFTER} s"
@@ -335,8 +356,7 @@ def register(app: typer.Typer, admin: typer.Typer) -> None:
     """Add the commands of a federation to the command line, and to `quoron admin` those that set it up."""
     for command in (login, serve, client, leave, submit, runs, watch, cancel, fetch):
         app.command()(command)
-    for command in (certs, health, backup, restore, continue_restored):
+    for command in (certs, health, backup, restore, tokens):
         admin.command()(command)
-    admin.add_typer(tokens, name="tokens")
     admin.add_typer(users_of, name="users")
     admin.add_typer(silo, name="silo")

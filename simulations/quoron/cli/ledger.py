@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import say, showing
+from quoron.cli.common import number, say, showing
 from quoron.cli.connection import Connection, shared_options
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, LedgerUnavailable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -32,15 +32,20 @@ else:  # when a command is called
     chain = OnFirstUse("quoron_server.books.chain")
     ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
 
-app = typer.Typer(help="Privacy budgets over all runs: show, limit, charge, verify, export.", no_args_is_help=True)
+app = typer.Typer(help="Privacy budgets over all runs: show, limit, charge, verify.", no_args_is_help=True)
 
 Population = Annotated[str, typer.Option("--population", metavar="NAME", help="Whose privacy budget.")]
 Create = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="ε of the promise to every user.")]
 Delta = Annotated[float, typer.Option("--delta", help="Its δ.")]
-Mu = Annotated[float | None, typer.Option("--mu", help="Everything that is released is μ-GDP with exact noise.")]
-Variation = Annotated[float, typer.Option(help="With --mu: how far the noise is from exact, in total variation.")]
-Lost = Annotated[float, typer.Option(help="With --mu, for replacing one user: the chance but for which it is so.")]
+Mu = Annotated[
+    str | None,
+    typer.Option(
+        "--mu",
+        metavar="MU[,VARIATION[,LOST]]",
+        help="It is μ-GDP, up to a total VARIATION of its noise, and for replacing one user but for a chance LOST.",
+    ),
+]
 Adjacency = Annotated[str, typer.Option("--adjacency", help="replace-one or zero-out.")]
 Checkpoint = Annotated[str | None, typer.Option(metavar="HASH", help="The last hash of an earlier export.")]
 Export = Annotated[Path | None, typer.Option("--export", metavar="FILE", help="Of this export, and ask nobody.")]
@@ -101,28 +106,28 @@ def show(
 
 @app.command()
 @shared_options
-def verify(connection: Connection, checkpoint: Checkpoint = None, exported: Export = None) -> None:
+def verify(
+    connection: Connection,
+    checkpoint: Checkpoint = None,
+    exported: Export = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write all of it there as JSON; - prints that alone.")
+    ] = None,
+) -> None:
     """Check every row, and that the last is the one kept beside a SQLite file. Prints the last row's hash.
 
-    With --checkpoint, the hash of an earlier export, also against somebody who writes beside the file, too.
+    With --checkpoint, the hash of an earlier export, also against somebody who writes beside the file, too. Keep what
+    --out writes where the coordinator's operator cannot change it.
     """
-    typer.echo(_verified(connection, exported, checkpoint)[2])
-
-
-@app.command()
-@shared_options
-def export(
-    connection: Connection,
-    file: Annotated[Path | None, typer.Option("--file", help="A file; standard output without.")] = None,
-) -> None:
-    """Write the whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
     from quoron import run_folder
 
-    text = ledgers.export_of(_verified(connection)[1])
-    if file is None:
-        typer.echo(text, nl=False)
-    else:
-        run_folder.write(file, text.encode())
+    _, rows, last = _verified(connection, exported, checkpoint)
+    if out is not None and str(out) == "-":
+        typer.echo(ledgers.export_of(rows), nl=False)
+        return
+    if out is not None:
+        run_folder.write(out, ledgers.export_of(rows).encode())
+    typer.echo(last)
 
 
 @app.command()
@@ -155,8 +160,6 @@ def charge(
     delta: Delta = 0.0,
     population: Population = "everyone",
     mu: Mu = None,
-    variation: Variation = 0.0,
-    lost: Lost = 0.0,
     adjacency: Adjacency = "replace-one",
     note: Annotated[str, typer.Option("--note", help="Which tool, which release: whatever a reader has to know.")] = "",
     spent: Annotated[bool, typer.Option("--spent", help="It is spent already: enter it beyond the limit too.")] = False,
@@ -168,11 +171,12 @@ def charge(
     Before that tool releases anything, so that the limit can still refuse it; afterwards with --spent. With --dry-run
     it says what still fits, without a NAME too: what the limit counts decides that, not what is proved of all runs.
     """
+    gaussian, variation, lost = _gaussian(mu)
     promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "variation": variation, "adjacency": adjacency}
     if dry:
         if spent or create:
             raise ConfigError("Expected --dry-run without --spent and --create, got both. Leave one out.")
-        wanted = accounts.Charge("", population, **promise, **accounts.gaussian(mu, lost))
+        wanted = accounts.Charge("", population, **promise, **accounts.gaussian(gaussian, lost))
         account = ledgers.known_of(_verified(connection)[1]).accounts.get(population)
         counted = "" if account is None else f"counted so far: {account.words()}. {account.fitting(wanted)}"
         if account is not None and not account.after(wanted).holds:
@@ -182,10 +186,19 @@ def charge(
         return
     if name is None:
         raise ConfigError("Expected a NAME for the charge, got none. With --dry-run it needs none.")
-    promise |= {"mu": mu, "lost": lost, "spent": spent}
+    promise |= {"mu": gaussian, "lost": lost, "spent": spent}
     with _books(connection, create=create) as books:
         words = books.charge(name, population, note=note, **promise)
     typer.echo(f"{population}: {name} charged with {words}")
+
+
+def _gaussian(text: str | None) -> tuple[float | None, float, float]:
+    """Read μ, a total variation and a chance. ConfigError for another text."""
+    numbers = [] if text is None else [number("--mu", part) for part in text.split(",")]
+    if len(numbers) > 3:
+        raise ConfigError(f"Expected --mu MU[,VARIATION[,LOST]], got {text!r}. Leave out what is more.")
+    mu, variation, lost = (*numbers, 0.0, 0.0, 0.0)[:3]
+    return (mu if numbers else None), variation, lost
 
 
 def _verified(

@@ -1,8 +1,8 @@
 """The commands of whoever operates the second of two servers, and the options by which others know of it."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,36 +35,31 @@ Signing = Annotated[
 ]
 _BOOKS, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
 _SIGNING = Path("second-server-signing.key")
-SETTINGS = {"keep": seconds_of, "threads": whole}
-Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
+ADDRESS: dict[str, Callable[[str, str], Any]] = {  # settings of a coordinator, and how they are read
+    "second_server": lambda _, text: text,
+    "second_server_certs": lambda _, text: Path(text),
+    "second_server_key": lambda _, text: Path(text),
+}
+SETTINGS: dict[str, Callable[[str, str], Any]] = {"keep": seconds_of, "threads": whole}
 
 
-@dataclass(frozen=True, slots=True)
-class SecondServer:
-    """How a coordinator reaches the second server of another operator: all of them, or none."""
+def link(settings: dict[str, Any]) -> "HelperLink | None":
+    """Take out of a coordinator's settings how it reaches the second server of another operator.
 
-    second_server: Annotated[
-        str | None, typer.Option(envvar="QUORON_SECOND_SERVER", metavar="HOST:PORT", help="Where that one is.")
-    ] = None
-    second_server_certs: Annotated[
-        Path | None, typer.Option(envvar="QUORON_SECOND_SERVER_CERTS", metavar="FOLDER", help="As --certs, towards it.")
-    ] = None
-    second_server_key: SecondServerKey = None
+    None without one. ConfigError for some of these settings without the others.
+    """
+    given = {name: settings.pop(name) for name in ADDRESS if name in settings}
+    if not given:
+        return None
+    if len(given) < len(ADDRESS):
+        raise ConfigError(
+            f"Expected {', '.join(ADDRESS)} together, got {', '.join(given)} alone. The second server's operator gives "
+            "them: docs/two-servers.md."
+        )
+    from quoron_server.service.helping import HelperLink
 
-    def link(self) -> "HelperLink | None":
-        """None without a second server. ConfigError for some of the options without the others."""
-        given = self.second_server, self.second_server_certs, self.second_server_key
-        if given == (None, None, None):
-            return None
-        address, certs, signing = given
-        if address is None or certs is None or signing is None:
-            raise ConfigError(
-                "Expected --second-server with --second-server-certs and --second-server-key, got not all of them. The "
-                "second server's operator gives them: docs/two-servers.md."
-            )
-        from quoron_server.service.helping import HelperLink
-
-        return HelperLink(address=address, helper_key=signing, **Files.of(certs).all())
+    address, certs, signing = given.values()
+    return HelperLink(address=address, helper_key=signing, **Files.of(certs).all())
 
 
 @app.command()
@@ -130,35 +125,33 @@ def key(
 
 
 @app.command()
-def runs(database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
-    """List runs that were consented to: state, when their keys end, copies, and what several copies promise now."""
-    _ask("runs", "", database, keys)
+def runs(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Which to close or to continue.")] = None,
+    close: Annotated[
+        bool, typer.Option("--close", help="End it for good: its keys are destroyed, and nothing of it is answered.")
+    ] = False,
+    goes_on: Annotated[
+        bool, typer.Option("--continue", help="Held: let it go on; what was answered since is released once more.")
+    ] = False,
+    restored: Annotated[
+        bool, typer.Option("--restored", help="While the server is stopped: accept books put back; open runs are held.")
+    ] = False,
+    database: Books = _BOOKS,
+    keys: RunKeys = _KEYS,
+) -> None:
+    """List runs that were consented to: state, when their keys end, copies, and what several copies promise now.
 
-
-@app.command()
-def close(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
-    """End a run for good: its keys are destroyed, and nothing of it is answered again."""
-    _ask("close", run, database, keys)
-
-
-@app.command("continue")
-def continue_(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
-    """Let a held run go on from books that were put back: what was answered since is released once more."""
-    _ask("continue", run, database, keys)
-
-
-def _ask(command: str, run: str, database: str, keys: Path) -> None:
+    Or end one, or let one go on. Books that were put back, or lost their count, are refused until --restored accepts
+    them for all that there is.
+    """
     from quoron_server.helper import desk
 
-    if said := desk.ask(command, run, database, keys):
+    asked = [word for word, said in (("close", close), ("continue", goes_on), ("restored", restored)) if said]
+    if len(asked) > 1 or (run is None) is not (asked in ([], ["restored"])):
+        got = " and ".join([*([] if run is None else [run]), *(f"--{word}" for word in asked)])
+        raise ConfigError(f"Expected a RUN with --close or --continue, or --restored without, got {got}.")
+    if restored:
+        held = ", ".join(desk.hold(database)) or "none"
+        print(f"Held: {held}. Say of each `quoron second-server runs RUN --close` or --continue.")
+    elif said := desk.ask(asked[0] if asked else "runs", run or "", database, keys):
         print(said)
-
-
-@app.command()
-def restore(database: Books = _BOOKS) -> None:
-    """Take books that were put back, or lost their count, for all that there is, while the second
-    server is stopped: open runs are held."""
-    from quoron_server.helper import desk
-
-    held = ", ".join(desk.hold(database)) or "none"
-    print(f"Held: {held}. Close each (quoron second-server close), or say that it goes on (continue).")

@@ -27,76 +27,58 @@ else:  # when a command is called
     records = OnFirstUse("quoron_client.federation.record")
 
 silo = typer.Typer(
-    help="A silo's own state: what each of its users has spent, an export, a user who leaves.",
+    help="A silo's own state: what each of its users has spent; a user leaves.",
     no_args_is_help=True,
 )
 
 Kept = Annotated[Path, typer.Option("--state", envvar="QUORON_STATE", help="The state of the silo's client.")]
-Data = Annotated[Path | None, typer.Option(envvar="QUORON_DATA", help="The silo's table, which has the names.")]
-User = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of it that says whose each row is.")]
-Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @silo.command()
-def account(
+def show(
     record: Kept,
     person: Annotated[list[str] | None, typer.Argument(metavar="[USER...]", help="Of these, by name.")] = None,
-    data: Data = None,
-    user: User = None,
+    data: Annotated[Path | None, typer.Option(help="The silo's table, which has the names.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of it that says whose each row is.")
+    ] = None,
     csv: Csv = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write it for a data protection officer: HTML, JSON and CSV.")
+    ] = None,
 ) -> None:
-    """What each user has spent, by the names in --data or those given; without either, how many have spent what."""
+    """What each user has spent, by the names in --data or those given; without either, how many have spent what.
+
+    With --out it is a page, a table of runs and JSON of what was promised, without any name. Where names are given,
+    persons.csv has a line for each, too.
+    """
     with _opened(record) as kept:
         names = _names(person, data, user, csv)
-        if names is None:
-            told = accounts.account(kept, record)
-            if as_json:
-                print(json.dumps(told.as_json(), ensure_ascii=False))
-                return
-            print(f"{told.persons:,} persons, of whom {len(told.departures):,} have left; {len(told.runs):,} runs")
-            for each in told.spending:
-                print(f"ε = {each.epsilon:g}\tδ = {each.delta:g}\t{each.persons:,} persons")
-            return
-        found = accounts.of_each(kept, names)
-    if as_json:
-        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
-        return
-    for line in found:
-        print(printable(_line(line)))
-
-
-def _line(found: "accounts.PersonAccount") -> str:
-    if found.number is None:
-        return f"{found.name}\tunknown to this state: nothing was ever answered with these rows"
-    left = "" if found.left is None else f"\thas left, {found.left[:10]}"
-    return f"{found.name}\tε = {found.epsilon:g}\tδ = {found.delta:g}\t{len(found.runs)} runs{left}"
-
-
-@silo.command()
-def export(
-    record: Kept,
-    out: Annotated[Path, typer.Option(help="A folder for it, made if it is not there.")],
-    names: Annotated[
-        bool, typer.Option("--names", help="Add persons.csv: a line a user, by its name in --data.")
-    ] = False,
-    data: Data = None,
-    user: User = None,
-    csv: Csv = None,
-) -> None:
-    """For a data protection officer: a page, a table of runs and JSON of what was promised, without any name."""
-    if names and (data is None or user is None):
-        raise ConfigError("Expected --data and --user with --names, got none: the state itself has no names.")
-    with _opened(record) as kept:
         told = accounts.account(kept, record)
-        files = {
-            "account.html": silo_page.document(told),
-            "account.json": json.dumps(told.as_json(), ensure_ascii=False, indent=1) + "\n",
-            "runs.csv": told.runs_csv(),
-        }
-        if names:
-            wanted = _names(None, data, user, csv) or []
-            files["persons.csv"] = accounts.persons_csv(accounts.of_each(kept, wanted))
+        found = None if names is None else accounts.of_each(kept, names)
+    if out is not None:
+        _write(out, told, found)
+    elif as_json:
+        plain = told.as_json() if found is None else [asdict(each) for each in found]
+        print(json.dumps(plain, ensure_ascii=False))
+    elif found is None:
+        print(f"{told.persons:,} persons, of whom {len(told.departures):,} have left; {len(told.runs):,} runs")
+        for spent in told.spending:
+            print(f"ε = {spent.epsilon:g}\tδ = {spent.delta:g}\t{spent.persons:,} persons")
+    else:
+        for line in found:
+            print(printable(_line(line)))
+
+
+def _write(out: Path, told: "accounts.Account", found: "list[accounts.PersonAccount] | None") -> None:
+    files = {
+        "account.html": silo_page.document(told),
+        "account.json": json.dumps(told.as_json(), ensure_ascii=False, indent=1) + "\n",
+        "runs.csv": told.runs_csv(),
+    }
+    if found is not None:
+        files["persons.csv"] = accounts.persons_csv(found)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -107,6 +89,13 @@ def export(
         ) from None
     for name in files:
         print(out / name)
+
+
+def _line(found: "accounts.PersonAccount") -> str:
+    if found.number is None:
+        return f"{found.name}\tunknown to this state: nothing was ever answered with these rows"
+    left = "" if found.left is None else f"\thas left, {found.left[:10]}"
+    return f"{found.name}\tε = {found.epsilon:g}\tδ = {found.delta:g}\t{len(found.runs)} runs{left}"
 
 
 @silo.command()

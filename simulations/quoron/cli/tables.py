@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import quoron
-from quoron.cli.common import Adjacency, ChargedAlone, Json, MostUsers, Page, Quiet, Text, check_page, showing
+from quoron.cli.common import ChargedAlone, Json, Page, Text, ZeroOut, check_page, showing
 from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
@@ -99,8 +99,7 @@ def stats(
         Listed,
         typer.Option(metavar="COLUMN[=DAY:DAY]", help="Columns of dates, with their public range; bought without."),
     ] = None,
-    adjacency: Adjacency = "replace-one",
-    users: MostUsers = None,
+    users: ZeroOut = None,
     report: Page = None,
     as_json: Json = False,
 ) -> None:
@@ -110,13 +109,17 @@ def stats(
     user weighs one, whatever it holds. Asking again costs again.
     """
     check_page(report)
-    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "users": users}
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
     asked |= {name: _said(name, typed) for name, typed in (("numeric", numeric), ("categorical", categorical))}
     asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, **asdict(charged)}
     found = quoron.statistics(text.opened(table), questions, user=user, **asked)
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
     if report is not None:
         alone.statistics(found, report)
+
+
+def _adjacency(users: int | None) -> Literal["replace-one", "zero-out"]:
+    return "replace-one" if users is None else "zero-out"
 
 
 def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
@@ -143,8 +146,7 @@ def evaluate(
     items_per_user: Annotated[
         int, typer.Option(help="Above 1: figures per item as well, of so many rows of a user at most.")
     ] = 1,
-    adjacency: Adjacency = "replace-one",
-    users: MostUsers = None,
+    users: ZeroOut = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how wide intervals will be; charge nothing, and look at no value.")
     ] = False,
@@ -156,13 +158,13 @@ def evaluate(
     if dry_run:
         from quoron_server.plan import Privacy
 
-        privacy, allowed = Privacy(epsilon, delta, adjacency=adjacency), charged.allow_large_delta
+        privacy, allowed = Privacy(epsilon, delta, adjacency=_adjacency(users)), charged.allow_large_delta
         asked: dict[str, Any] = {"user": user, "privacy": privacy, "cap": items_per_user, "users": users}
         told = measured.prepare(quoron.load(model), rows, allow_large_delta=allowed, **asked).foretold()
         print(f"{told}. Nothing is charged, and no value was read.")
         return
     check_page(report)
-    given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "users": users}
+    given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, **asdict(charged))
     showing.show_evaluation(found, as_json=as_json)
     if report is not None:
@@ -175,7 +177,6 @@ def index(
     ],
     user: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Throw away the index that there is, and make another.")] = False,
-    quiet: Quiet = False,
 ) -> None:
     """Check a folder of Parquet files and number its users, once; whoever trains on it then reads only what is asked.
 
@@ -188,7 +189,7 @@ def index(
         user = user or named
     if user is None:
         raise ConfigError("Expected --user, the column that says whose item a row is, got none.")
-    made = indexing.renewed(source, user, anew=anew, watcher=None if quiet else _tell)
+    made = indexing.renewed(source, user, anew=anew, watcher=_tell)
     order = "sorted by user" if made.sorted else "every user in one file"
     print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")
 

@@ -18,22 +18,32 @@ else:  # when a command is called
     durable = OnFirstUse("quoron_client.durable")
     stored = OnFirstUse("quoron_server.service.tokens")
 
-tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
-
-TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")]
 LONGEST = 36_500 * 86_400  # seconds; no calendar goes on for ever
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
 
-@tokens.command("add")
-def add_token(
-    name: Annotated[str, typer.Argument(help="Whose it is.")],
-    role: Annotated[str, typer.Option(help="operator or auditor.")],
-    file: TokenFile = Path("tokens.json"),
-    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+def tokens(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Whose it is.")] = None,
+    role: Annotated[str | None, typer.Option(help="Make a token: operator or auditor.")] = None,
     valid: Annotated[str, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w.")] = "never",
+    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the token back, at once.")] = False,
+    file: Annotated[
+        Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")
+    ] = Path("tokens.json"),
+    as_json: Json = False,
 ) -> None:
-    """Make a token; it is shown this once."""
+    """List the tokens of the control plane, those that are over too; or make one, which is shown this once."""
+    if name is None and role is None and not remove:
+        for each in stored.read(file).values():
+            print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
+        return
+    if name is None or remove is (role is not None):
+        got = " and ".join([*filter(None, (name, role and f"--role {role}")), *(["--remove"] if remove else [])])
+        raise ConfigError(f"Expected a NAME with --role or with --remove, got {got}.")
+    if role is None:
+        stored.remove(file, name=name)
+        return
     token = stored.add(file, name=name, role=role, valid=seconds_of("--valid", valid))
     if out is None:
         print(token)
@@ -43,19 +53,6 @@ def add_token(
     except OSError as error:
         stored.remove(file, name=name)  # nobody has seen it
         raise RunError(f"Cannot write the token to {out}: {error.strerror}. Choose another place.") from None
-
-
-@tokens.command("list")
-def list_tokens(file: TokenFile = Path("tokens.json"), as_json: Json = False) -> None:
-    """Names, roles, and how long each is good; those that are over, too."""
-    for each in stored.read(file).values():
-        print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
-
-
-@tokens.command("remove")
-def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
-    """Take a token back, at once."""
-    stored.remove(file, name=name)
 
 
 def seconds_of(option: str, text: str) -> float:

@@ -22,9 +22,12 @@ from quoron.cli.common import (
     Text,
     doubts,
     interruptible,
+    keyed,
+    natural,
     progress,
     showing,
     sources,
+    whole,
 )
 from quoron.cli.connection import shared_options
 from quoron.table_columns import DescribedTable
@@ -122,16 +125,16 @@ def example(
         str, typer.Argument(metavar="PRESET|hospitals", help="A preset over a shipped table, or made-up hospitals.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder where the files go.")] = Path(),
-    hospitals: Annotated[int | None, typer.Option(help="How many made-up hospitals; default 3.")] = None,
-    patients: Annotated[int | None, typer.Option(help="Of each of them; default 300.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of made-up hospitals; default 0.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Of hospitals: hospitals=3, patients=300 of each, seed=0."),
+    ] = None,
 ) -> None:
     """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from.
 
     With `hospitals`: made-up visits of patients, one file a hospital, and run.toml.
     """
-    said = {"hospitals": hospitals, "patients": patients, "seed": seed}
-    given = {key: value for key, value in said.items() if value is not None}
+    given = keyed("--set", settings, {"hospitals": whole, "patients": whole, "seed": natural})
     if name == "hospitals":
         from quoron.training.hospitals import write_hospitals
 
@@ -140,7 +143,7 @@ def example(
         print("Made up: no patient of these hospitals exists.", file=sys.stderr)
         return
     if given:
-        raise ConfigError(f"Expected {' and '.join(f'--{key}' for key in given)} with hospitals only, got {name}.")
+        raise ConfigError(f"Expected --set {' and '.join(given)} with hospitals only, got {name}.")
     from quoron.training.examples import write_example
 
     for path in write_example(name, out):

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import quoron
+from quoron.cli import common
 from quoron.cli.columns import table_options
 from quoron.cli.common import RARE, Charged, Delta, Epsilon, Json, Out, Settings, doubts, interruptible
 from quoron.cli.connection import shared_options
@@ -28,21 +29,15 @@ def tune(
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; the configured one without.")
     ] = None,
-    n_trials: Annotated[
-        float | None,
-        typer.Option(help="How many trials in the mean; twice as many as settings without.", rich_help_panel=RARE),
-    ] = None,
-    max_trials: Annotated[
-        int | None, typer.Option(help="Trials at most; five times the mean without.", rich_help_panel=RARE)
-    ] = None,
-    padded: Annotated[
-        bool,
+    trials: Annotated[
+        list[str] | None,
         typer.Option(
-            "--padded",
-            help="Always carry out the most trials, so that the clock tells not how many.",
+            metavar="KEY=VALUE",
+            help="mean=N, twice as many as settings without; most=N, five times the mean without; padded=1: always "
+            "carry out the most, so that the clock tells not how many.",
             rich_help_panel=RARE,
         ),
-    ] = False,
+    ] = None,
     holdout: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Of users, held out to score every trial; 0.1 to 0.3 without."),
@@ -60,7 +55,8 @@ def tune(
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
-    asked |= {"n_trials": n_trials, "max_trials": max_trials, "padded": padded}
+    tried = common.keyed("--trials", trials, {"mean": common.number, "most": common.whole, "padded": common.whole})
+    asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
     asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **asdict(charged), **columns}
     if dry_run:
         searches.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)

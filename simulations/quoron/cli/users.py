@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,9 +11,9 @@ from quoron.cli.connection import Connection, shared_options
 from quoron.cli.tokens import Json
 from quoron_privacy.errors import ConfigError, RunError, printable
 
-users = typer.Typer(help="The users of a federation: list, retire, replace, forget.", no_args_is_help=True)
+users = typer.Typer(help="The users of a federation: list, set, replace, forget.", no_args_is_help=True)
 
-Who = Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")]
+_ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
 
 
 @users.command("list")
@@ -39,19 +39,20 @@ def _line(user: dict[str, Any]) -> str:
     return "\t".join((number, named, user["group"], state, f"seen {user['seen']}", user["software"])).rstrip()
 
 
-def _changing(action: str, means: str) -> None:
-    @shared_options
-    def change(connection: Connection, who: Who) -> None:
-        with connection.open() as control:
-            for user in who:
-                print(printable(control.change_user(action, user)))
+@users.command("set")
+@shared_options
+def set_users(
+    connection: Connection,
+    who: Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")],
+    state: Annotated[Literal["retired", "away", "active"], typer.Argument(help="Of all of them.")],
+) -> None:
+    """Draw users for no run that begins from now on: retired for good, away until they are active again.
 
-    users.command(action, help=means)(change)
-
-
-_changing("retire", "Draw users for no run that begins from now on. What was promised to them stands.")
-_changing("away", "Draw users for no run that begins until they are said to be back, whether they connect or not.")
-_changing("back", "Take back that users are away or retired.")
+    What was promised to them stands. Users who are away are not drawn even if they connect.
+    """
+    with connection.open() as control:
+        for user in who:
+            print(printable(control.change_user(_ACTIONS[state], user)))
 
 
 @users.command()

@@ -46,8 +46,8 @@ class Profile:
         if (self.token_file is None) is not bool(said):
             raise ConfigError(
                 f"Expected one token, got {'QUORON_TOKEN and ' if said else 'no QUORON_TOKEN and '}"
-                f"{self.token_file or 'no file'} of {self.origin}. `quoron admin tokens add` makes one, and `quoron "
-                "login HOST:PORT --token-file FILE` keeps where it is."
+                f"{self.token_file or 'no file'} of {self.origin}. `quoron admin tokens` with --role makes one, and "
+                "`quoron login HOST:PORT --token-file FILE` keeps where it is."
             )
         try:
             return said if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()

@@ -13,23 +13,23 @@ from quoron_privacy.errors import LedgerError
 from quoron_server.books import restoring
 
 
-def charge_copy(path: Path, incarnation: str, ledger: Path | None = None) -> None:
+def charge_copy(path: Path, incarnation: str) -> None:
     """Charge the run in a run folder once more; nothing for a simulation, which promises nothing.
 
-    `ledger` is the lifetime ledger that it was charged to, where the folder does not say. LedgerError if that has no
-    such charge, BudgetExceeded if there is no room.
+    LedgerError if the lifetime ledger, of the folder or the usual one, has no such charge; BudgetExceeded if there is
+    no room.
     """
     found = _charged(RunFolder(path))
     if found is None:
         return
     run, stated = found
-    place = lifetime.place(ledger or stated)
+    place = lifetime.place(stated)
     with lifetime.opened(place, create=False) as kept:
         charge = kept.charged(run)
         if charge is None:
             raise LedgerError(
                 f"Expected the charge of run {run} in the lifetime ledger {place}, found none: one more copy costs as "
-                "much. Name the ledger that it was charged to (--ledger or QUORON_LEDGER), or begin a new run."
+                "much. Name the ledger that it was charged to (QUORON_LEDGER), or begin a new run."
             )
         (copy,) = restoring.copies(run, incarnation)
         restoring.charge_copy(kept, run, copy, asdict(charge))

@@ -166,5 +166,5 @@ def _make_folder(path: Path) -> None:
         make_folder(path.parent, mode=OWN)
     except OSError as error:
         raise LedgerError(
-            f"Cannot make a folder for the lifetime ledger {path}: {error.strerror}. Choose another file with --ledger."
+            f"Cannot make a folder for the lifetime ledger {path}: {error.strerror}. Choose another by QUORON_LEDGER."
         ) from error
