@@ -5,12 +5,8 @@ Rounded, and without what only a reader of proofs asks for: that stands in plan.
 """
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from rich.box import Box
-from rich.markup import escape
-from rich.table import Table
 
 from quoron.network import duration
 from quoron.planning.choosing import risk_sentence
@@ -157,11 +153,3 @@ def _named(texts: Sequence[str], whole: int, left: int, width: int, end: str) ->
     short = [textwrap.shorten(text, width, placeholder=" ...") for text in texts[shown:]]
     cut = any(text.endswith(" ...") for text in short)
     return [*texts[:shown], *short, *([end] if end and cut else [])]
-
-
-def pairs(told: Iterable[tuple[str, str]], *, around: Box | None = None) -> Table:
-    """Labels and texts, side by side."""
-    made = Table(box=around, show_header=False, pad_edge=around is not None)
-    for label, text in told:
-        made.add_row(escape(label), escape(text))
-    return made

@@ -76,7 +76,7 @@ def train(
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible(), doubts():
         trained = quoron.train(source, observers=[observer], progress=False, engine=where, **asked)
-    showing.show_trained(trained, as_json=as_json)
+    showing.show(trained, as_json=as_json)
 
 
 @shared_options

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quoron.reports import page, sections
-from quoron.reports.page import Card, Fact, Raw
+from quoron.reports.page import Card, Fact, Section, Table
 from quoron.reports.sections import Odds
 from quoron.reports.summary import OF_RELEASES, Summary
 from quoron.run_folder import RunFolder
@@ -17,26 +17,27 @@ FOOTER = "Made by quoron. What is marked “simulation only” depends on privat
 
 def html(folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]) -> str:
     """The page as text; `rows` are those of rounds.parquet."""
+    lead, parts = f"A simulation of {summary.algorithm}.", shown(folder, summary, model, rows)
+    return page.document(folder.path.resolve().name, lead=lead, parts=parts, simulated=True, footer=FOOTER)
+
+
+def shown(
+    folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]] = ()
+) -> list[Section]:
+    """A simulation's sections."""
     odds = None if summary.epsilon is None else Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
     made = [Fact(label, text, private=label not in OF_RELEASES) for label, text in summary.rows()]
     if summary.choice is not None:
         made.insert(1, Fact("why this method", summary.choice))
-    remarks = page.bullets(summary.remarks_simulation_only, private=True)
-    return page.document(
-        folder.path.resolve().name,
-        lead=f"A simulation of {summary.algorithm}.",
-        parts=[
-            page.cards(_cards(summary, odds)),
-            page.section("To take care of", remarks),
-            _tested(summary),
-            sections.coefficients(model),
-            sections.privacy(summary.statement, summary.adjacency, odds),
-            sections.rounds(rows, summary),
-            sections.making(folder, made, real=False),
-        ],
-        simulated=True,
-        footer=FOOTER,
-    )
+    return [
+        Section(cards=_cards(summary, odds), detail=True),
+        Section(title="To take care of", warnings=summary.remarks_simulation_only, private=True),
+        _tested(summary),
+        sections.coefficients(model),
+        *sections.privacy(summary.statement, summary.adjacency, odds),
+        sections.rounds(rows, summary),
+        *sections.making(folder, made, real=False),
+    ]
 
 
 def _cards(summary: Summary, odds: Odds | None) -> list[Card]:
@@ -58,7 +59,7 @@ def _cards(summary: Summary, odds: Odds | None) -> list[Card]:
     return [*known, sections.risked(odds), asked]
 
 
-def _tested(summary: Summary) -> Raw:
+def _tested(summary: Summary) -> Section:
     """Figures of held-out users, beside what they are read."""
     columns = [
         summary.test,
@@ -73,10 +74,9 @@ def _tested(summary: Summary) -> Raw:
         for name in summary.test
     ]
     shown = [place for place in range(len(heads)) if place == 0 or any(row[place] for row in rows)]
-    listed = page.table(
-        "On people held out", [heads[each] for each in shown], [[row[each] for each in shown] for row in rows]
-    )
-    return page.section("How good the model is", listed, private=True)
+    heads, cells = [heads[each] for each in shown], [[row[each] for each in shown] for row in rows]
+    listed = Table("On people held out", heads, cells)
+    return Section(title="How good the model is", tables=[listed], private=True, detail=True)
 
 
 def _named(name: str) -> str:
