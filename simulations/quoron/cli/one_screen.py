@@ -8,13 +8,18 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from quoron.network import duration
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Plan
+from quoron.reports.page import Section, Table
 from quoron.reports.summary import size
+from quoron.reports.terminal import pairs
 from quoron_client.data.labels import outcomes
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.plan import Guarantee, RunPlan
+from quoron_server.wording import assumption_text
 
 if TYPE_CHECKING:
     from quoron.model import Model
@@ -35,6 +40,37 @@ def promise(epsilon: float, delta: float, adjacency: str) -> str:
         f"Promise: ({epsilon:g}, {delta:g})-differential privacy for all rows of any one user at once, {adjacency}: "
         "it protects them against whoever sees the model and all else that is shown or kept."
     )
+
+
+def planned(plan: Plan, doubted: Section, out: Console) -> list[Section]:
+    """The plan of a run: its promise, what is bought and forecast, and as many remarks as fit whole."""
+    promised = plan.plan.guarantee
+    said = [DRY, promise(promised.epsilon, promised.delta, promised.adjacency)]
+    said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
+    told = rows(plan)
+    wrapped = sum(len(textwrap.wrap(each, out.width)) for each in (*plan.doubts, *said, NEXT))
+    used = len(out.render_lines(pairs(told))) + wrapped
+    fitting = remarks(plan, used, out.width)
+    return [doubted, Section(note=said, rows=told, warnings=fitting, below=[NEXT], dense=True)]
+
+
+def trained(summary: "TrainingSummary", model: "Model", width: int) -> list[Section]:
+    """A complete run: its promise, its public figures, the first coefficients, and warnings."""
+    found = model.table()
+    listed = [[feature(name), value] for name, value in found[:COEFFICIENTS]]
+    more = [f"and {len(found) - COEFFICIENTS:,} more in the model's file."] if len(found) > COEFFICIENTS else []
+    heads = ["feature", f"{coefficient(model)}, in the column's units"]
+    unseen = [] if summary.health is not None else [summary.unseen]
+    return [
+        Section(
+            note=[promise(summary.epsilon, summary.delta, summary.adjacency)],
+            rows=figures(summary),
+            tables=[Table("Coefficients", heads, listed)],
+            below=more,
+            dense=True,
+        ),
+        Section(warnings=warnings(summary, width), below=unseen),
+    ]
 
 
 def rows(planned: Plan) -> list[tuple[str, str]]:

@@ -1,14 +1,11 @@
 """What commands print: a plan, a result, the tables of algorithms and presets."""
 
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
 
 from quoron.api.listing import algorithms
 from quoron.cli import one_screen
@@ -21,8 +18,9 @@ from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import costs, sections, simulated
 from quoron.reports import curve as curve_plot
+from quoron.reports.page import Section, Table
 from quoron.reports.summary import Summary, size, time_rows
-from quoron.reports.terminal import Terminal, pairs, say
+from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
 from quoron.reports.terminal import table as table
 from quoron.run_folder import RunFolder, write
@@ -33,87 +31,52 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.parameters import PrintedParameters
 from quoron_server.serial import dumps
-from quoron_server.wording import assumption_text, domain_words, sentence
+from quoron_server.wording import domain_words, sentence
 
 if TYPE_CHECKING:
-    from quoron.model import Model
     from quoron.training import report
-    from quoron.training.result import TrainedTable, TrainingSummary
+    from quoron.training.result import TrainedTable
     from quoron.tuning.tables import TableSearch
 else:  # of a table that was trained on
     report = OnFirstUse("quoron.training.report")
 
 
-def show(
-    result: "SimulatedRun | TrainedTable | Comparison | Evaluation", *, as_json: bool, details: bool = False
-) -> None:
+def show(result: Any, *, as_json: bool, details: bool = False) -> None:
     """Print what has been carried out; of a trained table one screen, unless `details` are asked for."""
-    out = console()
     if as_json:
         print(dumps(result.as_json()))
-    elif isinstance(result, SimulatedRun):
-        _show_simulated(out, result)
-    elif isinstance(result, Comparison):
-        render(out, compared.sections(result.cells, result.request))
-        say(out, SURE, style="dim")
-        _say_files(out, "Tables in", result.directory)
-    elif isinstance(result, Evaluation):
-        render(out, sections.evaluation(result))
     else:
-        _show_trained(out, result, details=details)
+        render(out := console(), sections_of(result, out, details=details), details=details)
 
 
-def _show_simulated(out: Console, result: SimulatedRun) -> None:
-    """A complete run: its promise, its figures, why it was chosen, and where it is."""
-    say_doubts(out, result.planned.doubts)
-    _show_summary(out, result.summary, result.directory)
-    for remark in result.planned.remarks if result.config.population.kind == "table" else ():
-        say(out, remark, style="yellow")
-    if result.config.algorithm.name == "auto":
-        for line in why_not(result.planned.candidates):
-            say(out, f"Infeasible here: {line}", style="dim")
-    _say_files(out, "Run folder", result.directory)
-
-
-def _show_summary(out: Console, summary: Summary, directory: Path, *, details: bool = False) -> None:
-    render(out, simulated.shown(RunFolder(directory), summary, None), details=details)
-
-
-def _show_trained(out: Console, trained: "TrainedTable", *, details: bool) -> None:
-    """A curator's complete run: its promise, its public figures, the coefficients, and where the model is."""
-    choice = getattr(trained, "choice", None)  # of a search
-    if choice is not None and not details:
-        out.print(pairs(choice.rows()))
+def sections_of(result: Any, out: Console, *, details: bool = False) -> list[Section]:
+    """Return what a terminal shows of a result: the sections of its page, and where its files are."""
+    if isinstance(result, SimulatedRun):
+        planned, of_table = result.planned, result.config.population.kind == "table"
+        below = infeasible(planned.candidates) if result.config.algorithm.name == "auto" else []
+        return [
+            doubted(planned.doubts),
+            *simulated.shown(RunFolder(result.directory), result.summary, None),
+            Section(warnings=planned.remarks if of_table else (), below=below),
+            _files("Run folder", result.directory),
+        ]
+    if isinstance(result, Comparison):
+        listed = compared.sections(result.cells, result.request)
+        return [*listed, Section(below=[SURE]), _files("Tables in", result.directory)]
+    if isinstance(result, Evaluation):
+        return sections.evaluation(result)
     if details:
-        folder = RunFolder(trained.directory)
-        render(out, report.shown(folder, trained.summary, trained.model, most=None), details=True)
+        shown = report.shown(RunFolder(result.directory), result.summary, result.model, most=None)
     else:
-        _show_screen(out, trained.summary, trained.model)
-    model = trained.directory / "model.json"
-    out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
+        choice = getattr(result, "choice", None)  # of a search
+        shown = [Section(rows=() if choice is None else choice.rows(), dense=True)]
+        shown += one_screen.trained(result.summary, result.model, out.width)
+    model = result.directory / "model.json"
+    return [*shown, Section(note=[f"Model {model}; predict with: quoron predict {model} NEW.csv"])]
 
 
-def _show_screen(out: Console, summary: "TrainingSummary", model: "Model") -> None:
-    say(out, one_screen.promise(summary.epsilon, summary.delta, summary.adjacency))
-    out.print(pairs(one_screen.figures(summary)))
-    listed, coefficients = (
-        table("feature", f"{one_screen.coefficient(model)}, in the column's units", dense=True),
-        model.table(),
-    )
-    for name, value in coefficients[: one_screen.COEFFICIENTS]:
-        listed.add_row(escape(one_screen.feature(name)), escape(value))
-    out.print(listed)
-    if (more := len(coefficients) - one_screen.COEFFICIENTS) > 0:
-        say(out, f"and {more:,} more in the model's file.", style="dim")
-    for warning in one_screen.warnings(summary, out.width):
-        say(out, warning, style="yellow")
-    if summary.health is None:
-        say(out, summary.unseen, style="dim")
-
-
-def _say_files(out: Console, what: str, folder: Path) -> None:
-    page = escape(str(folder / "report.html"))
-    out.print(f"{what} {escape(str(folder))}; open {page}", soft_wrap=True, highlight=False)
+def _files(what: str, folder: Path) -> Section:
+    return Section(note=[f"{what} {folder}; open {folder / 'report.html'}"])
 
 
 def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_json: bool, details: bool) -> None:
@@ -124,7 +87,7 @@ def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_j
     if not details:
         print(done)
     elif isinstance(done, Summary):
-        _show_summary(console(), done, page.parent, details=True)
+        render(console(), simulated.shown(RunFolder(page.parent), done, None), details=True)
     else:
         show(done, as_json=False, details=True)
     print(page)
@@ -135,14 +98,9 @@ def show_search(search: "TableSearch", *, as_json: bool) -> None:
     if as_json:
         print(dumps(search.as_json()))
         return
-    out = console()
-    say_doubts(out, search.doubts)
-    for line in (one_screen.DRY, search.statement):
-        say(out, line)
-    out.print(pairs(search.rows()))
-    for style, lines in (("dim", [each.name for each in search.candidates]), ("yellow", search.remarks)):
-        for line in lines:
-            say(out, line, style=style)
+    said, names = [one_screen.DRY, search.statement], [each.name for each in search.candidates]
+    searched = Section(note=said, rows=search.rows(), warnings=search.remarks, below=names, dense=True)
+    render(console(), [doubted(search.doubts), searched])
 
 
 def show_dry_run(planned: Plan, *, as_json: bool) -> None:
@@ -150,19 +108,7 @@ def show_dry_run(planned: Plan, *, as_json: bool) -> None:
     if as_json:
         show_plan(planned, as_json=True)
         return
-    out, promised = console(), planned.plan.guarantee
-    say_doubts(out, planned.doubts)
-    said = [one_screen.DRY, one_screen.promise(promised.epsilon, promised.delta, promised.adjacency)]
-    said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
-    for text in said:
-        say(out, text)
-    out.print(rows := pairs(one_screen.rows(planned)))
-    used = len(out.render_lines(rows)) + sum(
-        len(textwrap.wrap(each, out.width)) for each in (*planned.doubts, *said, one_screen.NEXT)
-    )
-    for remark in one_screen.remarks(planned, used, out.width):
-        say(out, remark, style="yellow")
-    say(out, one_screen.NEXT, style="dim")
+    render(out := console(), one_screen.planned(planned, doubted(planned.doubts), out))
 
 
 def show_plan(planned: Plan, *, as_json: bool) -> None:
@@ -171,25 +117,21 @@ def show_plan(planned: Plan, *, as_json: bool) -> None:
     if as_json:
         print(dumps(planned.as_json() | answers.as_json()))
         return
-    out, chosen = console(), planned.plan
-    say_doubts(out, planned.doubts)
-    say(out, sentence(chosen.guarantee))
-    _show_choice(out, planned)
-    out.print(pairs(plan_rows(planned), around=box.SIMPLE))
-    for remark in planned.remarks:
-        say(out, remark, style="yellow")
+    chosen, promised = planned.plan, sentence(planned.plan.guarantee)
     feasible = [each for each in planned.candidates if each.plan is not None]
-    render(out, [costs.section(planned.costs)])
-    others = table("algorithm", "predicted excess risk", "trust_model", "rounds")
-    for each in sorted(feasible, key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0)):
-        others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
-    out.print(others)
-    say(out, SURE, style="dim")
-    for line in why_not(planned.candidates):
-        say(out, f"Infeasible here: {line}", style="dim")
+    feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
+    others = [_candidate_row(each, chosen.algorithm) for each in feasible]
+    heads = ["algorithm", "predicted excess risk", "trust_model", "rounds"]
+    choice = [] if planned.choice is None else [f"Chosen {planned.choice}"]
+    parts = [
+        doubted(planned.doubts),
+        Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
+        costs.section(planned.costs),
+        Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
+    ]
     if planned.curve is not None:
-        out.print(f"How many rounds {escape(chosen.algorithm)} needs:")
-        out.print(curve_plot.table(planned.curve, chosen.cost.rounds))
+        parts.append(curve_plot.rounds_section(chosen.algorithm, planned.curve, chosen.cost.rounds))
+    render(console(), parts)
     show_answers(answers)
 
 
@@ -198,16 +140,8 @@ def show_answers(answers: Advice, *, as_json: Mapping[str, Any] | None = None) -
     if as_json is not None:
         print(dumps(dict(as_json) | answers.as_json()))
         return
-    out = console()
-    if answers.enough is not None:
-        for line in enough_lines(answers.enough):
-            say(out, line)
-    if answers.curve is not None:
-        out.print("What ε buys:")
-        out.print(curve_plot.epsilon_table(answers.curve))
-        for point in answers.curve:
-            if point.infeasible is not None:
-                say(out, f"Infeasible at ε = {point.epsilon:.3g}: {point.infeasible}", style="dim")
+    parts = [] if answers.enough is None else [Section(note=enough_lines(answers.enough))]
+    render(console(), parts + ([] if answers.curve is None else [curve_plot.epsilon_section(answers.curve)]))
 
 
 def enough_lines(found: Enough) -> list[str]:
@@ -239,11 +173,9 @@ def show_algorithms(*, as_json: bool) -> None:
     if as_json:
         print(dumps(rows))
         return
-    listed = table("name", "what it does", "from", "trust_model", "theorem")
-    for row in rows:
-        cells = row["name"], row["summary"], row["from"], ", ".join(row["trust_models"]), row["theorem"]
-        listed.add_row(*map(escape, cells))
-    console().print(listed)
+    cells = [[r["name"], r["summary"], r["from"], ", ".join(r["trust_models"]), r["theorem"]] for r in rows]
+    heads = ["name", "what it does", "from", "trust_model", "theorem"]
+    render(console(), [Section(tables=[Table("Algorithms", heads, cells)])])
 
 
 def show_presets(*, as_json: bool) -> None:
@@ -251,10 +183,8 @@ def show_presets(*, as_json: bool) -> None:
     if as_json:
         print(dumps([{"name": one.name, "summary": one.summary} for one in presets()]))
         return
-    listed = table("name", "what it shows")
-    for each in presets():
-        listed.add_row(escape(each.name), escape(each.summary))
-    console().print(listed)
+    cells = [[one.name, one.summary] for one in presets()]
+    render(console(), [Section(tables=[Table("Presets", ["name", "what it shows"], cells)])])
 
 
 def draw_epsilons(picture: Path, answers: Advice) -> None:
@@ -287,9 +217,9 @@ def write_losses(path: Path, planned: Plan) -> None:
     write(path, text.encode(), advice="Choose another place for --losses.")
 
 
-def why_not(candidates: Iterable[Candidate]) -> list[str]:
+def infeasible(candidates: Iterable[Candidate]) -> list[str]:
     """One line for each reason, with the algorithms that it rules out."""
-    return [f"{', '.join(names)}: {reason}" for reason, names in refusals(candidates)]
+    return [f"Infeasible here: {', '.join(names)}: {reason}" for reason, names in refusals(candidates)]
 
 
 def plan_rows(planned: Plan) -> list[tuple[str, str]]:
@@ -337,15 +267,9 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def say_doubts(out: Console, doubts: Iterable[str]) -> None:
+def doubted(doubts: Iterable[str]) -> Section:
     """In the first line: that a plan is no better than not training."""
-    for doubt in doubts:
-        say(out, f"Warning: {doubt}", style="yellow")
-
-
-def _show_choice(out: Console, planned: Plan) -> None:
-    if planned.choice is not None:
-        say(out, f"Chosen {planned.choice}")
+    return Section(warnings=[f"Warning: {doubt}" for doubt in doubts])
 
 
 def _parameter_rows(parameters: Any, prefix: str = "") -> list[tuple[str, str]]:

@@ -62,6 +62,7 @@ class StoredBooks:
         ledger = PopulationLedger(self._database)
         return ledger.charge(run, group, statement=note, elsewhere=True, by=_here(), **promise).words()
 
+
     def _books(self) -> "Books":
         from quoron_server.books.database import Database
         from quoron_server.federation import Books

@@ -53,7 +53,7 @@ def section(rows: Sequence[Costs]) -> Section:
     """The table with its notes; nothing where nothing is priced."""
     title = "What the rounds cost"
     listed = Table(title, heads(rows), [cells(row) for row in rows])
-    return Section(title=title, tables=[listed], note=notes(rows)) if rows else Section()
+    return Section(title=title, tables=[listed], below=notes(rows)) if rows else Section()
 
 
 def _marked(row: Costs, name: str, words: str) -> str:

@@ -160,9 +160,11 @@ class Section:
     warnings: Sequence[str] = ()
     rows: Sequence[tuple[Any, ...]] = ()  # a Fact, or a label and its text
     tables: Sequence[Table] = ()
+    below: Sequence[str] = ()  # in small print
     statement: str = ""  # a promise
     picture: str = ""  # HTML, of a page alone
     private: bool = False  # depends on private data outside of releases: simulations only
+    dense: bool = False  # on a terminal without lines around its rows
     detail: bool = False  # a terminal shows it only where details are asked for
 
     def html(self) -> Raw:
@@ -175,7 +177,8 @@ class Section:
         listed = Raw("".join(map(table, self.tables)))
         beside = words if wide else Raw(words + listed)
         drawn = side_by_side(beside, self.picture) if beside and self.picture else Raw(beside + self.picture)
-        inner = drawn + (listed if wide else "") + (formal(self.statement) if self.statement else "")
+        small = "".join(paragraph(each, soft=True) for each in self.below)
+        inner = drawn + (listed if wide else "") + small + (formal(self.statement) if self.statement else "")
         head = f"<h2>{_marked(self.private)}{text(self.title)}</h2>"
         return Raw(f"<section>\n{head}\n{inner}\n</section>\n" if inner else "")
 

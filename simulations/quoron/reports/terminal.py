@@ -32,17 +32,18 @@ def show(out: Console, parts: Iterable[Section], *, details: bool = False) -> No
             continue
         rows = [row for row in part.rows if not isinstance(row[1], Raw)]
         rows += [(each.label, f"{each.figure}: {each.beside}") for each in part.cards]
-        if part.title and (rows or part.note or part.warnings or part.statement or any(t.rows for t in part.tables)):
+        listed = [each for each in part.tables if each.rows]
+        if part.title and (rows or listed or part.note or part.warnings or part.statement):
             say(out, part.title + " (simulation only)" * part.private, style="bold")
         for text in (*part.note, *filter(None, [part.statement])):
             say(out, text)
         if rows:
-            out.print(pairs(((row[0], row[1]) for row in rows), around=box.SIMPLE))
-        for listed in part.tables:
-            if listed.rows:
-                out.print(columns(listed))
-        for text in part.warnings:
-            say(out, text, style="yellow")
+            out.print(pairs(((row[0], row[1]) for row in rows), around=None if part.dense else box.SIMPLE))
+        for each in listed:
+            out.print(columns(each, dense=part.dense))
+        for style, texts in (("yellow", part.warnings), ("dim", part.below)):
+            for text in texts:
+                say(out, text, style=style)
 
 
 def say(out: Console, text: str, *, style: str | None = None) -> None:
@@ -66,7 +67,7 @@ def table(*heads: str, dense: bool = False) -> tables.Table:
     return made
 
 
-def columns(listed: Table, *, dense: bool = False) -> tables.Table:
+def columns(listed: Table, *, dense: bool) -> tables.Table:
     """A table without its pictures, and of the first columns alone where only those are for a terminal."""
     heads, rows = listed.without(Raw)
     made = table(*heads[: listed.brief], dense=dense)
