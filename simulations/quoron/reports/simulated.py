@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quoron.reports import page, sections
-from quoron.reports.page import Card, Fact, Section, Table
+from quoron.reports.page import Card, Fact, Section
 from quoron.reports.sections import Odds
 from quoron.reports.summary import OF_RELEASES, Summary
 from quoron.run_folder import RunFolder
@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # of a table, whoever has one brings it
     from quoron.model import Model
 
 FOOTER = "Made by quoron. What is marked “simulation only” depends on private data; no deployment may show it."
+QUALITY = "excess risk", "that was predicted to be", "of that by the domain's bound", "held-out "  # rows begin so
 
 
 def html(folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]) -> str:
@@ -26,13 +27,15 @@ def shown(
 ) -> list[Section]:
     """A simulation's sections."""
     odds = None if summary.epsilon is None else Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
-    made = [Fact(label, text, private=label not in OF_RELEASES) for label, text in summary.rows()]
+    told = [Fact(label, text, private=label not in OF_RELEASES) for label, text in summary.rows()]
+    good = [each for each in told if each.label.startswith(QUALITY) or each.label.endswith(", with 95 %")]
+    made = [each for each in told if each not in good]
     if summary.choice is not None:
         made.insert(1, Fact("why this method", summary.choice))
     return [
         Section(cards=_cards(summary, odds), detail=True),
         Section(title="To take care of", warnings=summary.remarks_simulation_only, private=True),
-        _tested(summary),
+        Section(title="How good the model is", rows=good, private=True),
         sections.coefficients(model),
         *sections.privacy(summary.statement, summary.adjacency, odds),
         sections.rounds(rows, summary),
@@ -47,7 +50,7 @@ def _cards(summary: Summary, odds: Odds | None) -> list[Card]:
         if name in summary.test and not known:
             always = summary.test_baseline.get(name)
             beside = "on people held out" + ("" if always is None else f"; always the same answer {always:.4g}")
-            known.append(Card(_named(name), f"{summary.test[name]:.4g}", beside, private=True))
+            known.append(Card("AUC" if name == "auc" else name, f"{summary.test[name]:.4g}", beside, private=True))
     risk = summary.excess_risk
     if risk is not None:
         predicted = summary.predicted_excess_risk
@@ -57,27 +60,3 @@ def _cards(summary: Summary, odds: Odds | None) -> list[Card]:
         known.append(Card("excess risk", f"{risk:.2g}", beside, private=True))
     asked = Card("people asked", f"{summary.users_asked:,}", f"in {summary.rounds:,} rounds")
     return [*known, sections.risked(odds), asked]
-
-
-def _tested(summary: Summary) -> Section:
-    """Figures of held-out users, beside what they are read."""
-    columns = [
-        summary.test,
-        summary.test_without_privacy,
-        summary.test_unbounded,
-        summary.test_baseline,
-        summary.test_start,
-    ]
-    heads = ["", "this model", "without privacy", "and without its bound", "always the same answer", "untrained"]
-    rows = [
-        [_named(name), *(f"{column[name]:.4g}" if name in column else "" for column in columns)]
-        for name in summary.test
-    ]
-    shown = [place for place in range(len(heads)) if place == 0 or any(row[place] for row in rows)]
-    heads, cells = [heads[each] for each in shown], [[row[each] for each in shown] for row in rows]
-    listed = Table("On people held out", heads, cells)
-    return Section(title="How good the model is", tables=[listed], private=True, detail=True)
-
-
-def _named(name: str) -> str:
-    return "AUC" if name == "auc" else name.replace("_", " ")

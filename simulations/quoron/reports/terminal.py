@@ -31,7 +31,9 @@ def show(out: Console, parts: Iterable[Section], *, details: bool = False) -> No
         if part.detail and not details:
             continue
         rows = [row for row in part.rows if not isinstance(row[1], Raw)]
-        rows += [(each.label, f"{each.figure}: {each.beside}") for each in part.cards]
+        rows += [
+            (each.label + " (simulation only)" * each.private, f"{each.figure}: {each.beside}") for each in part.cards
+        ]
         listed = [each for each in part.tables if each.rows]
         if part.title and (rows or listed or part.note or part.warnings or part.statement):
             say(out, part.title + " (simulation only)" * part.private, style="bold")

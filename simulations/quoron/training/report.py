@@ -127,7 +127,9 @@ def _health(health: Health | None) -> list[Section]:
 
 def _made(summary: "TrainingSummary", model: Model) -> list[Fact]:
     """Its method and its marks."""
-    told = [Fact(label, text) for label, text in summary.rows() if not label.startswith(("bought: ", "group "))]
+    elsewhere = [] if summary.evaluation is None else summary.evaluation.rows()
+    elsewhere += [] if summary.health is None else summary.health.table()
+    told = [Fact(*row) for row in summary.rows() if not (row in elsewhere or row[0].startswith(("bought: ", "group ")))]
     if summary.choice is not None:
         told.insert(1, Fact("why this method", summary.choice))
     if model.promise is not None:
