@@ -239,7 +239,7 @@ def plan(
         if error.advice is not None:
             if picture is not None and epsilons:
                 showing.draw_epsilons(picture, error.advice)
-            showing.show_answers(error.advice, as_json={"infeasible": str(error)} if as_json else None)
+            showing.show_answers(error.advice, str(error), as_json=as_json)
         raise
     if picture is not None and epsilons and planned.advice is not None:
         showing.draw_epsilons(picture, planned.advice)

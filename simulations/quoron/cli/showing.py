@@ -1,6 +1,6 @@
 """What commands print: a plan, a result, the tables of algorithms and presets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,10 +43,16 @@ else:  # of a table that was trained on
 
 def show(result: Any, *, as_json: bool, details: bool = False) -> None:
     """Print what has been carried out; of a trained table one screen, unless `details` are asked for."""
+    out = console()
+    _put(lambda: sections_of(result, out, details=details), result.as_json, as_json=as_json, details=details)
+
+
+def _put(parts: Callable[[], list[Section]], plain: Callable[[], Any], *, as_json: bool, details: bool = False) -> None:
+    """Print sections, or as JSON the plain values."""
     if as_json:
-        print(dumps(result.as_json()))
+        print(dumps(plain()))
     else:
-        render(out := console(), sections_of(result, out, details=details), details=details)
+        render(console(), parts(), details=details)
 
 
 def sections_of(result: Any, out: Console, *, details: bool = False) -> list[Section]:
@@ -95,12 +101,9 @@ def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_j
 
 def show_search(search: "TableSearch", *, as_json: bool) -> None:
     """What a search would try and cost."""
-    if as_json:
-        print(dumps(search.as_json()))
-        return
     said, names = [one_screen.DRY, search.statement], [each.name for each in search.candidates]
     searched = Section(note=said, rows=search.rows(), warnings=search.remarks, below=names, dense=True)
-    render(console(), [doubted(search.doubts), searched])
+    _put(lambda: [doubted(search.doubts), searched], search.as_json, as_json=as_json)
 
 
 def show_dry_run(planned: Plan, *, as_json: bool) -> None:
@@ -114,34 +117,34 @@ def show_dry_run(planned: Plan, *, as_json: bool) -> None:
 def show_plan(planned: Plan, *, as_json: bool) -> None:
     """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
     answers = planned.advice or Advice()
-    if as_json:
-        print(dumps(planned.as_json() | answers.as_json()))
-        return
+    _put(lambda: _of_plan(planned) + _answers(answers), lambda: planned.as_json() | answers.as_json(), as_json=as_json)
+
+
+def _of_plan(planned: Plan) -> list[Section]:
     chosen, promised = planned.plan, sentence(planned.plan.guarantee)
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
     others = [_candidate_row(each, chosen.algorithm) for each in feasible]
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds"]
     choice = [] if planned.choice is None else [f"Chosen {planned.choice}"]
-    parts = [
+    curve = planned.curve and curve_plot.rounds_section(chosen.algorithm, planned.curve, chosen.cost.rounds)
+    return [
         doubted(planned.doubts),
         Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
         costs.section(planned.costs),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
+        curve or Section(),
     ]
-    if planned.curve is not None:
-        parts.append(curve_plot.rounds_section(chosen.algorithm, planned.curve, chosen.cost.rounds))
-    render(console(), parts)
-    show_answers(answers)
 
 
-def show_answers(answers: Advice, *, as_json: Mapping[str, Any] | None = None) -> None:
-    """What would do for a risk, and what each ε buys; as JSON beside what is given."""
-    if as_json is not None:
-        print(dumps(dict(as_json) | answers.as_json()))
-        return
-    parts = [] if answers.enough is None else [Section(note=enough_lines(answers.enough))]
-    render(console(), parts + ([] if answers.curve is None else [curve_plot.epsilon_section(answers.curve)]))
+def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
+    """Where a plan is infeasible: what would do for a risk, and what each ε buys."""
+    _put(lambda: _answers(answers), lambda: {"infeasible": refused} | answers.as_json(), as_json=as_json)
+
+
+def _answers(answers: Advice) -> list[Section]:
+    enough = [] if answers.enough is None else [Section(note=enough_lines(answers.enough))]
+    return enough + ([] if answers.curve is None else [curve_plot.epsilon_section(answers.curve)])
 
 
 def enough_lines(found: Enough) -> list[str]:
@@ -169,22 +172,16 @@ def _by(algorithm: str | None, guessed: bool) -> str:
 
 def show_algorithms(*, as_json: bool) -> None:
     """The registry, and what is refused with its reason: that offers nothing."""
-    rows = algorithms()
-    if as_json:
-        print(dumps(rows))
-        return
-    cells = [[r["name"], r["summary"], r["from"], ", ".join(r["trust_models"]), r["theorem"]] for r in rows]
+    cells = [[r["name"], r["summary"], r["from"], ", ".join(r["trust_models"]), r["theorem"]] for r in algorithms()]
     heads = ["name", "what it does", "from", "trust_model", "theorem"]
-    render(console(), [Section(tables=[Table("Algorithms", heads, cells)])])
+    _put(lambda: [Section(tables=[Table("Algorithms", heads, cells)])], algorithms, as_json=as_json)
 
 
 def show_presets(*, as_json: bool) -> None:
     """The ready configurations."""
-    if as_json:
-        print(dumps([{"name": one.name, "summary": one.summary} for one in presets()]))
-        return
-    cells = [[one.name, one.summary] for one in presets()]
-    render(console(), [Section(tables=[Table("Presets", ["name", "what it shows"], cells)])])
+    rows = [{"name": one.name, "summary": one.summary} for one in presets()]
+    listed = Table("Presets", ["name", "what it shows"], [[*row.values()] for row in rows])
+    _put(lambda: [Section(tables=[listed])], lambda: rows, as_json=as_json)
 
 
 def draw_epsilons(picture: Path, answers: Advice) -> None:

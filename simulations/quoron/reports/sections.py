@@ -360,9 +360,12 @@ def _risk(summary: "Summary", rows: Rows) -> Raw:
     if not (lines := risk_lines(summary, rows)):
         return Raw("")
     log = all(y > 0 for line in lines for _, y in line.points)
-    drawn = chart("Excess risk by round", lines, Axis("rounds"), Axis("excess risk", log=log))
     below = "Loss of the current model above the best model without privacy, on the population."
-    return figure("Excess risk by round", drawn, below=below, private=True)
+    return _by_round("Excess risk by round", lines, Axis("excess risk", log=log), below=below, private=True)
+
+
+def _by_round(title: str, lines: Sequence[Line], up: Axis, *, below: str = "", private: bool = False) -> Raw:
+    return figure(title, chart(title, lines, Axis("rounds"), up), below=below, private=private)
 
 
 def _radius(rows: Rows) -> Raw:
@@ -371,9 +374,8 @@ def _radius(rows: Rows) -> Raw:
     if not (spread and _moves(radius)):
         return Raw("")
     lines = [Line("radius", radius), Line("private estimate of the spread", spread)]
-    drawn = chart("Private radius by round", lines, Axis("rounds"), Axis("distance"))
     below = "How far answers may be from the predicted gradient, learnt from noisy means; noise is scaled by it."
-    return figure("Private radius by round", drawn, below=below)
+    return _by_round("Private radius by round", lines, Axis("distance"), below=below)
 
 
 def _cohort(rows: Rows) -> Raw:
@@ -381,8 +383,7 @@ def _cohort(rows: Rows) -> Raw:
     if not _moves(asked) and not any(y for _, y in filtered):
         return Raw("")
     lines = [Line("asked", asked)] + ([Line("filtered", filtered, "bars")] if filtered else [])
-    drawn = chart("Users by round", lines, Axis("rounds"), Axis("users"))
-    return figure("Users by round", drawn, private=bool(filtered))
+    return _by_round("Users by round", lines, Axis("users"), private=bool(filtered))
 
 
 def _scores(rows: Rows) -> Raw:
@@ -396,9 +397,8 @@ def _scores(rows: Rows) -> Raw:
         Line("median", median, colour=0),
         Line("threshold", least, "dashed", colour=1),
     ]
-    drawn = chart("Scores against the threshold", lines, Axis("rounds"), Axis("users that are close"))
     below = "To how many users of the cohort an answer is close. Below the threshold, noise aside, it is removed."
-    return figure("Scores against the threshold", drawn, below=below, private=True)
+    return _by_round("Scores against the threshold", lines, Axis("users that are close"), below=below, private=True)
 
 
 def _time(rows: Rows) -> Raw:
@@ -413,9 +413,8 @@ def _time(rows: Rows) -> Raw:
             lines.append(Line(part.removeprefix("network."), points, "bars"))
     if not lines:
         return Raw("")
-    drawn = chart("Projected time by round", lines[::-1], Axis("rounds"), Axis("seconds", words=number))
     said = "Wall-clock over the network that was given, part upon part; computing is as measured here, or as given."
-    return figure("Projected time by round", drawn, below=said, private=True)
+    return _by_round("Projected time by round", lines[::-1], Axis("seconds", words=number), below=said, private=True)
 
 
 def making(folder: RunFolder, done: Sequence[tuple[Any, ...]], *, real: bool) -> list[Section]:
