@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quoron.training.result import TrainingSummary
 
 LINES = 24
-COEFFICIENTS, BOUGHT = 4, 3  # that are shown
+COEFFICIENTS = 4  # that are shown
 CLASS, NAME = 24, 48  # letters of a class's name, and of a feature's
 RELEASED = "by what the run released"  # label of a row of summaries
 FIXED = 17  # lines of a complete run without its warnings and what was bought, at most
@@ -148,22 +148,17 @@ def paid_for(promised: Guarantee) -> list[str]:
 
 
 def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
-    """Of a complete run: its method, and what is not in its promise; of much that was bought the first."""
-    left = {"algorithm", "privacy of one user", "and more"}
-    if any(label == RELEASED for label, _ in summary.rows()):  # the plan's own bound stands behind `show --details`
+    """Of a complete run: its method, and what is not in its promise."""
+    told, left = summary.rows(), {"algorithm", "privacy of one user"}
+    if any(label == RELEASED for label, _ in told):  # the plan's own bound stands behind `show --details`
         left |= {"excess risk, predicted", "that is"}
-    told = [row for row in summary.rows() if row[0] not in left]
-    bought = [row for row in told if row[0].startswith("bought: ")]
-    unshown = len(summary.bought) - BOUGHT
-    more = [("and more", f"{unshown:,} facts of the table: declared.toml")] if unshown > 0 else []
-    at = told.index(bought[0]) if bought else 0
-    others = [row for row in told if row not in bought]
-    return [("method", summary.algorithm), *others[:at], *bought[:BOUGHT], *more, *others[at:]]
+    return [("method", summary.algorithm), *(row for row in told if row[0] not in left)]
 
 
 def warnings(summary: "TrainingSummary", width: int) -> list[str]:
     """Every warning of a complete run: doubts whole, and of the others those that do not fit by how they begin."""
-    left = LINES - FIXED - min(len(summary.bought), BOUGHT + 1) - (0 if summary.health is not None else 3)
+    bought = sum(label.startswith(("bought: ", "and more")) for label, _ in figures(summary))
+    left = LINES - FIXED - bought - (0 if summary.health is not None else 3)
     return _named(
         [f"Warning: {each}" for each in summary.warnings],
         len(summary.doubts),

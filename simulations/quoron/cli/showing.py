@@ -90,12 +90,11 @@ def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_j
     if as_json:
         print(dumps(done.as_json() | {"directory": str(page.parent), "report": str(page)}))
         return
-    if not details:
-        print(done)
-    elif isinstance(done, Summary):
-        render(console(), simulated.shown(RunFolder(page.parent), done, None), details=True)
+    if details:
+        shown = simulated.shown(RunFolder(page.parent), done, None) if isinstance(done, Summary) else None
+        render(out := console(), shown or sections_of(done, out, details=True), details=True)
     else:
-        show(done, as_json=False, details=True)
+        print(done)
     print(page)
 
 
@@ -106,21 +105,20 @@ def show_search(search: "TableSearch", *, as_json: bool) -> None:
     _put(lambda: [doubted(search.doubts), searched], search.as_json, as_json=as_json)
 
 
-def show_dry_run(planned: Plan, *, as_json: bool) -> None:
-    """The plan of a curator's run on one screen; as JSON all of it, beside what other methods would do."""
-    if as_json:
-        show_plan(planned, as_json=True)
-        return
-    render(out := console(), one_screen.planned(planned, doubted(planned.doubts), out))
+def show_plan(planned: Plan, *, as_json: bool, brief: bool = False) -> None:
+    """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions.
+
+    `brief`, on one screen, before a curator's run.
+    """
+    answers, out = planned.advice or Advice(), console()
+    _put(
+        lambda: one_screen.planned(planned, doubted(planned.doubts), out) if brief else _of_plan(planned, answers),
+        lambda: planned.as_json() | answers.as_json(),
+        as_json=as_json,
+    )
 
 
-def show_plan(planned: Plan, *, as_json: bool) -> None:
-    """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
-    answers = planned.advice or Advice()
-    _put(lambda: _of_plan(planned) + _answers(answers), lambda: planned.as_json() | answers.as_json(), as_json=as_json)
-
-
-def _of_plan(planned: Plan) -> list[Section]:
+def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
     chosen, promised = planned.plan, sentence(planned.plan.guarantee)
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
@@ -134,6 +132,7 @@ def _of_plan(planned: Plan) -> list[Section]:
         costs.section(planned.costs),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
         curve or Section(),
+        *_answers(answers),
     ]
 
 

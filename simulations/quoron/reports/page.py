@@ -296,13 +296,8 @@ def side_by_side(*parts: str) -> Raw:
 
 
 def folded(title: str, inner: str) -> Raw:
-    """What is there for whoever wants to see it."""
+    """What opens when its title is chosen."""
     return Raw(f"<details><summary>{text(title)}</summary>{inner}</details>" if inner else "")
-
-
-def verbatim(words: str) -> Raw:
-    """A file's text."""
-    return Raw(f'<pre tabindex="0">{text(words)}</pre>')
 
 
 def _marked(private: bool) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quoron.evaluating.evaluation import in_units
-from quoron.reports.page import Card, Fact, Raw, Section, Table, figure, folded, side_by_side, verbatim
+from quoron.reports.page import Card, Fact, Raw, Section, Table, figure, folded, side_by_side, text
 from quoron.reports.pictures import Axis, Line, Reach, chart, gauge, number, ranking
 from quoron.run_folder import FRAME, RunFolder
 from quoron_client.data.labels import outcomes
@@ -426,5 +426,5 @@ def making(folder: RunFolder, done: Sequence[tuple[Any, ...]], *, real: bool) ->
     name = "tune" if folder.is_search else "train" if real else "simulate"
     again = f"quoron.{name} of a DataFrame" if f'"{FRAME}"' in told else f"quoron {name} {folder.path.name}/config.toml"
     command = Fact("made again by", f"{again} (which draws new noise)" if real else again)
-    shown = folded("The configuration, as it was", verbatim(told)) if told else ""
+    shown = folded("The configuration, as it was", f'<pre tabindex="0">{text(told)}</pre>') if told else ""
     return [Section(title="How it was made", rows=[*done, command]), Section(title="Configuration", picture=shown)]
