@@ -77,8 +77,9 @@ def rows(planned: Plan) -> list[tuple[str, str]]:
     """What is bought, forecast and asked for."""
     plan = planned.plan
     problem, cost, promised = plan.problem, plan.cost, plan.guarantee
+    plural = "s" * (problem.items_per_user != 1)
     found = [
-        ("users", f"{problem.users:,}, planned with {rows_each(problem.items_per_user)} each"),
+        ("users", f"{problem.users:,}, planned with {problem.items_per_user:,} row{plural} each"),
         (f"ε = {promised.epsilon:g} pays for", ", ".join(paid_for(promised))),
     ]
     if promised.health is not None:
@@ -101,11 +102,6 @@ def rows(planned: Plan) -> list[tuple[str, str]]:
     found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
     found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {about(seconds(plan))}"))
     return found
-
-
-def rows_each(many: int) -> str:
-    """So many rows."""
-    return "1 row" if many == 1 else f"{many:,} rows"
 
 
 def coefficient(model: "Model") -> str:

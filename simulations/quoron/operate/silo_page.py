@@ -37,10 +37,7 @@ def document(account: Account) -> str:
             ]
         ),
         Section(title="What is promised", note=[PROMISED]),
-        Section(
-            title="What has been spent",
-            tables=[Table("Persons by what they were charged", ["ε", "δ", "persons"], spent)],
-        ),
+        Section(title="What has been spent", tables=[Table("By what they were charged", ["ε", "δ", "persons"], spent)]),
         Section(title="Run by run", picture="".join(map(_run, account.runs))),
         Section(
             title="Who has left",

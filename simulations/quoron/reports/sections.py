@@ -191,12 +191,12 @@ def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> l
             note=[said],
             warnings=[each[:1].upper() + each[1:] for each in found.remarks if each not in elsewhere],
             tables=[Table("Figures, each with what it is read beside", heads, rows)],
-            picture=_calibration(found.calibration),
             statement="" if found.statement in elsewhere else found.statement,
         ),
         Section(
             title="Do predicted chances come true?",
             tables=[Table("Observed against predicted", ["where the model says", "it was so for (95 %)"], bins)],
+            picture=_calibration(found.calibration),
         ),
     ]
 
@@ -208,11 +208,10 @@ def _told(value: float) -> str:
 
 def best_figure(found: "Evaluation") -> Card | None:
     """The figure that one should know first."""
-    order = ("AUC", "accuracy", "rmse")
-    known = sorted((each for each in found.figures if each.name in order), key=lambda each: order.index(each.name))
-    if not known:
+    order = "AUC", "accuracy", "rmse"
+    each = next((each for name in order for each in found.figures if each.name == name), None)
+    if each is None:
         return None
-    each = known[0]
     value, low, high = (_told(one) for one in (each.value, each.low, each.high))
     beside = "" if each.baseline is None else f"; {each.baseline_name} {_told(each.baseline)}"
     verdict = " (too wide to say anything)" if each.useless else ""

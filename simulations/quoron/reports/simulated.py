@@ -46,17 +46,15 @@ def shown(
 def _cards(summary: Summary, odds: Odds | None) -> list[Card]:
     """How good, how private, of whom, and how far from the best."""
     known: list[Card] = []
-    for name in ("auc", "accuracy", "rmse"):
-        if name in summary.test and not known:
-            always = summary.test_baseline.get(name)
-            beside = "on people held out" + ("" if always is None else f"; always the same answer {always:.4g}")
-            known.append(Card("AUC" if name == "auc" else name, f"{summary.test[name]:.4g}", beside, private=True))
+    if name := next((name for name in ("auc", "accuracy", "rmse") if name in summary.test), None):
+        always = summary.test_baseline.get(name)
+        beside = "on people held out" + ("" if always is None else f"; always the same answer {always:.4g}")
+        known.append(Card("AUC" if name == "auc" else name, f"{summary.test[name]:.4g}", beside, private=True))
     risk = summary.excess_risk
     if risk is not None:
         predicted = summary.predicted_excess_risk
-        beside = "over the best model without privacy" + (
-            "" if predicted is None else f"; predicted at most {predicted:.2g}"
-        )
+        beside = "over the best model without privacy"
+        beside += "" if predicted is None else f"; predicted at most {predicted:.2g}"
         known.append(Card("excess risk", f"{risk:.2g}", beside, private=True))
     asked = Card("people asked", f"{summary.users_asked:,}", f"in {summary.rounds:,} rounds")
     return [*known, sections.risked(odds), asked]

@@ -35,7 +35,8 @@ def write(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Seq
 
 def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequence[Mapping[str, Any]]) -> str:
     """The page as text; `rows` are those of rounds.parquet."""
-    lead = f"A model made with privacy for everybody in the table{_day(model)}, by {summary.algorithm}."
+    day = f" on {model.promise.made}" if model.promise is not None and model.promise.made is not None else ""
+    lead = f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}."
     parts = shown(folder, summary, model, rows)
     return page.document(folder.path.resolve().name, lead=lead, parts=parts, simulated=False, footer=FOOTER)
 
@@ -50,7 +51,7 @@ def shown(
     """A run's sections, with so many coefficients at most."""
     odds = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
     care = [_sentence(each) for each in (*summary.warnings, summary.unseen)]
-    bought = [[each.column, each.text()] for each in summary.bought]
+    heads, bought = ["column", "released"], [[each.column, each.text()] for each in summary.bought]
     return [
         Section(cards=_cards(summary, odds)),
         *sections.evaluation(summary.evaluation, (summary.statement, *summary.warnings)),
@@ -60,9 +61,7 @@ def shown(
         *sections.privacy(summary.statement, summary.adjacency, odds),
         Section(title="What was charged, and what is left", rows=_charged(summary)),
         *_health(summary.health),
-        Section(
-            title="What was bought of the table", tables=[Table("Facts with noise", ["column", "released"], bought)]
-        ),
+        Section(title="What was bought of the table", tables=[Table("Facts with noise", heads, bought)]),
         sections.rounds(rows),
         *sections.making(folder, _made(summary, model), real=True),
     ]
@@ -71,10 +70,6 @@ def shown(
 def _sentence(words: str) -> str:
     """Begun with a capital, unless it begins with the name of a setting."""
     return words if "." in words.partition(" ")[0] else words[:1].upper() + words[1:]
-
-
-def _day(model: Model) -> str:
-    return "" if model.promise is None or model.promise.made is None else f" on {model.promise.made}"
 
 
 def _cards(summary: "TrainingSummary", odds: Odds) -> list[Card]:
@@ -104,10 +99,9 @@ def _charged(summary: "TrainingSummary") -> list[Fact]:
     ]
     evaluated = summary.evaluation
     if evaluated is not None:
-        of = (
-            f"ε = {evaluated.epsilon:g}, δ = {evaluated.delta:g}, of {evaluated.users:,} people who are not in this run"
-        )
-        charged.insert(1, Fact("charged for the evaluation beside it", of))
+        of = f"of {evaluated.users:,} people who are not in this run"
+        price = f"ε = {evaluated.epsilon:g}, δ = {evaluated.delta:g}, {of}"
+        charged.insert(1, Fact("charged for the evaluation beside it", price))
     return charged
 
 
