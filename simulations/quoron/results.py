@@ -98,6 +98,11 @@ class Run(Tabular, Generic[M]):
         """Return the kind and size of the model."""
         return [("model", f"a {type(self.model).__name__} of {self.weights.size:,} numbers")]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return plain numbers and strings: those of the summary where there is one, and the folder."""
+        summary = getattr(self, "summary", None)
+        return ({} if summary is None else summary.as_json()) | {"directory": str(self.directory)}
+
 
 def axes(ax: Axes | None, **labels: str) -> Axes:
     """Return `ax`, or the Axes of a new figure, with xlabel and so on set. ConfigError without matplotlib."""

@@ -123,7 +123,7 @@ def test_the_page_and_the_terminal_show_what_rounds_cost(
     priced: comparisons.Comparison, compared: comparisons.Comparison, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (priced.directory / "report.html").read_text(encoding="utf-8")
-    showing.show_comparison(priced, as_json=False)
+    showing.show(priced, as_json=False)
     terminal = capsys.readouterr().out
     rows = costs_of(priced.cells)
     assert len(rows) == 4

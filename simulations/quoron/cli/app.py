@@ -11,7 +11,7 @@ from errno import ENOSPC, EPIPE
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 import typer
@@ -49,12 +49,6 @@ from quoron.cli.tables import bounds, evaluate, index, stats
 from quoron.cli.tune import tune
 from quoron.table_columns import DescribedTable
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
-
-if TYPE_CHECKING:
-    from quoron.cli import searches
-else:  # when a command is called
-    searches = OnFirstUse("quoron.cli.searches")
 
 # What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
 GROUPS = {
@@ -194,7 +188,7 @@ def simulate(
     asked |= {"progress": not quiet and (not as_json or sys.stderr.isatty()), "settings": settings or ()}
     with interruptible():
         result = quoron.simulate(source, **asked, engine=engine, **columns)
-    showing.show_result(result, as_json=as_json)
+    showing.show(result, as_json=as_json)
 
 
 @app.command()
@@ -203,7 +197,7 @@ def resume(run: Run, as_json: Json = False, quiet: Quiet = False, engine: AnyEng
     bars = not quiet and (not as_json or sys.stderr.isatty())
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         result = quoron.resume(run, [observer], progress=bars, engine=engine)
-    searches.show(result, as_json=as_json)
+    showing.show(result, as_json=as_json)
 
 
 @app.command()
@@ -245,7 +239,7 @@ def plan(
         if error.advice is not None:
             if picture is not None and epsilons:
                 showing.draw_epsilons(picture, error.advice)
-            showing.show_answers(error.advice, as_json={"infeasible": str(error)} if as_json else None)
+            showing.show_answers(error.advice, str(error), as_json=as_json)
         raise
     if picture is not None and epsilons and planned.advice is not None:
         showing.draw_epsilons(picture, planned.advice)

@@ -46,4 +46,4 @@ def compare(
     asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine, **columns}
     with interruptible():
         comparison = quoron.compare(source, progress=not quiet and (not as_json or sys.stderr.isatty()), **asked)
-    showing.show_comparison(comparison, as_json=as_json)
+    showing.show(comparison, as_json=as_json)

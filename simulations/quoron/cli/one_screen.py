@@ -5,27 +5,28 @@ Rounded, and without what only a reader of proofs asks for: that stands in plan.
 """
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.box import Box
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Console
 
 from quoron.network import duration
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Plan
+from quoron.reports.page import Section, Table
 from quoron.reports.summary import size
+from quoron.reports.terminal import pairs
 from quoron_client.data.labels import outcomes
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.plan import Guarantee, RunPlan
+from quoron_server.wording import assumption_text
 
 if TYPE_CHECKING:
     from quoron.model import Model
     from quoron.training.result import TrainingSummary
 
 LINES = 24
-COEFFICIENTS, BOUGHT = 4, 3  # that are shown
+COEFFICIENTS = 4  # that are shown
 CLASS, NAME = 24, 48  # letters of a class's name, and of a feature's
 RELEASED = "by what the run released"  # label of a row of summaries
 FIXED = 17  # lines of a complete run without its warnings and what was bought, at most
@@ -41,12 +42,44 @@ def promise(epsilon: float, delta: float, adjacency: str) -> str:
     )
 
 
+def planned(plan: Plan, doubted: Section, out: Console) -> list[Section]:
+    """The plan of a run: its promise, what is bought and forecast, and as many remarks as fit whole."""
+    promised = plan.plan.guarantee
+    said = [DRY, promise(promised.epsilon, promised.delta, promised.adjacency)]
+    said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
+    told = rows(plan)
+    wrapped = sum(len(textwrap.wrap(each, out.width)) for each in (*plan.doubts, *said, NEXT))
+    used = len(out.render_lines(pairs(told))) + wrapped
+    fitting = remarks(plan, used, out.width)
+    return [doubted, Section(note=said, rows=told, warnings=fitting, below=[NEXT], dense=True)]
+
+
+def trained(summary: "TrainingSummary", model: "Model", width: int) -> list[Section]:
+    """A complete run: its promise, its public figures, the first coefficients, and warnings."""
+    found = model.table()
+    listed = [[feature(name), value] for name, value in found[:COEFFICIENTS]]
+    more = [f"and {len(found) - COEFFICIENTS:,} more in the model's file."] if len(found) > COEFFICIENTS else []
+    heads = ["feature", f"{coefficient(model)}, in the column's units"]
+    unseen = [] if summary.health is not None else [summary.unseen]
+    return [
+        Section(
+            note=[promise(summary.epsilon, summary.delta, summary.adjacency)],
+            rows=figures(summary),
+            tables=[Table("Coefficients", heads, listed)],
+            below=more,
+            dense=True,
+        ),
+        Section(warnings=warnings(summary, width), below=unseen),
+    ]
+
+
 def rows(planned: Plan) -> list[tuple[str, str]]:
     """What is bought, forecast and asked for."""
     plan = planned.plan
     problem, cost, promised = plan.problem, plan.cost, plan.guarantee
+    plural = "s" * (problem.items_per_user != 1)
     found = [
-        ("users", f"{problem.users:,}, planned with {rows_each(problem.items_per_user)} each"),
+        ("users", f"{problem.users:,}, planned with {problem.items_per_user:,} row{plural} each"),
         (f"ε = {promised.epsilon:g} pays for", ", ".join(paid_for(promised))),
     ]
     if promised.health is not None:
@@ -69,11 +102,6 @@ def rows(planned: Plan) -> list[tuple[str, str]]:
     found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
     found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {about(seconds(plan))}"))
     return found
-
-
-def rows_each(many: int) -> str:
-    """So many rows."""
-    return "1 row" if many == 1 else f"{many:,} rows"
 
 
 def coefficient(model: "Model") -> str:
@@ -116,22 +144,17 @@ def paid_for(promised: Guarantee) -> list[str]:
 
 
 def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
-    """Of a complete run: its method, and what is not in its promise; of much that was bought the first."""
-    left = {"algorithm", "privacy of one user", "and more"}
-    if any(label == RELEASED for label, _ in summary.rows()):  # the plan's own bound stands behind `show --details`
+    """Of a complete run: its method, and what is not in its promise."""
+    told, left = summary.rows(), {"algorithm", "privacy of one user"}
+    if any(label == RELEASED for label, _ in told):  # the plan's own bound stands behind `show --details`
         left |= {"excess risk, predicted", "that is"}
-    told = [row for row in summary.rows() if row[0] not in left]
-    bought = [row for row in told if row[0].startswith("bought: ")]
-    unshown = len(summary.bought) - BOUGHT
-    more = [("and more", f"{unshown:,} facts of the table: declared.toml")] if unshown > 0 else []
-    at = told.index(bought[0]) if bought else 0
-    others = [row for row in told if row not in bought]
-    return [("method", summary.algorithm), *others[:at], *bought[:BOUGHT], *more, *others[at:]]
+    return [("method", summary.algorithm), *(row for row in told if row[0] not in left)]
 
 
 def warnings(summary: "TrainingSummary", width: int) -> list[str]:
     """Every warning of a complete run: doubts whole, and of the others those that do not fit by how they begin."""
-    left = LINES - FIXED - min(len(summary.bought), BOUGHT + 1) - (0 if summary.health is not None else 3)
+    bought = sum(label.startswith(("bought: ", "and more")) for label, _ in figures(summary))
+    left = LINES - FIXED - bought - (0 if summary.health is not None else 3)
     return _named(
         [f"Warning: {each}" for each in summary.warnings],
         len(summary.doubts),
@@ -157,11 +180,3 @@ def _named(texts: Sequence[str], whole: int, left: int, width: int, end: str) ->
     short = [textwrap.shorten(text, width, placeholder=" ...") for text in texts[shown:]]
     cut = any(text.endswith(" ...") for text in short)
     return [*texts[:shown], *short, *([end] if end and cut else [])]
-
-
-def pairs(told: Iterable[tuple[str, str]], *, around: Box | None = None) -> Table:
-    """Labels and texts, side by side."""
-    made = Table(box=around, show_header=False, pad_edge=around is not None)
-    for label, text in told:
-        made.add_row(escape(label), escape(text))
-    return made

@@ -11,10 +11,8 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from quoron.api import resuming
-    from quoron.cli import searches
 else:  # when a command is called
     resuming = OnFirstUse("quoron.api.resuming")
-    searches = OnFirstUse("quoron.cli.searches")
 
 LISTS = ("presets", "algorithms")
 
@@ -45,7 +43,7 @@ def show(
     elif thing == "algorithms":
         showing.show_algorithms(as_json=as_json)
     elif Path(thing).is_dir():
-        searches.show_stored(resuming.stored(thing), resuming.report(thing), as_json=as_json, details=details)
+        showing.show_stored(resuming.stored(thing), resuming.report(thing), as_json=as_json, details=details)
     else:
         close = nearest(thing, [*LISTS, *run_folders("")], "Runs are listed under runs/.")
         raise ConfigError(f"Expected the folder of a run, presets or algorithms, got {thing!r}. {close}")

@@ -166,7 +166,7 @@ def evaluate(
     check_page(report)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, **asdict(charged))
-    showing.show_evaluation(found, as_json=as_json)
+    showing.show(found, as_json=as_json)
     if report is not None:
         alone.evaluation(found, report)
 

@@ -75,11 +75,11 @@ def train(
         from quoron.api.training import plan_training
 
         planned = plan_training(source, compare=as_json, **asked)
-        showing.show_dry_run(planned, as_json=as_json)
+        showing.show_plan(planned, as_json=as_json, brief=True)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible(), doubts():
         trained = quoron.train(source, observers=[observer], progress=False, engine=where, **asked)
-    showing.show_trained(trained, as_json=as_json)
+    showing.show(trained, as_json=as_json)
 
 
 @shared_options

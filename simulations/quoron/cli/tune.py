@@ -8,7 +8,7 @@ import typer
 import quoron
 from quoron.cli import common
 from quoron.cli.columns import table_options
-from quoron.cli.common import RARE, Charged, Delta, Epsilon, Json, Out, Settings, doubts, interruptible
+from quoron.cli.common import RARE, Charged, Delta, Epsilon, Json, Out, Settings, doubts, interruptible, showing
 from quoron.cli.connection import shared_options
 from quoron.cli.train import Table
 from quoron.table_columns import DescribedTable
@@ -50,7 +50,6 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, told before it begins."""
-    from quoron.cli import searches
     from quoron.comparing.request import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
@@ -59,8 +58,8 @@ def tune(
     asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
     asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **asdict(charged), **columns}
     if dry_run:
-        searches.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
+        showing.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
         return
     with interruptible(), doubts():
         tuned = quoron.tune(source, **asked)
-    searches.show_tuned(tuned, as_json=as_json)
+    showing.show(tuned, as_json=as_json)

@@ -10,7 +10,8 @@ from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
 from quoron.reports import costs
 from quoron.reports import page as parts
-from quoron.reports.page import Raw
+from quoron.reports.curve import bar
+from quoron.reports.page import Bar, Raw, Section, Table
 from quoron.reports.pictures import Axis, Line, Reach, chart, number, ranking
 from quoron.reports.summary import NOTICED, size, told_words
 
@@ -27,12 +28,30 @@ RANKINGS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 def page(cells: Sequence[Row], request: Request, *, name: str) -> str:
     """The page as HTML text; `cells` are the rows of `quoron.comparing.cells`, and `name` is the folder's."""
-    keys = [key for key, _ in request.vary]
-    settings = list(dict.fromkeys(_setting(row, keys) for row in cells))
-    by_setting = [(each, [row for row in cells if _setting(row, keys) == each]) for each in settings]
-    inner = [parts.section("What changes with what", *_sweeps(cells, request), private=True)]
-    inner += [_part(setting or "All cells", rows) for setting, rows in by_setting]
+    inner = [Section(title="What changes with what", picture=_sweeps(cells, request), private=True)]
+    inner += sections(cells, request)
     return parts.document(name, lead=_lead(request), parts=inner, simulated=True, footer=FOOTER)
+
+
+def sections(cells: Sequence[Row], request: Request) -> list[Section]:
+    """For each setting its cells by excess risk, pictures of them, what rounds cost, and why others have no result."""
+    keys = [key for key, _ in request.vary]
+    made = []
+    for setting in dict.fromkeys(_setting(row, keys) for row in cells):
+        rows = [row for row in cells if _setting(row, keys) == setting]
+        done = [row for row in rows if row.get("excess_risk") is not None]
+        made.append(
+            Section(
+                title=setting or "All cells",
+                note=[words for words in (best_words(rows), held_words(rows)) if words],
+                tables=[_table(done)],
+                picture=parts.side_by_side(*(_ranking(done, *each) for each in RANKINGS)),
+                warnings=why_not(rows),
+                private=True,
+            )
+        )
+        made.append(costs.section(costs_of(rows)))
+    return made
 
 
 def best_words(rows: Sequence[Row]) -> str:
@@ -100,49 +119,31 @@ def _setting(row: Row, keys: Sequence[str]) -> str:
     return ", ".join(f"{key} = {shown(row[key])}" for key in keys)
 
 
-def _part(setting: str, rows: Sequence[Row]) -> Raw:
-    """Everything about one setting: pictures, table, refusals."""
-    done = [row for row in rows if row.get("excess_risk") is not None]
-    said = [parts.paragraph(words) for words in (best_words(rows), held_words(rows)) if words]
-    pictures = parts.side_by_side(*(_ranking(done, *each) for each in RANKINGS))
-    return parts.section(
-        setting, *said, pictures, _table(done), _costs(rows), parts.bullets(why_not(rows)), private=True
-    )
-
-
-def _costs(rows: Sequence[Row]) -> Raw:
-    """What rounds cost over each network, with the fronts marked."""
-    priced = costs_of(rows)
-    if not priced:
-        return Raw("")
-    listed = parts.table("What the rounds cost", costs.heads(priced), [costs.cells(row) for row in priced])
-    return Raw(listed + "".join(parts.paragraph(note, soft=True) for note in costs.notes(priced)))
-
-
-def _table(rows: Sequence[Row]) -> Raw:
-    if not rows:
-        return Raw("")
-    tests = [key for key in rows[0] if key.startswith("test_")]
-    heads = ["algorithm", "rank", "excess risk", "95 % interval", "left of the start", "predicted at most", "rounds"]
-    heads += ["item gradients", "up", "down", "trust_model"]
+def _table(rows: Sequence[Row]) -> Table:
+    """Every cell; a terminal shows what it is ranked by and what it costs."""
+    tests = [key for key in rows[0] if key.startswith("test_")] if rows else []
+    told = list(told_of(rows[0])) if rows else []
+    heads = ["algorithm", *(f"{name}, with 95 %" for name in told[:2]), "excess risk", "95 % interval"]
+    heads += ["on a log scale", "predicted at most", "rounds", "item gradients", "up"]
+    brief = len(heads)
+    heads += ["rank", "left of the start", "down", "trust_model"]
     heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
-    told = list(told_of(rows[0]))
-    heads += [f"{name}, with 95 %" for name in told]
+    heads += [f"{name}, with 95 %" for name in told[2:]]
+    risks = [row["excess_risk"] for row in rows if row["excess_risk"] > 0]
     lines = []
     for rank, row in enumerate(rows, start=1):
-        interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
-        left = "" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"
-        cells = [algorithm(row), str(rank), f"{row['excess_risk']:.2g}", interval, left]
+        risk, known = row["excess_risk"], told_of(row)
+        figures = [told_words(*known[name]) if name in known else "" for name in told]
+        cells = [algorithm(row), *figures[:2], f"{risk:.2g}"]
+        cells += ["" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"]
+        cells += [Bar(bar(risk, min(risks), max(risks), width=24) if risk > 0 else "")]
         cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
-        cells += [
-            number(row["gradient_evaluations"]),
-            size(row["bytes_up"]),
-            size(row["bytes_down"]),
-            row["trust_model"],
-        ]
+        cells += [number(row["gradient_evaluations"]), size(row["bytes_up"]), str(rank)]
+        cells += ["" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"]
+        cells += [size(row["bytes_down"]), row["trust_model"]]
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
-        lines.append(cells + [told_words(*told_of(row)[name]) if name in told_of(row) else "" for name in told])
-    return parts.table("Every cell, by its excess risk", heads, lines)
+        lines.append([*cells, *figures[2:]])
+    return Table("Every cell, by its excess risk", heads, lines, brief)
 
 
 def algorithm(row: Row) -> str:
@@ -160,7 +161,7 @@ def _ranking(rows: Sequence[Row], key: str, title: str, words: Callable[[float],
     return parts.figure(title, ranking(title, lines, log=True))
 
 
-def _sweeps(cells: Sequence[Row], request: Request) -> list[Raw]:
+def _sweeps(cells: Sequence[Row], request: Request) -> Raw:
     """For each varied key of numbers, excess risk against it, one picture for each choice of the other keys."""
     pictures = []
     for key, values in request.vary:
@@ -181,7 +182,7 @@ def _sweeps(cells: Sequence[Row], request: Request) -> list[Raw]:
                 pictures.append(
                     parts.figure(title, chart(title, lines, Axis(key, log=log), Axis("excess risk", log=True)))
                 )
-    return [parts.side_by_side(*pictures)] if pictures else []
+    return parts.side_by_side(*pictures)
 
 
 def _swept(name: str, rows: Sequence[Row], key: str) -> Line:

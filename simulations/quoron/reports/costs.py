@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from quoron.network import duration
 from quoron.planning.projection import NAME, Costs
+from quoron.reports.page import Section, Table
 from quoron.reports.summary import size
 from quoron_server.traffic import idle, once
 
@@ -46,6 +47,13 @@ def notes(rows: Sequence[Costs]) -> list[str]:
     )
     beside += f"and {size(hour)} an hour each way while it waits."
     return [LEGEND, EARLY, *([HELD] if any(row.held for row in rows) else []), beside]
+
+
+def section(rows: Sequence[Costs]) -> Section:
+    """The table with its notes; nothing where nothing is priced."""
+    title = "What the rounds cost"
+    listed = Table(title, heads(rows), [cells(row) for row in rows])
+    return Section(title=title, tables=[listed], below=notes(rows)) if rows else Section()
 
 
 def _marked(row: Costs, name: str, words: str) -> str:

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from rich import box
-from rich.table import Table
-
 from quoron.planning.choosing import risk_words
 from quoron.planning.plans import RoundsCurve
 from quoron.planning.questions import EpsilonPoint
+from quoron.reports.page import Bar, Section, Table
 from quoron.reports.pictures import Axis, Line, alone, chart
 from quoron_privacy.errors import ConfigError
 
@@ -17,42 +15,32 @@ WIDTH = 36  # characters of the longest bar
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def table(curve: RoundsCurve, chosen: int) -> Table:
+def rounds_section(name: str, curve: RoundsCurve, chosen: int) -> Section:
     """One line a number of rounds, with a bar on a logarithmic scale; `chosen` is the plan's number of rounds."""
-    shown = Table(box=box.SIMPLE_HEAD)
-    shown.add_column("rounds", justify="right")
-    shown.add_column("predicted excess risk" if curve.measured else "excess risk, a guess", justify="right")
-    shown.add_column("on a log scale", no_wrap=True)
-    shown.add_column("")
-    risks = [risk for _, risk in curve.points]
+    risks, rows = [risk for _, risk in curve.points], []
     for rounds, risk in curve.points:
         words = {"chosen": rounds == chosen, "least": rounds == curve.best, "fewest within 5 %": rounds == curve.enough}
         marks = ", ".join(word for word, holds in words.items() if holds)
-        shown.add_row(f"{rounds:,}", f"{risk:.2g}", bar(risk, min(risks), max(risks)), marks, style=_style(marks))
-    return shown
+        rows.append([f"{rounds:,}", f"{risk:.2g}", Bar(bar(risk, min(risks), max(risks))), marks])
+    heads = ["rounds", "predicted excess risk" if curve.measured else "excess risk, a guess", "on a log scale", ""]
+    title = f"How many rounds {name} needs"
+    return Section(title=title, tables=[Table(title, heads, rows)])
 
 
-def epsilon_table(points: Sequence[EpsilonPoint]) -> Table:
+def epsilon_section(points: Sequence[EpsilonPoint]) -> Section:
     """One line an ε, with a bar on a logarithmic scale, and accuracy where it can be spoken of."""
-    shown = Table(box=box.SIMPLE_HEAD)
-    with_accuracy = any(point.accuracy is not None for point in points)
-    for column in ("ε", "predicted excess risk"):
-        shown.add_column(column, justify="right")
-    shown.add_column("on a log scale", no_wrap=True)
-    if with_accuracy:
-        shown.add_column("accuracy (simulation only)", justify="right")
-    shown.add_column("by")
+    heads, rows = ["ε", "predicted excess risk", "on a log scale", "accuracy (simulation only)", "by"], []
     risks = [point.risk for point in points if point.risk is not None]
     for point in points:
-        risk, words = point.risk, "infeasible"
-        cells = [f"{point.epsilon:.3g}", risk_words(point.predicted_excess_risk, point.guessed_excess_risk)]
-        cells.append("" if risk is None else bar(risk, min(risks), max(risks)))
-        if with_accuracy:
-            cells.append("" if point.accuracy is None else f"{100 * point.accuracy:.1f} %")
-        if point.algorithm is not None:
-            words = f"{point.algorithm}, {point.rounds:,} rounds"
-        shown.add_row(*cells, words)
-    return shown
+        drawn = Bar("" if point.risk is None else bar(point.risk, min(risks), max(risks)))
+        right = "" if point.accuracy is None else f"{100 * point.accuracy:.1f} %"
+        by = "infeasible" if point.algorithm is None else f"{point.algorithm}, {point.rounds:,} rounds"
+        predicted = risk_words(point.predicted_excess_risk, point.guessed_excess_risk)
+        rows.append([f"{point.epsilon:.3g}", predicted, drawn, right, by])
+    if all(point.accuracy is None for point in points):
+        heads, rows = [each for each in heads if "accuracy" not in each], [[*row[:3], row[4]] for row in rows]
+    below = [f"Infeasible at ε = {each.epsilon:.3g}: {each.infeasible}" for each in points if each.infeasible]
+    return Section(title="What ε buys", tables=[Table("What ε buys", heads, rows)], below=below)
 
 
 def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
@@ -100,7 +88,3 @@ def bar(value: float, least: float, most: float, width: int = WIDTH) -> str:
     share = math.log(value / least) / math.log(most / least) if 0 < least < value else 0.0
     eighths = round(8 * (1 + (width - 1) * share))
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
-def _style(marks: str) -> str | None:
-    return "bold" if marks.startswith("chosen") else None

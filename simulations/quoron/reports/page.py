@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.metadata import PackageNotFoundError, metadata
+from typing import Any, NamedTuple
 
 from quoron.reports.pictures import HUES
 
@@ -111,17 +112,21 @@ SIMULATED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A line of a summary; `private` where it depends on private data outside of releases."""
+class Bar(str):
+    """A cell that is drawn with letters, for a terminal alone; a cell that is Raw is for a page alone."""
+
+    __slots__ = ()
+
+
+class Fact(NamedTuple):
+    """A label and what stands for it; `private` where it depends on private data outside of releases."""
 
     label: str
-    text: str | Raw
+    text: str
     private: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(NamedTuple):
     """What one should know first: a few words, a number, and what it is read beside."""
 
     label: str
@@ -130,7 +135,55 @@ class Card:
     private: bool = False
 
 
-def document(name: str, *, lead: str, parts: Iterable[str], simulated: bool, footer: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows that begin with their names; `brief` is how many columns a terminal shows, None for all."""
+
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    brief: int | None = None
+
+    def without(self, kind: type[str]) -> tuple[list[str], list[list[str]]]:
+        """Return heads and rows without the columns of this kind of cell, which another medium shows."""
+        kept = [at for at in range(len(self.heads)) if not any(isinstance(row[at], kind) for row in self.rows)]
+        return [self.heads[at] for at in kept], [[row[at] for at in kept] for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a result, which a page and a terminal show alike; nothing where there is nothing in it."""
+
+    title: str = ""
+    cards: Sequence[Card] = ()  # without a heading
+    note: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    rows: Sequence[tuple[Any, ...]] = ()  # a Fact, or a label and its text
+    tables: Sequence[Table] = ()
+    below: Sequence[str] = ()  # in small print
+    statement: str = ""  # a promise
+    picture: str = ""  # HTML, of a page alone
+    private: bool = False  # depends on private data outside of releases: simulations only
+    dense: bool = False  # on a terminal without lines around its rows
+    detail: bool = False  # a terminal shows it only where details are asked for
+
+    def html(self) -> Raw:
+        """Return its HTML: pictures beside texts, and a table below them that needs the whole width."""
+        if self.cards:
+            return cards(self.cards)
+        said = [*(paragraph(each) for each in self.note), bullets(self.warnings, private=self.private)]
+        words = Raw("".join([*said, facts([Fact(*row) for row in self.rows])]))
+        wide = any(len(each.heads) > 4 for each in self.tables)
+        listed = Raw("".join(map(table, self.tables)))
+        beside = words if wide else Raw(words + listed)
+        drawn = side_by_side(beside, self.picture) if beside and self.picture else Raw(beside + self.picture)
+        small = "".join(paragraph(each, soft=True) for each in self.below)
+        inner = drawn + (listed if wide else "") + small + (formal(self.statement) if self.statement else "")
+        head = f"<h2>{_marked(self.private)}{text(self.title)}</h2>"
+        return Raw(f"<section>\n{head}\n{inner}\n</section>\n" if inner else "")
+
+
+def document(name: str, *, lead: str, parts: Iterable[Section], simulated: bool, footer: str) -> str:
     """The page as HTML text."""
     banner = f'<p class="simulated" role="note">{text(SIMULATED)}</p>' if simulated else ""
     return f"""<!doctype html>
@@ -149,7 +202,7 @@ def document(name: str, *, lead: str, parts: Iterable[str], simulated: bool, foo
 <main>
 {paragraph(lead, soft=True)}
 {banner}
-{"".join(parts)}
+{"".join(part.html() for part in parts)}
 </main>
 <footer>{paragraph(footer)}</footer>
 <script>{SCRIPT}</script>
@@ -188,13 +241,6 @@ def documentation() -> str | None:
     return known[0].rstrip("/") if known else None
 
 
-def section(title: str, *parts: str, private: bool = False) -> Raw:
-    """A part of the page under its heading; nothing where there is nothing in it."""
-    inner = "\n".join(part for part in parts if part)
-    head = f"<h2>{_marked(private)}{text(title)}</h2>"
-    return Raw(f"<section>\n{head}\n{inner}\n</section>\n" if inner else "")
-
-
 def bullets(lines: Iterable[str], *, private: bool = False) -> Raw:
     """A list."""
     drawn = "\n".join(f"<li>{_marked(private)}{text(line)}</li>" for line in lines)
@@ -220,8 +266,9 @@ def facts(lines: Sequence[Fact]) -> Raw:
     return Raw(f'<table class="facts">\n<tbody>\n{drawn}\n</tbody>\n</table>' if drawn else "")
 
 
-def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str | Raw]]) -> Raw:
+def table(given: Table) -> Raw:
     """A table whose rows begin with their names; on a narrow page it moves within its own frame."""
+    (heads, rows), caption = given.without(Bar), given.caption
     if not rows:
         return Raw("")
     head = "".join(f'<th scope="col">{text(each)}</th>' for each in heads)
@@ -249,13 +296,8 @@ def side_by_side(*parts: str) -> Raw:
 
 
 def folded(title: str, inner: str) -> Raw:
-    """What is there for whoever wants to see it."""
+    """What opens when its title is chosen."""
     return Raw(f"<details><summary>{text(title)}</summary>{inner}</details>" if inner else "")
-
-
-def verbatim(words: str) -> Raw:
-    """A file's text."""
-    return Raw(f'<pre tabindex="0">{text(words)}</pre>')
 
 
 def _marked(private: bool) -> str:

@@ -2,14 +2,13 @@
 
 import sys
 from importlib.util import find_spec
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
@@ -21,15 +20,41 @@ Vector = NDArray[np.float64]
 LINES = 3  # plain lines a run, about
 
 
-class Display:
-    """An observer that is a context manager, so that the terminal is left tidy whatever happens. It shows nothing."""
+class Tidy:
+    """A context manager that leaves the terminal tidy whatever happens."""
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> Self:
         """Take the terminal."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *ended: object) -> None:
         """Give the terminal back."""
+
+
+class Live(Tidy):
+    """One live display on standard error."""
+
+    def __init__(self, *columns: ProgressColumn) -> None:
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            *columns,
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._bar.stop()
+
+
+class Display(Tidy):
+    """An observer that shows nothing."""
 
     def started(self, plan: RunPlan) -> None:
         """Before the first round."""
@@ -83,28 +108,13 @@ class Lines(Display):
             print(text, file=sys.stderr, flush=True)
 
 
-class Bar(Display):
-    """A live progress bar on standard error."""
+class Bar(Live, Display):
+    """A live progress bar."""
 
     def __init__(self) -> None:
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rounds{task.fields[figures]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        super().__init__(TextColumn("rounds{task.fields[figures]}"))
         self._task = self._bar.add_task("preparing users", total=None, figures="")
         self._name = ""
-
-    def __enter__(self) -> Display:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
 
     def said(self, text: str) -> None:
         """In front of the bar."""
@@ -133,15 +143,8 @@ def _figures(event: RoundEvent) -> str:
     return text + (", halted" if event.public.get("halted") else "")
 
 
-class Runs:
-    """A watcher of runs (`quoron.comparing.pool.Watcher`) that is a context manager. It shows nothing."""
-
-    def __enter__(self) -> "Runs":
-        """Take the terminal."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Give the terminal back."""
+class Runs(Tidy):
+    """A watcher of runs (`quoron.comparing.pool.Watcher`) that shows nothing."""
 
     def planned(self, runs: int) -> None:
         """How many runs there are to do."""
@@ -180,27 +183,13 @@ class RunLines(Runs):
         print(f"run {self._done}/{self._all}, {job.named}: {outcome}", file=sys.stderr, flush=True)
 
 
-class RunBars(Runs):
+class RunBars(Live, Runs):
     """One live display: all runs, and for each worker the run it is at."""
 
     def __init__(self) -> None:
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        super().__init__()
         self._all = self._bar.add_task("runs", total=None)
         self._workers: dict[int, TaskID] = {}
-
-    def __enter__(self) -> Runs:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
 
     def planned(self, runs: int) -> None:
         """The length of the first bar, with what is done."""

@@ -20,21 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quoron.evaluating.evaluation import in_units
-from quoron.reports.page import (
-    Card,
-    Fact,
-    Raw,
-    bullets,
-    facts,
-    figure,
-    folded,
-    formal,
-    paragraph,
-    section,
-    side_by_side,
-    table,
-    verbatim,
-)
+from quoron.reports.page import Card, Fact, Raw, Section, Table, figure, folded, side_by_side, text
 from quoron.reports.pictures import Axis, Line, Reach, chart, gauge, number, ranking
 from quoron.run_folder import FRAME, RunFolder
 from quoron_client.data.labels import outcomes
@@ -146,10 +132,10 @@ def risked(odds: Odds | None) -> Card:
     return Card("one person's privacy", odds.percent, "of guesses about a person right at most; blind ones 50 %")
 
 
-def privacy(statement: str, adjacency: str, odds: Odds | None) -> Raw:
-    """The promise in plain words beside the formal sentence, with the best test's curve; `odds` None: no promise."""
+def privacy(statement: str, adjacency: str, odds: Odds | None) -> list[Section]:
+    """The promise in plain words with the best test's curve, and the formal sentence; `odds` None: no promise."""
     if odds is None:
-        return section("What is promised", formal(statement))
+        return [Section(title="What is promised", statement=statement)]
     places = [step / 200 for step in range(201)]
     curve = [(100 * x, 100 * odds.found(x)) for x in places]
     share = Axis("falsely accused, %", ends=(0.0, 100.0))
@@ -163,24 +149,26 @@ def privacy(statement: str, adjacency: str, odds: Odds | None) -> Raw:
         Axis("found, %", ends=(0.0, 100.0)),
     )
     exact = f", which this run keeps with μ = {odds.mu:.4g}" if odds.mu is not None else ""
-    known = paragraph(f"Bounds, not estimates, of ({odds.epsilon:g}, {odds.delta:g}){exact}.", soft=True)
-    plain = Raw("".join(paragraph(each) for each in odds.words(adjacency)))
-    picture = figure("Whom an attacker could find", drawn)
-    return section(
-        "What this means for one person",
-        side_by_side(Raw(plain + paragraph(SPARE) + known), picture),
-        Raw(f"<h3>The formal promise</h3>{formal(f'{statement} What that means: {PLAIN}.')}"),
-    )
+    known = f"Bounds, not estimates, of ({odds.epsilon:g}, {odds.delta:g}){exact}."
+    return [
+        Section(
+            title="What this means for one person",
+            note=[*odds.words(adjacency), SPARE, known],
+            picture=figure("Whom an attacker could find", drawn),
+            detail=True,
+        ),
+        Section(title="The formal promise", statement=f"{statement} What that means: {PLAIN}."),
+    ]
 
 
-def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> Raw:
+def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> list[Section]:
     """Figures of users who were kept apart, each with its interval and baseline; nothing where there are none.
 
     What the page says `elsewhere` is not said again.
     """
     if found is None:
-        return Raw("")
-    rows: list[list[str | Raw]] = []
+        return []
+    rows: list[list[str]] = []
     for each in found.figures:
         inside = [each.value, each.low, each.high, *([] if each.baseline is None else [each.baseline])]
         room = 0.15 * (max(inside) - min(inside)) or 1.0
@@ -189,23 +177,28 @@ def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> R
         name = f"{each.name} per {each.per}" + (f", {each.bound}" if each.bound else "")
         value, low, high = (_told(one) for one in (each.value, each.low, each.high))
         beside = "" if each.baseline is None else f"{_told(each.baseline)} ({each.baseline_name})"
-        verdict = "too wide to say anything" if each.useless else f"{each.better} is better"
+        verdict = "useless: too wide to say anything" if each.useless else f"{each.better} is better"
         rows.append([name, value, f"{low} to {high}", drawn, beside, verdict])
-    listed = table(
-        "Figures, each with what it is read beside", ["", "value", "95 % interval", "", "beside it", ""], rows
-    )
+    bins = [[f"{100 * each.predicted:.0f} %", each.text()] for each in found.calibration]
     said = (
-        f"Of {found.users:,} people who took no part in the training, by numbers with noise that protects them, too. "
+        f"Of {found.users:,} people, by numbers with noise that protects them, too. "
         "Intervals cover that noise, and that these people are a sample of more."
     )
-    listed = Raw(paragraph(said) + listed)
-    return section(
-        "How good the model is",
-        listed,
-        bullets(each for each in found.remarks if each not in elsewhere),
-        _calibration(found.calibration),
-        "" if found.statement in elsewhere else formal(found.statement),
-    )
+    heads = ["", "value", "95 % interval", "", "beside it", ""]
+    return [
+        Section(
+            title="How good the model is",
+            note=[said],
+            warnings=[each[:1].upper() + each[1:] for each in found.remarks if each not in elsewhere],
+            tables=[Table("Figures, each with what it is read beside", heads, rows)],
+            statement="" if found.statement in elsewhere else found.statement,
+        ),
+        Section(
+            title="Do predicted chances come true?",
+            tables=[Table("Observed against predicted", ["where the model says", "it was so for (95 %)"], bins)],
+            picture=_calibration(found.calibration),
+        ),
+    ]
 
 
 def _told(value: float) -> str:
@@ -215,11 +208,10 @@ def _told(value: float) -> str:
 
 def best_figure(found: "Evaluation") -> Card | None:
     """The figure that one should know first."""
-    order = ("AUC", "accuracy", "rmse")
-    known = sorted((each for each in found.figures if each.name in order), key=lambda each: order.index(each.name))
-    if not known:
+    order = "AUC", "accuracy", "rmse"
+    each = next((each for name in order for each in found.figures if each.name == name), None)
+    if each is None:
         return None
-    each = known[0]
     value, low, high = (_told(one) for one in (each.value, each.low, each.high))
     beside = "" if each.baseline is None else f"; {each.baseline_name} {_told(each.baseline)}"
     verdict = " (too wide to say anything)" if each.useless else ""
@@ -240,13 +232,13 @@ def _calibration(bins: Sequence["Bin"]) -> Raw:
     drawn = chart(
         "Observed against predicted chances", lines, Axis("predicted, %", ends=ends), Axis("observed, %", ends=ends)
     )
-    return figure("Do predicted chances come true?", drawn)
+    return figure("Observed against predicted chances", drawn)
 
 
-def coefficients(model: "Model | None") -> Raw:
+def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
     """What a model says: how far each column moves it, and each coefficient with its interval where there is one."""
     if model is None:
-        return Raw("")
+        return Section()
     classes, uncertain = outcomes(model.encoding.label), getattr(model, "uncertainty", None)
     values = np.atleast_2d(model.weights.reshape(model.loss.outputs, -1) if model.encoding.normalize else model.coef_)
     names = list(model.encoding.names if model.encoding.normalize else model.feature_names_out_)
@@ -257,24 +249,26 @@ def coefficients(model: "Model | None") -> Raw:
     heads = ["feature", *([f"for {each}" for each in classes] if len(values) > 1 else ["coefficient"])]
     heads += ["95 % interval", ""] if uncertain and len(values) == 1 else []
     heads += ["odds times"] if odds else []
-    rows: list[list[str | Raw]] = []
-    for place, name in enumerate(names[:FEATURES]):
-        row: list[str | Raw] = [name, *(in_units(value) for value in values[:, place])]
+    rows: list[list[str]] = []
+    for place, name in enumerate(names[:most]):
+        row: list[str] = [name, *(in_units(value) for value in values[:, place])]
         if uncertain and len(values) == 1:
             row += _interval(values[0, place], uncertain[place] if place < len(uncertain) else None)
         rows.append([*row, in_units(math.exp(min(max(values[0, place], -700), 700)))] if odds else row)
-    more = len(names) - FEATURES
+    more = len(names) - len(rows)
     said = [_reading(model, classes)]
     said += [f"{more:,} more are in the model's file."] if more > 0 else []
     said += [f"Coefficients have {why}."] if (why := getattr(model, "no_interval", None)) else []
-    listed = table("Coefficients, in the columns' own units", heads, rows)
-    told = Raw("".join(paragraph(each) for each in said))
-    if len(heads) > 4:  # needs the whole width
-        return section("What the model says", side_by_side(told, _moved(model)), listed)
-    return section("What the model says", side_by_side(Raw(told + listed), _moved(model)))
+    return Section(
+        title="What the model says",
+        note=said,
+        tables=[Table("Coefficients, in the columns' own units", heads, rows)],
+        picture=_moved(model),
+        detail=True,
+    )
 
 
-def _interval(value: float, reach: Reach | None) -> list[str | Raw]:
+def _interval(value: float, reach: Reach | None) -> list[str]:
     if reach is None or None in reach:
         return ["", ""]
     low, high = (float(end or 0.0) for end in reach)
@@ -323,14 +317,14 @@ def _moved(model: "Model") -> Raw:
     )
 
 
-def rounds(rows: Rows, summary: "Summary | None" = None) -> Raw:
+def rounds(rows: Rows, summary: "Summary | None" = None) -> Section:
     """Pictures of a run's rounds, each only where it moves; `summary` of a simulation."""
     if summary is None:  # of a real run nothing else may be shown, whatever there is
         rows = [{key: value for key, value in row.items() if not key.startswith(SIMULATED)} for row in rows]
     drawn = [_radius(rows), _cohort(rows), _scores(rows), _time(rows)]
     if summary is not None:
         drawn.insert(0, _risk(summary, rows))
-    return section("The run, round by round", side_by_side(*drawn))
+    return Section(title="The run, round by round", picture=side_by_side(*drawn))
 
 
 def _column(rows: Rows, key: str) -> list[tuple[float, float]]:
@@ -365,9 +359,12 @@ def _risk(summary: "Summary", rows: Rows) -> Raw:
     if not (lines := risk_lines(summary, rows)):
         return Raw("")
     log = all(y > 0 for line in lines for _, y in line.points)
-    drawn = chart("Excess risk by round", lines, Axis("rounds"), Axis("excess risk", log=log))
     below = "Loss of the current model above the best model without privacy, on the population."
-    return figure("Excess risk by round", drawn, below=below, private=True)
+    return _by_round("Excess risk by round", lines, Axis("excess risk", log=log), below=below, private=True)
+
+
+def _by_round(title: str, lines: Sequence[Line], up: Axis, *, below: str = "", private: bool = False) -> Raw:
+    return figure(title, chart(title, lines, Axis("rounds"), up), below=below, private=private)
 
 
 def _radius(rows: Rows) -> Raw:
@@ -376,9 +373,8 @@ def _radius(rows: Rows) -> Raw:
     if not (spread and _moves(radius)):
         return Raw("")
     lines = [Line("radius", radius), Line("private estimate of the spread", spread)]
-    drawn = chart("Private radius by round", lines, Axis("rounds"), Axis("distance"))
     below = "How far answers may be from the predicted gradient, learnt from noisy means; noise is scaled by it."
-    return figure("Private radius by round", drawn, below=below)
+    return _by_round("Private radius by round", lines, Axis("distance"), below=below)
 
 
 def _cohort(rows: Rows) -> Raw:
@@ -386,8 +382,7 @@ def _cohort(rows: Rows) -> Raw:
     if not _moves(asked) and not any(y for _, y in filtered):
         return Raw("")
     lines = [Line("asked", asked)] + ([Line("filtered", filtered, "bars")] if filtered else [])
-    drawn = chart("Users by round", lines, Axis("rounds"), Axis("users"))
-    return figure("Users by round", drawn, private=bool(filtered))
+    return _by_round("Users by round", lines, Axis("users"), private=bool(filtered))
 
 
 def _scores(rows: Rows) -> Raw:
@@ -401,9 +396,8 @@ def _scores(rows: Rows) -> Raw:
         Line("median", median, colour=0),
         Line("threshold", least, "dashed", colour=1),
     ]
-    drawn = chart("Scores against the threshold", lines, Axis("rounds"), Axis("users that are close"))
     below = "To how many users of the cohort an answer is close. Below the threshold, noise aside, it is removed."
-    return figure("Scores against the threshold", drawn, below=below, private=True)
+    return _by_round("Scores against the threshold", lines, Axis("users that are close"), below=below, private=True)
 
 
 def _time(rows: Rows) -> Raw:
@@ -418,12 +412,11 @@ def _time(rows: Rows) -> Raw:
             lines.append(Line(part.removeprefix("network."), points, "bars"))
     if not lines:
         return Raw("")
-    drawn = chart("Projected time by round", lines[::-1], Axis("rounds"), Axis("seconds", words=number))
     said = "Wall-clock over the network that was given, part upon part; computing is as measured here, or as given."
-    return figure("Projected time by round", drawn, below=said, private=True)
+    return _by_round("Projected time by round", lines[::-1], Axis("seconds", words=number), below=said, private=True)
 
 
-def making(folder: RunFolder, done: Sequence[Fact], *, real: bool) -> Raw:
+def making(folder: RunFolder, done: Sequence[tuple[Any, ...]], *, real: bool) -> list[Section]:
     """How the run was made, and how to make it again: the command, and the configuration that it went by."""
     try:
         told = (folder.path / "config.toml").read_text(encoding="utf-8")
@@ -432,5 +425,5 @@ def making(folder: RunFolder, done: Sequence[Fact], *, real: bool) -> Raw:
     name = "tune" if folder.is_search else "train" if real else "simulate"
     again = f"quoron.{name} of a DataFrame" if f'"{FRAME}"' in told else f"quoron {name} {folder.path.name}/config.toml"
     command = Fact("made again by", f"{again} (which draws new noise)" if real else again)
-    shown = folded("The configuration, as it was", verbatim(told)) if told else ""
-    return section("How it was made", facts([*done, command]), shown)
+    shown = folded("The configuration, as it was", f'<pre tabindex="0">{text(told)}</pre>') if told else ""
+    return [Section(title="How it was made", rows=[*done, command]), Section(title="Configuration", picture=shown)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from quoron.model import Model
 from quoron.reports import page, sections
 from quoron.reports.health import Health
-from quoron.reports.page import Card, Fact, Raw
+from quoron.reports.page import Card, Fact, Raw, Section, Table
 from quoron.reports.pictures import Reach, gauge
 from quoron.reports.sections import Odds
 from quoron.run_folder import CHOICE, RunFolder
@@ -35,39 +35,41 @@ def write(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Seq
 
 def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequence[Mapping[str, Any]]) -> str:
     """The page as text; `rows` are those of rounds.parquet."""
-    odds, day = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation), _day(model)
+    day = f" on {model.promise.made}" if model.promise is not None and model.promise.made is not None else ""
+    lead = f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}."
+    parts = shown(folder, summary, model, rows)
+    return page.document(folder.path.resolve().name, lead=lead, parts=parts, simulated=False, footer=FOOTER)
+
+
+def shown(
+    folder: RunFolder,
+    summary: "TrainingSummary",
+    model: Model,
+    rows: Sequence[Mapping[str, Any]] = (),
+    most: int | None = sections.FEATURES,
+) -> list[Section]:
+    """A run's sections, with so many coefficients at most."""
+    odds = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
     care = [_sentence(each) for each in (*summary.warnings, summary.unseen)]
-    bought = [[each.column, each.text()] for each in summary.bought]
-    return page.document(
-        folder.path.resolve().name,
-        lead=f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}.",
-        parts=[
-            page.cards(_cards(summary, odds)),
-            sections.evaluation(summary.evaluation, (summary.statement, *summary.warnings)),
-            page.section("To take care of", page.bullets(care)),
-            _search(folder) if folder.is_search else Raw(""),
-            sections.coefficients(model),
-            sections.privacy(summary.statement, summary.adjacency, odds),
-            page.section("What was charged, and what is left", page.facts(_charged(summary))),
-            _health(summary.health),
-            page.section(
-                "What was bought of the table", page.table("Facts with noise", ["column", "released"], bought)
-            ),
-            sections.rounds(rows),
-            sections.making(folder, _made(summary, model), real=True),
-        ],
-        simulated=False,
-        footer=FOOTER,
-    )
+    heads, bought = ["column", "released"], [[each.column, each.text()] for each in summary.bought]
+    return [
+        Section(cards=_cards(summary, odds)),
+        *sections.evaluation(summary.evaluation, (summary.statement, *summary.warnings)),
+        Section(title="To take care of", warnings=care),
+        *(_search(folder) if folder.is_search else ()),
+        sections.coefficients(model, most),
+        *sections.privacy(summary.statement, summary.adjacency, odds),
+        Section(title="What was charged, and what is left", rows=_charged(summary)),
+        *_health(summary.health),
+        Section(title="What was bought of the table", tables=[Table("Facts with noise", heads, bought)]),
+        sections.rounds(rows),
+        *sections.making(folder, _made(summary, model), real=True),
+    ]
 
 
 def _sentence(words: str) -> str:
     """Begun with a capital, unless it begins with the name of a setting."""
     return words if "." in words.partition(" ")[0] else words[:1].upper() + words[1:]
-
-
-def _day(model: Model) -> str:
-    return "" if model.promise is None or model.promise.made is None else f" on {model.promise.made}"
 
 
 def _cards(summary: "TrainingSummary", odds: Odds) -> list[Card]:
@@ -97,33 +99,31 @@ def _charged(summary: "TrainingSummary") -> list[Fact]:
     ]
     evaluated = summary.evaluation
     if evaluated is not None:
-        of = (
-            f"ε = {evaluated.epsilon:g}, δ = {evaluated.delta:g}, of {evaluated.users:,} people who are not in this run"
-        )
-        charged.insert(1, Fact("charged for the evaluation beside it", of))
+        of = f"of {evaluated.users:,} people who are not in this run"
+        price = f"ε = {evaluated.epsilon:g}, δ = {evaluated.delta:g}, {of}"
+        charged.insert(1, Fact("charged for the evaluation beside it", price))
     return charged
 
 
-def _health(health: Health | None) -> Raw:
+def _health(health: Health | None) -> list[Section]:
     """Shares of users, with noise."""
     if health is None:
-        return Raw("")
+        return []
     rows = []
     for line in health.lines:
         reach = (max(line.share - 2 * line.error, 0.0), min(line.share + 2 * line.error, 1.0))
         drawn = Raw(gauge(min(max(line.share, 0.0), 1.0), reach, (0.0, 1.0)))
         rows.append([line.what, line.text(health.users), drawn])
     said = "Means over people, released with noise; ± is its standard deviation, a bar two of them to either side."
-    return page.section(
-        "How the table fits its declarations",
-        page.paragraph(said, soft=True),
-        page.table("Shares of people", ["what", "share", "from 0 to 100 %"], rows),
-    )
+    table = Table("Shares of people", ["what", "share", "from 0 to 100 %"], rows)
+    return [Section(title="How the table fits its declarations", note=[said], tables=[table])]
 
 
 def _made(summary: "TrainingSummary", model: Model) -> list[Fact]:
     """Its method and its marks."""
-    told = [Fact(label, text) for label, text in summary.rows() if not label.startswith(("bought: ", "group "))]
+    elsewhere = [] if summary.evaluation is None else summary.evaluation.rows()
+    elsewhere += [] if summary.health is None else summary.health.table()
+    told = [Fact(*row) for row in summary.rows() if not (row in elsewhere or row[0].startswith(("bought: ", "group ")))]
     if summary.choice is not None:
         told.insert(1, Fact("why this method", summary.choice))
     if model.promise is not None:
@@ -131,29 +131,31 @@ def _made(summary: "TrainingSummary", model: Model) -> list[Fact]:
     return [*told, Fact("run in the account", summary.run), Fact("by quoron", summary.version)]
 
 
-def _search(folder: RunFolder) -> Raw:
+def choice_rows(choice: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a search chose, its score and what it cost, of choice.json."""
+    said, score = choice["price"], f"{choice['score']:.4g} ± {choice['score_noise']:.2g}"
+    shown = f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}"
+    return [
+        ("chosen", choice["name"]),
+        (f"its {choice['score_name']}", f"{score} (the best of several: rather too high)"),
+        ("the whole search", f"ε = {said['epsilon']:.4g} at δ = {said['delta']:g}; trials: {said['trials']}"),
+        ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ"),
+        ("in the open", shown),
+    ]
+
+
+def _search(folder: RunFolder) -> list[Section]:
     """What a complete search tried, chose and cost: public numbers, and the score that was released."""
     choice, search = folder.read_json(CHOICE), folder.read_json("plan.json")["search"]
-    price, noise = choice["price"], choice["score_noise"]
-    score = f"{choice['score']:.4g} ± {noise:.2g}: of the best of several, so rather too high"
+    noise = choice["score_noise"]
     reach: Reach = (choice["score"] - 2 * noise, choice["score"] + 2 * noise)
     best = Raw(gauge(choice["score"], reach, (min(0.0, reach[0] or 0.0), max(1.0, reach[1] or 1.0))))
-    rows: list[list[str | Raw]] = [
-        [each["name"], "chosen" if each["name"] == choice["name"] else ""] for each in search["candidates"]
-    ]
+    rows = [[each["name"], "chosen" if each["name"] == choice["name"] else ""] for each in search["candidates"]]
     rows += [[each["name"], f"left out: {each['why']}"] for each in search["refused"]]
     lines = [
-        Fact("chosen", choice["name"]),
-        Fact(f"its {choice['score_name']}", score),
-        Fact("the same, from 0 to 1, with two deviations of its noise", best),
-        Fact("people who scored every trial", f"{search['held_out']:,} of {search['users']:,}, who trained none"),
-        Fact("the whole search", f"ε = {price['epsilon']:.4g} at δ = {price['delta']:g}; trials: {price['trials']}"),
-        Fact("one trial alone", f"ε = {price['trial_epsilon']:.4g} at the same δ"),
-        Fact("all settings one after the other, each shown", f"ε = {price['open_search_epsilon']:.4g}"),
+        *choice_rows(choice),
+        ("the score from 0 to 1, with two deviations of its noise", best),
+        ("people who scored every trial", f"{search['held_out']:,} of {search['users']:,}, who trained none"),
     ]
-    return page.section(
-        "What was searched",
-        page.paragraph(SECRET_TRIALS),
-        page.facts(lines),
-        page.table("Settings", ["setting", ""], rows),
-    )
+    table = Table("Settings", ["setting", ""], rows)
+    return [Section(title="What was searched", note=[SECRET_TRIALS], rows=lines, tables=[table])]

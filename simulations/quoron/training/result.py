@@ -31,7 +31,7 @@ from quoron_server.wording import sentence
 
 report = OnFirstUse("quoron.training.report")
 uncertainty = OnFirstUse("quoron.uncertainty")
-SHOWN = 12  # facts that were bought, in a summary
+SHOWN = 3  # facts that were bought, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 OUTGROWN = 3.0  # times a plan's bound: where a run tells of more, the plan's is not told as if it held
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700

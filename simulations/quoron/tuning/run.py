@@ -55,15 +55,8 @@ class Choice:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
-        said, score = self.price, f"{self.score:.4g} ± {self.score_noise:.2g}"
-        shown = f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}"
-        return [
-            ("chosen", self.name),
-            (f"its {self.score_name}", f"{score} (the best of several: rather too high)"),
-            ("the whole search", f"ε = {said['epsilon']:.4g} at δ = {said['delta']:g}; trials: {said['trials']}"),
-            ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ"),
-            ("in the open", shown),
-        ]
+        rows: list[tuple[str, str]] = result.report.choice_rows(asdict(self))
+        return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -75,6 +68,10 @@ class Tuned(TrainedTable):
     def rows(self) -> list[tuple[str, str]]:
         """What was chosen, and the first lines of its model's."""
         return [*self.choice.rows()[:3], *self.summary.rows()[:4]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return those of the summary, with the choice."""
+        return TrainedTable.as_json(self) | {"choice": asdict(self.choice)}
 
 
 def prepared(
