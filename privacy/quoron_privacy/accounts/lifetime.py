@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from quoron_privacy.accounts.gdp import compose as compose_gdp
 from quoron_privacy.accounts.gdp import epsilon_for, mu_for
@@ -27,6 +27,17 @@ from quoron_privacy.errors import ConfigError, non_negative, positive, probabili
 SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may lack (lifetime#lt2)
 LOST = 2.0**-5  # of the Gaussian share's δ: what its runs are but for which they are Gaussian (lifetime#lt2)
 _MOST_STEPS = 200  # of a search that converges as fast as the samplers' part of δ is small
+
+
+class Promise(TypedDict, total=False):
+    """Keywords of what a `Charge` promises to every user."""
+
+    epsilon: Required[float]
+    delta: Required[float]
+    mu: float | None
+    adjacency: str
+    variation: float
+    near: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,7 @@ class Charge:
             raise ConfigError(f"Expected delta in [0, 1), got delta={self.delta}.")
         if self.mu is not None:
             positive(mu=self.mu)
+        object.__setattr__(self, "near", tuple((mu, lost) for mu, lost in self.near))  # of JSON they are lists
         if self.near and self.mu is not None:
             raise ConfigError(f"Expected mu or near, got mu={self.mu} and near={self.near}.")
         for mu, lost in self.near:

@@ -18,9 +18,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
-from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Spent, compose, gaussian
+from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Promise, Spent, compose, gaussian
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
 from quoron_server.books.chain import (
     START,
@@ -110,7 +110,7 @@ class PopulationLedger:
         spent: bool = False,
         drawn: Row | None = None,
         by: str = "",
-        **promise: Any,
+        **promise: Unpack[Promise],
     ) -> Charge:
         """Charge `run` in full to `group`, before its first question, for a promise as `Charge`. What now stands.
 
@@ -122,14 +122,16 @@ class PopulationLedger:
         BudgetExceeded if the group's limit leaves no room; ConfigError if a number is none.
         """
         with self._adding() as (known, append):
-            promise |= gaussian(promise.get("mu"), lost) if lost else {}
+            if lost:
+                said = gaussian(promise.get("mu"), lost)
+                promise["mu"], promise["near"] = said["mu"], said["near"]
             wanted = _admitted(known, run, group, elsewhere=elsewhere, spent=spent, **promise)
             if run not in known.charges:
                 marked = ({"elsewhere": True} if elsewhere else {}) | ({"drawn": drawn} if drawn else {})
                 append("charge", asdict(wanted) | {"statement": statement} | marked | signed(by))
         return wanted
 
-    def check(self, run: str, group: str, **promise: Any) -> Charge:
+    def check(self, run: str, group: str, **promise: Unpack[Promise]) -> Charge:
         """What `charge` would do now, without doing it; raises what it would raise."""
         return _admitted(self._now(), run, group, **promise)
 
@@ -330,15 +332,14 @@ def _stored(execute: Execute, *, since: int) -> list[Row]:
 
 
 def _admitted(
-    known: Known, run: str, group: str, *, elsewhere: bool = False, spent: bool = False, **promise: Any
+    known: Known, run: str, group: str, *, elsewhere: bool = False, spent: bool = False, **promise: Unpack[Promise]
 ) -> Charge:
     """The charge of a run: the one that stands if it is the same promise, otherwise one that the limit has room for."""
     if (promise.get("mu") is not None or promise.get("near")) and not promise.get("variation"):
         raise ConfigError(
             "Expected variation > 0 with mu, got none: no sampler of noise is exact (noise.total_variation)."
         )
-    near = tuple((mu, lost) for mu, lost in promise.pop("near", ()))
-    wanted = Charge(run, group, **promise, near=near)
+    wanted = Charge(run, group, **promise)
     if run in known.charges:
         if known.charges[run].promise != wanted.promise or elsewhere != (run in known.elsewhere):
             raise OtherVersion(

@@ -7,8 +7,9 @@ import getpass
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from quoron_privacy.accounts.lifetime import Promise
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.store import Store
@@ -57,7 +58,7 @@ class StoredBooks:
         """`PopulationLedger.limit`; the limit in words."""
         return PopulationLedger(self._database).limit(group, exceeded=exceeded, by=_here(), **numbers).words()
 
-    def charge(self, run: str, group: str, *, note: str = "", **promise: Any) -> str:
+    def charge(self, run: str, group: str, *, note: str = "", **promise: Unpack[Promise]) -> str:
         """Enter what another tool spends on `group`; the charge in words."""
         ledger = PopulationLedger(self._database)
         return ledger.charge(run, group, statement=note, elsewhere=True, by=_here(), **promise).words()

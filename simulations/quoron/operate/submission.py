@@ -40,16 +40,18 @@ from quoron_server.wording import NO_MIN_COHORT, digest, sentence
 def specify(
     config: Config,
     *,
+    run: str,
     users: int,
+    seconds: float = 60.0,
+    group: str = "everyone",
     simulation_seed: int | None = None,
     early_ends: bool = False,
     waiting: float | None = None,
     whole: bool = False,
-    **asked: Any,
 ) -> tuple[RunSpecification, RunPlan]:
     """The specification of a run over `users` active users, and the plan that goes with it.
 
-    `asked` is its name `run`, the `seconds` of a round, and the `group` of its users.
+    A round takes answers for `seconds`; the charge is to the population `group`.
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
     once everybody has answered, and the promise says what that assumes. Enough clients have `waiting` seconds to agree
     before anybody is asked. Messages travel `whole` through Flower, and may then be no longer than that takes. Raises
@@ -65,8 +67,8 @@ def specify(
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     others = config.algorithm.name != "auto"  # who named one is told, where it cannot be, which could
     plan = choose(config, declared(config, users), alternatives=others, federated=True).plan
-    asked |= {"simulation_seed": simulation_seed, "early_ends": early_ends, "waiting": waiting}
-    specification = specification_of(config, plan, loss=loss, columns=columns, **asked)
+    said = {"run": run, "seconds": seconds, "group": group, "early_ends": early_ends, "waiting": waiting}
+    specification = specification_of(config, plan, loss, columns, simulation_seed=simulation_seed, **said)
     if whole:
         require_private_participation(specification)
     _require_fitting(plan, whole=whole)
@@ -78,13 +80,13 @@ def specify(
 def specification_of(
     config: Config,
     plan: RunPlan,
-    *,
     loss: Loss,
     columns: Encoding,
+    *,
     simulation_seed: int | None = None,
-    **asked: Any,
+    **said: Any,
 ) -> RunSpecification:
-    """What a coordinator is given to make this very plan of a configuration, made for real; `asked` goes with it."""
+    """Return what a coordinator needs to make this very plan of a configuration; what is `said` goes with it."""
     options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
     silos = silos_of(config, plan.problem.users)
     if config.budget.max_rounds is not None or (config.algorithm.name == "auto" and info.choosing.fewer_rounds):
@@ -119,7 +121,7 @@ def specification_of(
         silos=None if silos is None else silos.sizes,
         silo_sums=silos is not None and silos.sums,
         plan_digest=digest(plan),
-        **asked,
+        **said,
     )
 
 
