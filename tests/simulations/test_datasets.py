@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import _scratch, index, item_store
-from quoron.datasets._scratch import Seal
-from quoron.datasets.item_store import ItemStore
+from quoron.datasets import index, item_store
+from quoron.datasets.item_store import ItemStore, Seal
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
 from quoron.populations import TablePopulation
@@ -221,7 +220,7 @@ def test_questions_take_a_folder(tmp_path):
 
 
 def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
-    memory = _scratch.ReusedMemory()
+    memory = item_store.ReusedMemory()
     taken = memory.take(64)
     at, part = taken.ctypes.data, taken[8:24].view(np.float64)
     del taken
@@ -266,7 +265,7 @@ def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp
         for name, call in calls.items():
             monkeypatch.setattr(os, name, refusing(call))
     else:
-        monkeypatch.setattr(_scratch, "_directly", lambda file, wanted: False)
+        monkeypatch.setattr(item_store, "_directly", lambda file, wanted: False)
     ours, theirs = (
         make(given, RULES, user="who", loss=Logistic())
         for make, given in ((from_dataset, tmp_path / "d"), (encoded_table, table))
@@ -346,12 +345,12 @@ class TestASeal:
         seal = Seal()
         data = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 32, 3000, np.uint32)
         sums = np.empty(2, np.uint64)
-        _scratch._sums(data, seal._words, sums)
-        padded, half = np.append(data, np.zeros(2 * _scratch.BLOCK - 3000, np.uint32)), _scratch.BLOCK // 2
+        item_store._sums(data, seal._words, sums)
+        padded, half = np.append(data, np.zeros(2 * item_store.SEALED - 3000, np.uint32)), item_store.SEALED // 2
         for block in range(2):
-            own = (padded[block * _scratch.BLOCK :][: _scratch.BLOCK] + seal._words).astype(object)
+            own = (padded[block * item_store.SEALED :][: item_store.SEALED] + seal._words).astype(object)
             if block == 1:  # zeros that are not there meet no product of two secrets
-                own[3000 - _scratch.BLOCK : half] = 0
+                own[3000 - item_store.SEALED : half] = 0
             assert int(sums[block]) == int((own[:half] * own[half:]).sum()) % 2**64
 
 

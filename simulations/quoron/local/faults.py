@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from quoron.network import Link, Network
-from quoron.populations.streams import Purpose, uniforms, words
+from quoron.populations.users import Purpose, uniforms, words
 from quoron_privacy.errors import ConfigError
 
 _KILL = re.compile(r"(\d{1,9})@(\d{1,9})(:gone)?")

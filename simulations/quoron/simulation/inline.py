@@ -21,8 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations.streams import Purpose, uniforms, words
-from quoron.populations.users import Answering, Corruption, Held, Users, Vector
+from quoron.populations.users import Answering, Corruption, Held, Purpose, Users, Vector, uniforms, words
 from quoron.simulation.again import looked_at_again
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
