@@ -34,7 +34,7 @@ from quoron.flower.simulation import LOG, simulate
 from quoron.ports import free_port
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
-from quoron.sharding import guarded_ray
+from quoron.sharding import on_ray
 from quoron.simulation import run as runs
 from quoron.simulation.scene import Setup
 from quoron_privacy.errors import RunError
@@ -145,7 +145,7 @@ def line_with(words: str, lines: Iterable[str]) -> str:
 
 def left_of(command: int) -> list[object]:
     """Folders of a command that has simulated on Flower, and processes that have one of them in their environment."""
-    mark = f"{guarded_ray.PREFIX}{command}-"
+    mark = f"{on_ray.PREFIX}{command}-"
     roots = {Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")}
     found: list[object] = [each for root in roots for each in root.glob(f"{mark}*")]
     for each in Path("/proc").glob("[0-9]*/environ"):

@@ -20,12 +20,10 @@ from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
 from quoron.populations import TablePopulation
 from quoron.populations.table import encoded_table
-from quoron.sharding.engine import ShardedEngine
-from quoron.sharding.shard import Settings
-from quoron.sharding.shard import opened as opened_shard
-from quoron.simulation import again
-from quoron.simulation.inline import InlineEngine
-from quoron.simulation.pieces import engine_for
+from quoron.sharding.engine import Settings, ShardedEngine
+from quoron.sharding.engine import opened as opened_shard
+from quoron.simulation import inline
+from quoron.simulation.inline import InlineEngine, engine_for
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
@@ -73,9 +71,9 @@ def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> Data
     """The same users, with room for all of them, none of whose bytes go to the disk."""
     monkeypatch.setenv("QUORON_MEMORY", "1e9")
     monkeypatch.setattr(item_store, "Scratch", lambda: pytest.fail("written to disk"))
-    again = crowd.read_in(np.arange(crowd.users))
-    assert again.held.places(np.arange(3)).tolist() == [0, 1, 2]
-    return again
+    inline = crowd.read_in(np.arange(crowd.users))
+    assert inline.held.places(np.arange(3)).tolist() == [0, 1, 2]
+    return inline
 
 
 @pytest.mark.parametrize("counts", [(1, 300), (300, 1), (200, 1, 200), (1, 1, 300, 1), (301,)])
@@ -386,14 +384,14 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
     question, reads, honest = second_moments(theirs), [], ItemStore._read_back
     whole = InlineEngine(theirs).ask(question).values
     for name in ("HELD", "BLOCK"):
-        monkeypatch.setattr(again, name, 5 * 8 * whole.shape[1])
+        monkeypatch.setattr(inline, name, 5 * 8 * whole.shape[1])
     monkeypatch.setattr(ItemStore, "_read_back", lambda self, chunk: reads.append(chunk) or honest(self, chunk))
     crowd = ours.read_in(np.arange(ours.users))
     chunks = len(crowd.held._sizes)
     assert chunks > 10
     for engine in (engine_for(crowd), in_shards(crowd)):
         values = engine.ask(question).values
-        assert isinstance(values, again.RowsAgain)
+        assert isinstance(values, inline.RowsAgain)
         for _ in range(3):
             reads.clear()
             for first in range(0, ours.users, 20):

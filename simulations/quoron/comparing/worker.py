@@ -28,7 +28,7 @@ from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs
-from quoron.simulation.pieces import engine_for
+from quoron.simulation.inline import engine_for
 from quoron.simulation.scene import Setup, make_domain
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.plan import RunPlan

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from quoron.config import Config, CubeSection, SyntheticSection, TableSection, from_tree, located, read
 from quoron.local import rehearsal
 from quoron.local.folder import BOOKS, ITEMS, ORDER, RUN, SIMULATED, SOURCE, Folder
-from quoron.local.items import save_items
-from quoron.local.programs import FRAME, MADE, POPULATION
+from quoron.local.programs import FRAME, MADE, POPULATION, save_items
 from quoron.paths import dataset, table_file
 from quoron.populations import Population
 from quoron.populations.table import trained

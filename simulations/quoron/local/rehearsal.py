@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from quoron.local.folder import Folder
-from quoron.local.items import load_items, save_items
+from quoron.local.programs import load_items, save_items
 from quoron.prepared import Prepared
 from quoron.simulation.scene import Setup
 from quoron_client.compute.draws import user_keys

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quoron.populations.users import Answering
 from quoron.prepared import Prepared
-from quoron.sharding.shard import Settings
+from quoron.sharding.engine import Settings
 from quoron.simulation.scene import Setup
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 

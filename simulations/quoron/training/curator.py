@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from quoron.populations.table import TableUsers
 from quoron.populations.users import Declared
 from quoron.sharding.choice import Sharing
-from quoron.sharding.engine import ShardedEngine
-from quoron.sharding.shard import KeyedRandomness, Settings
+from quoron.sharding.engine import KeyedRandomness, Settings, ShardedEngine
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.ahead import of_the_run
