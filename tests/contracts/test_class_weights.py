@@ -25,8 +25,7 @@ from contracts.worlds import Complaint, World, same
 from quoron.config import from_tree
 from quoron.prepared import Prepared
 from quoron.training import lifetime, look, run
-from quoron.training.curator import CuratorEngine
-from quoron.training.table import HeldRows, hold
+from quoron.training.table import CuratorEngine, HeldRows, hold
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.encoding import Balanced, ClassWeights, Encoding

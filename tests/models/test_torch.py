@@ -21,10 +21,8 @@ from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
 from quoron.torch.summing import sum_clipped
 from quoron.training import lifetime
-from quoron.training.black_box import problem_of
-from quoron.training.items import Items
-from quoron.training.rows import RowsEngine, Setting
-from quoron.training.timetable import LocalSGD
+from quoron.training.items import Items, LocalSGD
+from quoron.training.rows import RowsEngine, Setting, problem_of
 from quoron.training.trained import TrainedRows
 from quoron_client.protocol.questions import Question
 from quoron_client.protocol.tasks import AverageGradient

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
 from quoron.flower.permission import require_secret_noise, require_users
-from quoron.training.black_box import Method, algorithm_of, origin_of, problem_of
+from quoron.training.rows import Method, algorithm_of, origin_of, problem_of
 from quoron.training.start import Start
 from quoron.training.trained import TrainedRows
 from quoron_client.durable import OWN, make_folder

@@ -3,7 +3,7 @@
     compute = LossRows(loss, params, items, items_per_user=50, local=LocalSGD(batch_size=10), chunk=64)
     rows = compute(round, users, point, noise)              # (k, d)
 
-Who takes which of its items when is `quoron.training.timetable`'s. A chunk that is not full is filled with users who
+Who takes which of its items when is `quoron.training.items`'s. A chunk that is not full is filled with users who
 hold nothing, so that all have one shape, and nothing is compiled twice. A user without items has the zero row.
 """
 
@@ -16,10 +16,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from quoron.training.black_box import Vector
-from quoron.training.items import Items
-from quoron.training.rows import Users
-from quoron.training.timetable import LocalSGD, Timetable
+from quoron.training.items import Items, LocalSGD, Timetable
+from quoron.training.rows import Users, Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import NoiseSource
 

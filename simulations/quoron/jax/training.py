@@ -9,12 +9,9 @@ import jax.numpy as jnp
 
 from quoron.arguments import entry_point
 from quoron.jax.computing import Loss, LossRows, Params
-from quoron.training.black_box import Vector
-from quoron.training.figures import figures_of, require_metrics
-from quoron.training.items import Array, Data, ModuleTraining, items_of
-from quoron.training.rows import CHUNK, Metric, Setting, begun_with, carry_out, items_needed
+from quoron.training.items import Array, Data, LocalSGD, ModuleTraining, figures_of, items_of, require_metrics
+from quoron.training.rows import CHUNK, Metric, Setting, Vector, begun_with, carry_out, items_needed
 from quoron.training.start import Start
-from quoron.training.timetable import LocalSGD
 from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import count
 

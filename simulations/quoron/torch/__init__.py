@@ -23,6 +23,6 @@ except ModuleNotFoundError as missing:
 
 from quoron.torch.federated import answering, weights, with_weights
 from quoron.torch.training import train
-from quoron.training.timetable import LocalSGD
+from quoron.training.items import LocalSGD
 
 __all__ = ["LocalSGD", "answering", "train", "weights", "with_weights"]

@@ -3,7 +3,7 @@
     compute = ModuleRows(network, items, items_per_user=50, local=LocalSGD(batch_size=10))
     rows = compute(round, users, point, noise)              # (k, d)
 
-Who takes which of its items when is `quoron.training.timetable`'s. A user without items has the zero row.
+Who takes which of its items when is `quoron.training.items`'s. A user without items has the zero row.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,8 @@ from torch.func import grad, vmap
 
 from quoron.torch.modules import TorchModule, cuda_of
 from quoron.torch.summing import sum_clipped
-from quoron.training.black_box import Vector
-from quoron.training.items import Items
-from quoron.training.rows import Users
-from quoron.training.timetable import LocalSGD, Minibatches, Timetable
+from quoron.training.items import Items, LocalSGD, Minibatches, Timetable
+from quoron.training.rows import Users, Vector
 from quoron_client.protocol.black_box import plain
 from quoron_client.protocol.questions import Question
 from quoron_privacy.means.clipping import ClippedSum

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import Loss, TorchModule
-from quoron.training.black_box import Vector
-from quoron.training.items import Data, items_of
-from quoron.training.timetable import LocalSGD
+from quoron.training.items import Data, LocalSGD, items_of
+from quoron.training.rows import Vector
 from quoron_privacy.noise.sources import SecureNoise
 
 
