@@ -26,7 +26,7 @@ from quoron.flower import claim as claims
 from quoron.flower import simulated, simulation
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import on_ray
 from quoron.simulation import run as runs

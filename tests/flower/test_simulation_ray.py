@@ -27,12 +27,11 @@ from listening import asked, family, listening
 from quoron import sources
 from quoron.engines import Flower
 from quoron.flower import simulation
-from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES
-from quoron.flower.commands import FlowerConnection, Process
+from quoron.flower.commands import FlowerConnection, Process, write_bundle
 from quoron.flower.simulation import LOG, simulate
-from quoron.ports import free_port
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
+from quoron.processors import free_port
 from quoron.run_folder import RunFolder
 from quoron.sharding import on_ray
 from quoron.simulation import run as runs

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import quoron.jax
 from flower.plugged import Killed
-from quoron.jax.computing import LossRows
+from quoron.jax.training import LossRows
 from quoron.training import lifetime
 from quoron.training.items import Items, LocalSGD, Timetable
 from quoron.training.trained import TrainedRows

@@ -17,7 +17,7 @@ from quoron.cli.app import invoke
 from quoron.datasets.index import opened
 from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import room, run, table
 from quoron.training.table import Curated

@@ -100,7 +100,7 @@ def predict(
     ] = None,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron.training.predicting import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
+    from quoron.model import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
 
     trained, decided = quoron.load(model), threshold_of(threshold)
     rows = rows_of(trained, text.opened(table))
@@ -133,7 +133,7 @@ def example(
     said = {"hospitals": hospitals, "patients": patients, "seed": seed}
     given = {key: value for key, value in said.items() if value is not None}
     if name == "hospitals":
-        from quoron.training.hospitals import write_hospitals
+        from quoron.training.examples import write_hospitals
 
         for path in write_hospitals(out, **given):
             print(path)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
+from quoron.planning.plans import Prepared
 from quoron.populations import Population
-from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs

@@ -16,13 +16,12 @@ from socket import gethostname
 from typing import Any
 
 from quoron.engines import Flower
-from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
-from quoron.flower.commands import FlowerConnection, Process, last_error
+from quoron.flower.commands import FlowerConnection, Process, last_error, write_bundle
 from quoron.flower.superlink import MARK
 from quoron.flower.warden import scratch
-from quoron.ports import free_port
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
+from quoron.processors import free_port
 from quoron.run_folder import RunFolder
 from quoron.sharding import on_ray
 from quoron.simulation import run as runs

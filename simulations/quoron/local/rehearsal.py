@@ -11,7 +11,7 @@ import numpy as np
 
 from quoron.local.folder import Folder
 from quoron.local.programs import load_items, save_items
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.simulation.scene import Setup
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded

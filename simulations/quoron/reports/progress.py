@@ -15,7 +15,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 
 if TYPE_CHECKING:
-    from quoron.comparing.pool import Job
+    from quoron.comparing.comparison import Job
 
 Vector = NDArray[np.float64]
 LINES = 3  # plain lines a run, about
@@ -134,7 +134,7 @@ def _figures(event: RoundEvent) -> str:
 
 
 class Runs:
-    """A watcher of runs (`quoron.comparing.pool.Watcher`) that is a context manager. It shows nothing."""
+    """A watcher of runs (`quoron.comparing.comparison.Watcher`) that is a context manager. It shows nothing."""
 
     def __enter__(self) -> "Runs":
         """Take the terminal."""

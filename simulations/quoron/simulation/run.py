@@ -17,10 +17,8 @@ from quoron.config import Config, TableSection
 from quoron.network import DEADLINE
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning, projection
-from quoron.planning.plans import Plan, choose
-from quoron.planning.silos import silos_of
+from quoron.planning.plans import Plan, Prepared, choose, silos_of
 from quoron.populations import Population
-from quoron.prepared import Prepared
 from quoron.processors import memory_below
 from quoron.reports.summary import Summary, from_json
 from quoron.results import Axes, Run, axes

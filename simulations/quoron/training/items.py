@@ -1,6 +1,6 @@
 """Items by user as arrays: from a table, arrays or tensors, or a Dataset in the manner of torch.
 
-Which items users take when: the same shapes for all, whatever anybody holds.
+Which items users take when has the same shapes for all, whatever anybody holds:
 
     timetable = Timetable(items, items_per_user=50, local=LocalSGD(batch_size=10))
     minibatches = timetable.minibatches(round, users, noise)     # places and weights, (k, steps, batch)
@@ -8,8 +8,6 @@ Which items users take when: the same shapes for all, whatever anybody holds.
 Every user has the same `steps` x `batch` places: a place without an item repeats one of the user's own with weight
 zero. So shapes say nothing of anybody's items, and the kernels that compute a user's row are the same whatever others
 hold. A user of more than `items_per_user` items takes part with so many of them, drawn anew in each round.
-
-What items of held-out users say of a model of some framework, one user after the other, as numbers of each user.
 """
 
 import warnings

@@ -20,8 +20,6 @@ harmless to repeat after a crash:
     lifetime ledger      the model's digest, and the end
 
 Until the end ledger.sqlite is private (mode 0600). Page: docs/models.md.
-
-What all that train black boxes share: the plug-in for Flower, `quoron.train_rows`, torch and JAX.
 """
 
 import hashlib

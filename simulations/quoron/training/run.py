@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.evaluating.split import parts, trained_users
 from quoron.model import Model
-from quoron.planning.plans import Plan
-from quoron.prepared import Prepared, S
+from quoron.planning.plans import Plan, Prepared, S
 from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns

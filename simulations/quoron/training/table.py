@@ -3,12 +3,10 @@
 Public are the declared facts and the number of users: how many different names the user column holds, whatever becomes
 of their rows. Under adjacency zero-out it is not public whether a user is there at all: the number is then declared.
 
-The users of a table that this machine holds, answering in this process.
-
-Every user has one slot, in an order that nobody knows: a uniform permutation from the run's secret noise. So neither
-how users are named nor how rows are sorted decides who is asked together, and a promise for a user's data is a promise
-for its name as well. The order is the run's and stays when a run goes on; words of local reports are each start's own.
-"""
+The engine answers for its users in this process. Every user has one slot, in an order that nobody knows: a uniform
+permutation from the run's secret noise. So neither how users are named nor how rows are sorted decides who is asked
+together, and a promise for a user's data is a promise for its name as well. The order is the run's and stays when a run
+goes on; words of local reports are each start's own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ import numpy as np
 
 from quoron.config import Config
 from quoron.model import Model
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import CHOICE, FRAME, MODEL, SEARCH, RunFolder
 from quoron.training import lifetime, result
 from quoron.training.result import TrainedTable
