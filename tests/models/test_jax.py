@@ -14,7 +14,7 @@ from flower.plugged import Killed
 from quoron.jax.training import LossRows
 from quoron.training import lifetime
 from quoron.training.items import Items, LocalSGD, Timetable
-from quoron.training.trained import TrainedRows
+from quoron.training.rows import TrainedRows
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 

@@ -21,8 +21,7 @@ from quoron.torch.computing import ModuleRows, sum_clipped
 from quoron.torch.modules import TorchModule
 from quoron.training import lifetime
 from quoron.training.items import Items, LocalSGD
-from quoron.training.rows import RowsEngine, Setting, problem_of
-from quoron.training.trained import TrainedRows
+from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
 from quoron_client.protocol.questions import Question
 from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError, LedgerError

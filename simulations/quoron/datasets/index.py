@@ -634,7 +634,7 @@ class Index:
         return piece.between(int(ends[found[0]] - lengths[found[0]]), int(ends[found[-1]]))
 
     def whose_rows(self, piece: Piece, group: int) -> str:
-        """The digest that the user column of a row group must have (`_names`)."""
+        """The digest that the user column of a row group must have (`Names`)."""
         return self.whose[piece.number][group - self.pieces[piece.number].first]
 
     def check(self) -> None:

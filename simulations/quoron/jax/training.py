@@ -31,9 +31,8 @@ from quoron.training.items import (
     items_of,
     require_metrics,
 )
-from quoron.training.rows import CHUNK, Metric, Setting, Users, Vector, begun_with, carry_out, items_needed
+from quoron.training.rows import CHUNK, Metric, Setting, TrainedRows, Users, Vector, begun_with, carry_out, items_needed
 from quoron.training.start import Start
-from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.noise.streams import NoiseSource
 

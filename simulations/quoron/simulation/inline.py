@@ -132,9 +132,9 @@ def looked_at_again(ask: Callable[[Question], Answers], question: Question, dime
 
 
 if TYPE_CHECKING:
-    from quoron_client.compute import local_report as local_reports
+    from quoron_client.compute import work as local_reports
 else:
-    local_reports = OnFirstUse("quoron_client.compute.local_report")  # of the local model alone
+    local_reports = OnFirstUse("quoron_client.compute.work")  # of the local model alone
 
 _SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads

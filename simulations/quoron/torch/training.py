@@ -24,8 +24,7 @@ from quoron.arguments import entry_point
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import Loss, TorchModule
 from quoron.training.items import Array, Data, LocalSGD, ModuleTraining, figures_of, items_of, require_metrics
-from quoron.training.rows import CHUNK, Metric, Setting, Vector, begun_with, carry_out, items_needed
-from quoron.training.trained import TrainedRows
+from quoron.training.rows import CHUNK, Metric, Setting, TrainedRows, Vector, begun_with, carry_out, items_needed
 from quoron_privacy.noise.sources import SecureNoise
 
 

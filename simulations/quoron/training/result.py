@@ -23,7 +23,6 @@ from quoron.results import Printed, Run
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
 from quoron.training.table import Curated
-from quoron.training.trained import BoughtLine
 from quoron_client.data.encoding import ClassWeights, Encoding
 from quoron_client.data.labels import in_words, outcomes, seen
 from quoron_privacy.accounts.lifetime import Account
@@ -42,6 +41,23 @@ CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody noth
 RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: table-health.md#h4
 DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
 _SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
+
+
+class DoubtfulModel(UserWarning):
+    """By its plan, before anything is charged, or by what its run released, a model is no better than none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoughtLine:
+    """One fact that was bought, in words."""
+
+    column: str
+    value: str
+    error: float  # standard error, in users
+
+    def text(self) -> str:
+        """For people."""
+        return f"{self.value} (± {self.error:,.0f} users)"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -39,14 +39,15 @@ from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.figures import Promise, of_means
 from quoron.evaluating.split import held_out, held_users
+from quoron.results import M
+from quoron.results import Run as Released
 from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
 from quoron.training import lifetime
 from quoron.training.room import make_sure_of_answers
 from quoron.training.start import Identity, Start, has_begun
-from quoron.training.trained import TrainedRows
-from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
+from quoron_client.protocol.tasks import combined
 from quoron_privacy.counts.held_out import HeldMeans
 from quoron_privacy.errors import ConfigError, OtherVersion, RunError, count, positive
 from quoron_privacy.means.clipping import ClippedSum
@@ -58,7 +59,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import UNKNOWN_CLIP, Asked
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import Last, Observer
 from quoron_server.runs import Run, end
@@ -66,6 +67,24 @@ from quoron_server.wording import plan_json, sentence
 
 Vector = NDArray[np.float64]
 ONE_PASS = "one-pass-dp-sgd"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TrainedRows(Released[M]):
+    """What was trained by rows that somebody else computes."""
+
+    plan: RunPlan
+    evaluation: Evaluation | None = None  # of users that were held out; None: nobody was
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Those of the plan, and how good the model is."""
+        measured = [] if self.evaluation is None else self.evaluation.rows()
+        return [("algorithm", self.plan.algorithm), *self.plan.rows()[-3:], *measured]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """ε, δ, adjacency, trust model and assumptions; `statement` says it in words."""
+        return self.plan.guarantee
 
 
 class Method(TypedDict, total=False):

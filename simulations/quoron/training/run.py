@@ -37,11 +37,10 @@ from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
-from quoron.training.result import TrainedTable
+from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, check_section, hold
-from quoron.training.trained import DoubtfulModel
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import AnyLabel, Signs
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
