@@ -23,7 +23,7 @@ from quoron.config import from_tree
 from quoron.planning.plans import choose
 from quoron.populations import TablePopulation
 from quoron.populations.table import TrainingObjective
-from quoron.simulation.pieces import engine_for
+from quoron.simulation.inline import engine_for
 from quoron.simulation.scene import problem
 from quoron_client.losses import Softmax
 from quoron_client.protocol.domains import L2Ball

@@ -25,7 +25,8 @@ import numpy as np
 from cells import DELTA, model, plan_of, short, start_excess
 from few_users_tasks import _CHEM97, _INSTEVAL, _STAR, FAR
 
-from quoron.populations import TablePopulation, from_table, metrics
+from quoron.populations import TablePopulation, from_table
+from quoron.populations import table as tables
 from quoron_client.data.encoding import Categorical, Feature, Numeric, read_label
 from quoron_client.losses import Logistic, Softmax
 from quoron_privacy.accounts import gdp
@@ -194,7 +195,7 @@ def one_against_the_rest(task: str, epsilon: float, seed: int) -> float:
         own = people_of(task, one)
         found.append(model(own, plan_of(own, "whitened-tracking", each), 100 * seed + place))
     scores = np.asarray(whole.held_out.features, np.float64) @ np.stack(found, axis=1)
-    return float(metrics.classes(scores[whole.tested], whole.held_out.labels[whole.tested])["accuracy"])
+    return float(tables.classes(scores[whole.tested], whole.held_out.labels[whole.tested])["accuracy"])
 
 
 def measured(task: str, epsilon: float, method: str, seeds: int) -> dict[str, Any]:

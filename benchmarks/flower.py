@@ -36,13 +36,12 @@ from flower_apps.processes import VARIABLE, cpu_seconds, memory
 
 import federation
 from quoron import config as configs
-from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import LINES
-from quoron.flower.commands import FlowerConnection, Process
+from quoron.flower.commands import FlowerConnection, Process, write_bundle
 from quoron.flower.simulation import simulate
 from quoron.operate.control import Address, Control
-from quoron.ports import free_port
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
+from quoron.processors import free_port
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.scene import Setup

@@ -125,8 +125,7 @@ def shared(users: int) -> dict[str, float]:
     """Seconds of the same rounds over made-up users with no, one and four workers, started before."""
     from quoron.populations import Synthetic
     from quoron.sharding import processes
-    from quoron.sharding.engine import ShardedEngine
-    from quoron.sharding.shard import Settings
+    from quoron.sharding.engine import Settings, ShardedEngine
     from quoron_client.protocol.domains import L2Ball
     from quoron_client.protocol.questions import Question
     from quoron_client.protocol.tasks import AverageGradient

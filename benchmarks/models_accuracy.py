@@ -17,10 +17,8 @@ from torch import nn
 
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
-from quoron.training.black_box import Method, problem_of
-from quoron.training.items import Items
-from quoron.training.rows import RowsEngine, Setting
-from quoron.training.timetable import LocalSGD
+from quoron.training.items import Items, LocalSGD
+from quoron.training.rows import Method, RowsEngine, Setting, problem_of
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy

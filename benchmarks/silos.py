@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from quoron import config as configs
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
-from quoron.training.hospitals import write_hospitals
+from quoron.training.examples import write_hospitals
 from quoron_privacy.errors import QuoronError
 
 BASE = ["population.test_fraction=0.0"]

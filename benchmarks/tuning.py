@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from quoron.model import Model
-from quoron.populations.metrics import auc
+from quoron.populations.table import auc
 from quoron.sources import described
 from quoron.training.examples import write_example
 from quoron.training.start import Identity

@@ -11,7 +11,7 @@ import numpy as np
 
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.means.clipping import clip_rows
-from quoron_privacy.two_servers.account import unit_for
+from quoron_privacy.two_servers.noise import unit_for
 from quoron_privacy.two_servers.sheet import median
 
 USERS, DIMENSION, GROUPS, RUNS = 10_000, 20, 3, 40

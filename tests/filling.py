@@ -25,7 +25,7 @@ from typing import Any
 
 from committed import committed
 from quoron import sources
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import lifetime, result, run
 from quoron.training import report as reports

@@ -1,6 +1,6 @@
 """A run that takes a moment: a few thousand users, a few rounds; and who remembers what a comparison tells."""
 
-from quoron.comparing import pool
+from quoron.comparing import comparison
 from quoron.reports.progress import Runs
 
 TOML = """
@@ -34,5 +34,5 @@ class Watched(Runs):
     def planned(self, runs: int) -> None:
         self.runs = runs
 
-    def ended(self, worker: int, job: pool.Job, end: str, why: str | None) -> None:
+    def ended(self, worker: int, job: comparison.Job, end: str, why: str | None) -> None:
         self.ends.append((job.named, end))

@@ -13,10 +13,10 @@ from measures import FOLDERS, ROOT, distributions, source
 
 # Upper bounds: a change may lower them, none may raise them. Printed into docs/architecture.md.
 BOUNDS = {
-    "lines of the product": 102_146,
+    "lines of the product": 101_868,
     "import rings": 0,
     "distributions of a plain install": 29,
-    "modules that `quoron.train` can reach": 215,
+    "modules that `quoron.train` can reach": 194,
 }
 
 MAY_IMPORT = {

@@ -3,9 +3,9 @@ from .compute.enforcement import bounded as bounded
 from .compute.gradients import average_gradient as average_gradient
 from .compute.gradients import average_loss as average_loss
 from .compute.local_iterates import local_sgd as local_sgd
-from .compute.local_report import local_report as local_report
 from .compute.smoothness import smoothness_scale as smoothness_scale
 from .compute.work import answer as answer
+from .compute.work import local_report as local_report
 from .compute.work import second_moment_factor as second_moment_factor
 from .data.items import ItemBatch as ItemBatch
 from .losses import LOSSES as LOSSES

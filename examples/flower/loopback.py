@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from quoron.flower import warden
 from quoron.flower.commands import FlowerConnection, Process
-from quoron.ports import free_port
+from quoron.processors import free_port
 from quoron_server.service import certificates
 
 CONFIG = """\

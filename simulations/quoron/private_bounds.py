@@ -38,17 +38,22 @@ from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, tables
 from quoron_client.data.dates import DateNumber
-from quoron_client.data.dialect import Dialect
 from quoron_client.data.features import Numeric
-from quoron_client.data.first_rows import Reading, most_rows, only_first
-from quoron_client.data.users import group
+from quoron_client.data.formats import Dialect
+from quoron_client.data.users import Reading, group, most_rows, only_first
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import facts
 from quoron_privacy.counts.bought import Bought, released_ranges
-from quoron_privacy.counts.facts import RankChoice
 from quoron_privacy.counts.marks import edge, marks
 from quoron_privacy.counts.table_health import looked_at
-from quoron_privacy.counts.votes import HiddenBins, verify
+from quoron_privacy.counts.votes import (
+    MOST_BELOW,
+    HiddenBins,
+    RankChoice,
+    items_choice,
+    release_categories,
+    release_items_per_user,
+    verify,
+)
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
@@ -149,7 +154,7 @@ def find_bounds(
     dates: Sequence[str] = (),
     categorical: Sequence[str] = (),
     most_votes: int = 1,
-    most_below: float = facts.MOST_BELOW,
+    most_below: float = MOST_BELOW,
     population: str | None = None,
     ledger: str | Path | None = None,
     seed: int | None = None,
@@ -222,7 +227,7 @@ def find_bounds(
         declared.append(_categories(name, words, owners, each, each_delta, most_votes, _stream(noise, name)))
     if items:
         held, stream = np.bincount(owners, minlength=users), _stream(noise)
-        fact = facts.release_items_per_user(held, epsilon=each, stream=stream, most_below=most_below)
+        fact = release_items_per_user(held, epsilon=each, stream=stream, most_below=most_below)
         declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
     if charged is not None:
         entries = [{"line": each.name, "releases": [asdict(entry) for entry in each.entries]} for each in declared]
@@ -320,7 +325,7 @@ def _categories(
     most_votes: int,
     stream: RandomStream,
 ) -> Line:
-    fact = facts.release_categories(words, owners, epsilon=epsilon, delta=delta, stream=stream, most_votes=most_votes)
+    fact = release_categories(words, owners, epsilon=epsilon, delta=delta, stream=stream, most_votes=most_votes)
     if not fact.value:  # an empty list would be read as: whatever is in the data
         return Line(
             "categorical", name, None, epsilon, delta, None, "no category has enough users' votes", fact.entries
@@ -330,7 +335,7 @@ def _categories(
 
 def _items_choice(users: int, epsilon: float, parts: int, most_below: float) -> RankChoice:
     try:
-        return facts.items_choice(users, epsilon=epsilon, most_below=most_below)
+        return items_choice(users, epsilon=epsilon, most_below=most_below)
     except Infeasible as error:
         shared = f" for it alone, and epsilon is shared by {parts}" if parts > 1 else ""
         raise Infeasible("items per user", error.condition, error.needs + shared) from None

@@ -1,13 +1,35 @@
-"""What this machine has for a process: processors, and memory. And what tells libraries how many threads to start."""
+"""What this machine has for a process: processors, memory, ports; and what says how many threads libraries start."""
 
 import os
+import secrets
+import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from resource import struct_rusage
+
+PORTS = range(10_000, 32_000)  # below those that a system gives to whoever asks for any
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
+    return free_ports(1)[0]
+
+
+def free_ports(number: int) -> tuple[int, ...]:
+    """So many of them, no two alike."""
+    found: list[int] = []
+    with ExitStack() as held:
+        while len(found) < number:
+            port, each = secrets.choice(PORTS), held.enter_context(socket.socket())
+            with suppress(OSError):
+                each.bind(("127.0.0.1", port))
+                found.append(port)
+    return tuple(found)
+
 
 THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Of a control group, by version: its limit, what it holds, and what of that is files that make way.

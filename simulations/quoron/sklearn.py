@@ -32,7 +32,7 @@ from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
 from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
-from quoron.training.trained import DoubtfulModel
+from quoron.training.result import DoubtfulModel
 from quoron.tuning import fitting
 from quoron.tuning.effort import Effort
 from quoron_privacy.errors import RunError

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from quoron.wildcards import ranged
-from quoron_client.data.dialect import Dialect, can_separate
+from quoron_client.data.formats import Dialect, can_separate
 from quoron_client.data.labels import ByClass
 from quoron_client.data.spans import MOST, Vocabulary
 from quoron_privacy.errors import ConfigError

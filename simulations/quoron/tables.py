@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from quoron_client.data import tables
-from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import Dialect
 
 
 def read_table(

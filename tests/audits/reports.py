@@ -10,7 +10,7 @@ import scipy.optimize
 
 from audits.harness import Audit, case, events, ratios
 from quoron.simulation.inline import InlineEngine
-from quoron_client.compute import local_report
+from quoron_client.compute import work
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import L2Ball
@@ -186,7 +186,7 @@ def engine_audits():
             "a quarter of the noise": case(quiet(4.0), task=vectors),
             "sensitivity C instead of 2C": case(quiet(2.0), task=vectors),
             "the flip chance of a single bit": case(
-                (local_report, "RangeBits", PrintedOtherwise), task=ranges, delta=0.0, beyond=1.8
+                (work, "RangeBits", PrintedOtherwise), task=ranges, delta=0.0, beyond=1.8
             ),
             # why plans are re-checked: a client believes the question about ε
             "a question for thrice the budget": case(task=replace(vectors, epsilon=3 * EPSILON)),

@@ -16,8 +16,15 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.two_servers import seals
-from quoron_privacy.two_servers.account import factors_of, outsiders_mu, server_mu, unit_for
-from quoron_privacy.two_servers.noise import FIRST, ServerNoise, next_chain
+from quoron_privacy.two_servers.noise import (
+    FIRST,
+    ServerNoise,
+    factors_of,
+    next_chain,
+    outsiders_mu,
+    server_mu,
+    unit_for,
+)
 from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed
 from quoron_privacy.two_servers.rows import ClippedRows, MomentRows, NormCountRows
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet

@@ -23,11 +23,10 @@ from typer.testing import CliRunner
 
 from quoron.cli.app import app
 from quoron_client.data import cells, columns, csv_file, json_lines, tables
-from quoron_client.data.dialect import Dialect
 from quoron_client.data.files import unreadable
-from quoron_client.data.people import several
+from quoron_client.data.formats import Dialect
 from quoron_client.data.users import group
-from quoron_client.federation.own_table import check_one_user
+from quoron_client.federation.own_table import check_one_user, several
 from quoron_privacy.errors import DataError
 
 ROWS: list[dict[str, Any]] = [

@@ -17,7 +17,6 @@ from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer, placed_gradient
 from quoron_client.data import columns, spans
 from quoron_client.data.declared import check_types
-from quoron_client.data.dialect import Dialect
 from quoron_client.data.encoding import (
     Balanced,
     Categorical,
@@ -35,6 +34,7 @@ from quoron_client.data.encoding import (
     Weight,
     read_label,
 )
+from quoron_client.data.formats import Dialect
 from quoron_client.federation import read_terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic
 from quoron_client.protocol.tasks import PlacedGradient, SecondMoment

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from contracts.odd_values import OBJECTS
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data import cells, columns, first_rows, fused, gathering, hashed_loops, spans, tables
+from quoron_client.data import cells, columns, fused, hashed_loops, spans, tables, users
 from quoron_client.data import users as numbering
 from quoron_client.data.dates import WORDS, DateNumber, DatePart
 from quoron_client.data.declared import types_of
@@ -39,7 +39,7 @@ from quoron_client.data.encoding import (
     Weight,
 )
 from quoron_client.data.features import together
-from quoron_client.data.gathering import Gathering
+from quoron_client.data.fused import Gathering
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_client.data.users import group
@@ -322,10 +322,10 @@ def test_batches_of_any_size_become_the_items_of_the_table(given_, cuts, most, z
     users, owners = group(table, "who", without_rows=True)
     wanted = items_of(rules, table, owners, users + 2, most, zero_rows=zero_rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathering, "all_threads", lambda: threads)
+        patch.setattr(fused, "all_threads", lambda: threads)
         if small:
             patch.setattr(numbering, "_FIRST", 3)
-            patch.setattr(gathering, "_STRETCH", 100)
+            patch.setattr(fused, "_STRETCH", 100)
         rows = Gathering(rules, "who", most)
         borders = [0, *sorted(min(cut, table.num_rows) for cut in cuts), table.num_rows]
         for first, last in pairwise(borders):
@@ -389,8 +389,8 @@ def test_a_user_of_zero_is_one_however_it_is_signed(kind):
 
 def test_rows_of_any_categories_are_left_out_while_a_table_is_read(monkeypatch):
     """Batches of a Feather file have dictionaries of their own, which Arrow cannot always make one of."""
-    monkeypatch.setattr(first_rows, "_FIRST", 4)
-    reading = first_rows.Reading(3, "who")
+    monkeypatch.setattr(users, "_FIRST", 4)
+    reading = users.Reading(3, "who")
     for words in (["a", None], ["b", None], ["c", "d"], [*map(str, range(127))]):
         coded = pa.DictionaryArray.from_arrays(pa.array(range(len(words)), pa.int8()), pa.array(words))
         reading.add(pa.table({"who": ["x"] * len(words), "a": coded}))

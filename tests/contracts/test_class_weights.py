@@ -23,10 +23,9 @@ from contracts.charges import charges, require_charged
 from contracts.forced import FORCED
 from contracts.worlds import Complaint, World, same
 from quoron.config import from_tree
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.training import lifetime, look, run
-from quoron.training.curator import CuratorEngine
-from quoron.training.table import HeldRows, hold
+from quoron.training.table import CuratorEngine, HeldRows, hold
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.encoding import Balanced, ClassWeights, Encoding

@@ -41,7 +41,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.simulation.scene import encoding_of
 from quoron_client.data import columns, csv_file, json_lines, tables
-from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import Dialect
 from quoron_client.federation.own_table import own_items, read_own_table
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import QuoronError

@@ -27,9 +27,9 @@ from federation.conversation import (
 )
 from federation.crowd import until
 from quoron.populations import Categorical, from_table
-from quoron_client.compute.local_report import local_report
-from quoron_client.data.dialect import Dialect
+from quoron_client.compute.work import local_report
 from quoron_client.data.encoding import Encoding, Numeric, Signs, read_label
+from quoron_client.data.formats import Dialect
 from quoron_client.federation import Record, run_client, session, work
 from quoron_client.federation.own_table import check_one_user, own_items
 from quoron_client.federation.terms import read_terms

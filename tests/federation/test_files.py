@@ -21,7 +21,7 @@ from federation.crowd import write_items
 from quoron.cli.app import invoke
 from quoron_client.durable import PRIVATE, make_folder, replace_whole
 from quoron_client.federation import Record
-from quoron_client.federation.core_dumps import LEAST
+from quoron_client.federation.log_limit import LEAST
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.service import certificates, revocation, tokens

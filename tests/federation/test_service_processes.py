@@ -35,7 +35,7 @@ from operators import reaching
 from quoron.config import parse
 from quoron.operate.control import Address, Control
 from quoron.operate.submission import specify
-from quoron.ports import free_port
+from quoron.processors import free_port
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database

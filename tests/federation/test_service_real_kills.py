@@ -34,7 +34,7 @@ from federation.crowd import (
     write_items,
 )
 from federation.test_service_processes import bearer
-from quoron.ports import free_port
+from quoron.processors import free_port
 from quoron.simulation.inline import InlineEngine
 from quoron_privacy.errors import LedgerUnavailable
 from quoron_protos.v1 import federation_pb2 as pb

@@ -11,7 +11,7 @@ from flwr.clientapp.typing import Mod
 
 from flower.grids import FakeGrid
 from quoron.flower import train_privately
-from quoron.training.trained import TrainedRows
+from quoron.training.rows import TrainedRows
 from quoron_client.flower.answering import answer_with
 
 USERS, DIMENSION, CLIP = 6, 3, 0.5

@@ -26,9 +26,9 @@ from quoron.flower import claim as claims
 from quoron.flower import simulated, simulation
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
-from quoron.sharding import guarded_ray
+from quoron.sharding import on_ray
 from quoron.simulation import run as runs
 from quoron.simulation.scene import Setup
 from quoron_client.flower.serving import make_app
@@ -173,7 +173,7 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
 def test_a_complete_run_asks_nobody(
     tmp_path: Path, whole: Path, model: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarded_ray, "require_tokens", lambda: None)  # as if Ray were installed
+    monkeypatch.setattr(on_ray, "require_tokens", lambda: None)  # as if Ray were installed
     shutil.copytree(whole, tmp_path / "run")
     prepared = runs.prepare(RunFolder(tmp_path / "run").config(), tmp_path)
     watching = Watching()
@@ -241,7 +241,7 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
 
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded_ray, "find_spec", lambda name: None)
+    monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install"):
         simulate(*prepared_in(tmp_path / "run"), tmp_path)
 

@@ -27,14 +27,13 @@ from listening import asked, family, listening
 from quoron import sources
 from quoron.engines import Flower
 from quoron.flower import simulation
-from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES
-from quoron.flower.commands import FlowerConnection, Process
+from quoron.flower.commands import FlowerConnection, Process, write_bundle
 from quoron.flower.simulation import LOG, simulate
-from quoron.ports import free_port
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
+from quoron.processors import free_port
 from quoron.run_folder import RunFolder
-from quoron.sharding import guarded_ray
+from quoron.sharding import on_ray
 from quoron.simulation import run as runs
 from quoron.simulation.scene import Setup
 from quoron_privacy.errors import RunError
@@ -145,7 +144,7 @@ def line_with(words: str, lines: Iterable[str]) -> str:
 
 def left_of(command: int) -> list[object]:
     """Folders of a command that has simulated on Flower, and processes that have one of them in their environment."""
-    mark = f"{guarded_ray.PREFIX}{command}-"
+    mark = f"{on_ray.PREFIX}{command}-"
     roots = {Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")}
     found: list[object] = [each for root in roots for each in root.glob(f"{mark}*")]
     for each in Path("/proc").glob("[0-9]*/environ"):

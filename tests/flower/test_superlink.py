@@ -19,7 +19,7 @@ from listening import listening
 from quoron.flower import superlink
 from quoron.flower.commands import Process
 from quoron.flower.superlink import MARK, gate, owner_of
-from quoron.ports import free_port
+from quoron.processors import free_port
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whose a connection is stands in /proc")
 # A program of another user of this machine, without anything of ours.

@@ -17,7 +17,7 @@ from flower import federation
 from flower.grids import FakeGrid, spread
 from quoron.flower.commands import FlowerConnection, Process, environment, program
 from quoron.flower.training import BOOKS
-from quoron.ports import free_port
+from quoron.processors import free_port
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 

@@ -14,8 +14,8 @@ from golden.plain import plain
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import bought, estimates, facts, held_out, marks, min_cohort, table_health, votes
-from quoron_privacy.counts.spread import Spread, thirds
+from quoron_privacy.counts import bought, held_out, marks, min_cohort, table_health, votes
+from quoron_privacy.counts.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means import learnt_interval, learnt_radii, private_range, rotation, truncated_mean
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users
@@ -131,13 +131,10 @@ def _spread(running: bool) -> Any:
     weights = np.sort(draw.integers(0, 400, (3, 8)), axis=None).reshape(3, 8) / 5_000.0
     return [
         [spread.scale, spread.effective_mu, spread.sensitivity],
-        [estimates.quantile_of(np.cumsum(row), share, spread) for row in weights for share in (0.1, 0.5, 0.9)],
-        estimates.count_of(0.3, users=5_000, scale=spread.scale),
-        [
-            estimates.mean_of(found, scale=spread.scale)
-            for found in (weights[0, :3], np.zeros(3), np.array([0, 0, 0.9]))
-        ],
-        [estimates.needed("cells", groups=3, cells=8, unit=4.0, share=share) for share in (0.02, 0.5)],
+        [quantile_of(np.cumsum(row), share, spread) for row in weights for share in (0.1, 0.5, 0.9)],
+        count_of(0.3, users=5_000, scale=spread.scale),
+        [mean_of(found, scale=spread.scale) for found in (weights[0, :3], np.zeros(3), np.array([0, 0, 0.9]))],
+        [needed("cells", groups=3, cells=8, unit=4.0, share=share) for share in (0.02, 0.5)],
     ]
 
 
@@ -275,8 +272,8 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         marks.cells(np.array([-1.0, 0.0, 0.49, 0.5, 1.0, np.nan]), 0.0, 1.0, 2),
     ],
     "facts": lambda: [
-        [facts.users_for_items(epsilon=e) for e in EPSILONS],
-        [facts.holders_of_category(epsilon=e, delta=1e-6, most_votes=many) for e in EPSILONS for many in (1, 4)],
+        [votes.users_for_items(epsilon=e) for e in EPSILONS],
+        [votes.holders_of_category(epsilon=e, delta=1e-6, most_votes=many) for e in EPSILONS for many in (1, 4)],
     ],
     "purchases": lambda: [
         [

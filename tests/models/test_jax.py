@@ -11,11 +11,10 @@ from jax.flatten_util import ravel_pytree
 
 import quoron.jax
 from flower.plugged import Killed
-from quoron.jax.computing import LossRows
+from quoron.jax.training import LossRows
 from quoron.training import lifetime
-from quoron.training.items import Items
-from quoron.training.timetable import LocalSGD, Timetable
-from quoron.training.trained import TrainedRows
+from quoron.training.items import Items, LocalSGD, Timetable
+from quoron.training.rows import TrainedRows
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 

@@ -16,16 +16,12 @@ from torch import nn
 import quoron.torch
 from audits.harness import epsilon_lower_bound
 from flower.plugged import Killed
-from quoron.torch import summing
-from quoron.torch.computing import ModuleRows
+from quoron.torch import computing
+from quoron.torch.computing import ModuleRows, sum_clipped
 from quoron.torch.modules import TorchModule
-from quoron.torch.summing import sum_clipped
 from quoron.training import lifetime
-from quoron.training.black_box import problem_of
-from quoron.training.items import Items
-from quoron.training.rows import RowsEngine, Setting
-from quoron.training.timetable import LocalSGD
-from quoron.training.trained import TrainedRows
+from quoron.training.items import Items, LocalSGD
+from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
 from quoron_client.protocol.questions import Question
 from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
@@ -325,7 +321,7 @@ def test_sums_are_the_same_bits_in_every_order_chunk_and_block(kind: Any, monkey
     assert whole.answered == 38
     equal(sum_clipped(rows.flip(0), reduction, LARGEST), whole)
     equal(sum_clipped(rows[:17], reduction, LARGEST) + sum_clipped(rows[17:], reduction, LARGEST), whole)
-    monkeypatch.setattr(summing, "BLOCK", 1)
+    monkeypatch.setattr(computing, "BLOCK", 1)
     equal(sum_clipped(rows, reduction, LARGEST), whole)
 
 

@@ -28,7 +28,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix import noise as prefix_noise
 from quoron_privacy.prefix.factorisations import FACTORISATIONS
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.one_epoch import accelerated_srgd, base, variants
+from quoron_server.algorithms.one_epoch import accelerated_srgd, base
 from quoron_server.algorithms.one_epoch import plan as planning
 from quoron_server.algorithms.printed import choquette_choo
 from quoron_server.algorithms.printed.choquette_choo import longest_answer
@@ -512,7 +512,15 @@ class TestPage:
             assert row == pytest.approx(expected, rel=0.02)  # three digits on the page
 
     def test_every_name_beside_a_line_exists(self):
-        owners = [choquette_choo, accelerated_srgd, base, variants, planning, prefix_noise, prefix_noise.PrefixNoise]
+        owners = [
+            choquette_choo,
+            accelerated_srgd,
+            base,
+            accelerated_srgd,
+            planning,
+            prefix_noise,
+            prefix_noise.PrefixNoise,
+        ]
         owners += [choquette_choo.AcceleratedDPSRGD, choquette_choo.PrintedSRGD, base.OneEpoch]
         owners += [accelerated_srgd.AcceleratedSRGD]
         modules = {"plan", "variants", "quoron_server", "algorithms", "printed", "choquette_choo", "one_epoch", "base"}

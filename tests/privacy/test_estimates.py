@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import spread
-from quoron_privacy.counts.estimates import SURE, count_of, mean_of, quantile_of
-from quoron_privacy.counts.spread import Spread, thirds
+from quoron_privacy.counts.spread import SURE, Spread, count_of, mean_of, quantile_of, thirds
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 

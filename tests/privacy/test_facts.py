@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy.counts.facts import (
+from quoron_privacy.counts.votes import (
     distances,
     holders_of_category,
     release_categories,

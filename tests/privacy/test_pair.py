@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privacy.test_second_account import ITEMS, exact_gaussian, expected
-from quoron_privacy.accounts import exports, gdp, loss_sums, losses
+from quoron_privacy.accounts import exports, gdp, losses
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency
@@ -150,7 +150,7 @@ def test_both_sides_are_as_close_far_out_in_the_tail(delta: float) -> None:
 def test_from_below_a_loss_that_no_tilt_sees_is_not_forgotten() -> None:
     """Its weight underflows; what its place is too large by does not, and is never made up for by nothing."""
     law = losses.Losses(np.array([-100_000, 0]), np.array([0.5, 0.5]), 1.0, 0.0, over=np.array([0.4, 0.0]))
-    assert 0 <= loss_sums.over([(law, 3)], 1.0, 1e-9) < 1.2
+    assert 0 <= losses.over([(law, 3)], 1.0, 1e-9) < 1.2
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, roots, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import facts, min_cohort
+from quoron_privacy.counts import min_cohort, votes
 from quoron_privacy.counts.bought import CELLS, Bought, share_for
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.marks import MARKS, marks
@@ -127,10 +127,10 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("items", lambda: items(items=0)),
     ("adjacency", lambda: items(adjacency="add")),
     ("min_cohort_epsilon=1 of epsilon=1", lambda: min_cohort.rest(1.0, 1e-6, 1.0)),
-    ("held as integers", lambda: facts.release_items_per_user(np.ones(9), epsilon=1.0, stream=STREAM)),
-    ("a share of users", lambda: facts.users_for_items(epsilon=1.0, most_below=0.0)),
-    ("epsilon in", lambda: facts.users_for_items(epsilon=0.0)),
-    ("one owner", lambda: facts.release_categories(["a"], np.zeros(2, int), epsilon=1.0, delta=1e-6, stream=STREAM)),
+    ("held as integers", lambda: votes.release_items_per_user(np.ones(9), epsilon=1.0, stream=STREAM)),
+    ("a share of users", lambda: votes.users_for_items(epsilon=1.0, most_below=0.0)),
+    ("epsilon in", lambda: votes.users_for_items(epsilon=0.0)),
+    ("one owner", lambda: votes.release_categories(["a"], np.zeros(2, int), epsilon=1.0, delta=1e-6, stream=STREAM)),
     *several("Expected", bought, {"users": 0}, {"columns": -1}, {"names": 1.5}, {"share": 1.1}),
     ("Expected", lambda: bought(columns=0, names=0)),
     ("Expected", lambda: bought(adjacency="none")),

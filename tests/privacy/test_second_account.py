@@ -11,21 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from quoron_privacy.accounts import (
-    composed,
-    item_sampling,
-    loss_sums,
-    losses,
-    mixtures,
-    moved,
-    pair,
-    stages,
-    subsampling,
-)
+from quoron_privacy.accounts import composed, item_sampling, losses, mixtures, moved, pair, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.release import Adjacency
 
-SECOND = (pair, composed, stages, losses, loss_sums, mixtures, moved)
+SECOND = (pair, composed, stages, losses, losses, mixtures, moved)
 # (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
 TABLE = {
     (0.01, 1000, 0.5): 0.827,
@@ -176,8 +166,8 @@ WRONG = {
         stages, "binomial", lambda was: lambda most, rate: was(most, rate / 3)
     ),
     "one order": (composed, "_both_ways", lambda was: lambda own, lost=0.0: (was(own, lost)[1],) * 2),
-    "one round fewer": (loss_sums, "_raised", lambda was: lambda values, exponent: was(values, exponent - 1)),
-    "half of δ": (loss_sums, "most", lambda was: lambda *given: was(*given) / 2),
+    "one round fewer": (losses, "_raised", lambda was: lambda values, exponent: was(values, exponent - 1)),
+    "half of δ": (losses, "most", lambda was: lambda *given: was(*given) / 2),
     "all of a cell at its lower end": (
         losses, "_split", lambda was: lambda first, width, left, *given: (left, 0 * left)
     ),
@@ -192,14 +182,14 @@ WRONG = {
     "tails a tenth too small": (mixtures, "_tail", lambda was: lambda t: tuple(0.9 * each for each in was(t))),
     "a loss of nine tenths": (mixtures, "loss", lambda was: lambda one, x: (0.9 * was(one, x)[0], *was(one, x)[1:])),
     "a window that ends early": (
-        loss_sums,
+        losses,
         "window",
         lambda was: lambda *given: (was(*given)[0], was(*given)[0] + (was(*given)[1] - was(*given)[0]) // 3),
     ),
     "the mean of a cell above it": (
         losses, "_mean", lambda was: lambda *given: (was(*given)[0] + 0.02, was(*given)[1])
     ),
-    "what places are too large by is forgotten": (loss_sums, "over", lambda was: lambda *given: -0.05),
+    "what places are too large by is forgotten": (losses, "over", lambda was: lambda *given: -0.05),
 }  # fmt: skip
 
 

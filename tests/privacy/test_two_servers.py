@@ -12,8 +12,7 @@ from quoron_privacy.errors import ConfigError, WireError
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import ring, seals
-from quoron_privacy.two_servers.account import outsiders_mu, server_mu, unit_for
-from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain
+from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, outsiders_mu, server_mu, unit_for
 from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed, sum_of_squares
 from quoron_privacy.two_servers.sheet import KINDS, Block, RoundSheet, Sheet, median
 

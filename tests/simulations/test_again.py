@@ -10,7 +10,7 @@ import pytest
 
 from problems import problem_of
 from quoron.populations import Numeric, TablePopulation, from_table
-from quoron.simulation import again
+from quoron.simulation import inline
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Question
@@ -64,8 +64,8 @@ def model(engine: Any) -> Any:
 @pytest.fixture
 def held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of seven users at a time."""
-    monkeypatch.setattr(again, "HELD", 1000)
-    monkeypatch.setattr(again, "BLOCK", 7 * 8 * (D * (D + 1) // 2 + D))
+    monkeypatch.setattr(inline, "HELD", 1000)
+    monkeypatch.setattr(inline, "BLOCK", 7 * 8 * (D * (D + 1) // 2 + D))
 
 
 def test_a_run_holds_one_block_at_a_time(held_in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:

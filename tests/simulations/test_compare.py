@@ -22,9 +22,9 @@ from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli import showing
 from quoron.cli.app import invoke
+from quoron.comparing import comparison
 from quoron.comparing import comparison as comparisons
 from quoron.comparing import page as report
-from quoron.comparing import pool
 from quoron.comparing.cells import Outcome, cell_rows, costs_of, decided, told_of
 from quoron.comparing.request import LOOKS, Request, sweep
 from quoron.evaluating import measuring
@@ -35,7 +35,7 @@ from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation import told
+from quoron.simulation import scene
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
@@ -100,9 +100,9 @@ def priced(compared: comparisons.Comparison, tmp_path_factory: pytest.TempPathFa
     shutil.copytree(compared.directory, folder)
     run = SMALL.run.model_copy(update={"network": ",".join(PRESETS)})
     request = replace(REQUEST, config=SMALL.model_copy(update={"run": run}))
-    told = comparisons.carry_out(Request.from_json(request.as_json()), folder, watcher=watched, workers=1)
+    scene = comparisons.carry_out(Request.from_json(request.as_json()), folder, watcher=watched, workers=1)
     assert watched.runs == 0
-    return told
+    return scene
 
 
 def test_cells_have_seconds_over_every_network_and_their_fronts(priced: comparisons.Comparison) -> None:
@@ -190,13 +190,13 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: p
     assert str(comparisons.claim(None, "x")) == "runs/x-compare-1"
     assert str(comparisons.claim(None, "x")) == "runs/x-compare-2"
     with pytest.raises(ConfigError, match="workers=0"):
-        pool.carry_out([], tmp_path, workers=0, watcher=Watched())
+        comparison.run_jobs([], tmp_path, workers=0, watcher=Watched())
 
 
 def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = pool.Job(CELLS["srgd"], 0, CELLS["srgd"].config, Path("x"))
+    job = comparison.Job(CELLS["srgd"], 0, CELLS["srgd"].config, Path("x"))
     for kind in (Runs, RunLines, RunBars):
         with kind() as shown:
             shown.planned(1)
@@ -293,7 +293,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
     begun = []
 
     class Killing(Watched):
-        def began(self, worker: int, job: pool.Job) -> None:
+        def began(self, worker: int, job: comparison.Job) -> None:
             begun.append(job.named)
             if len(begun) == 2:
                 processes[-1].kill()
@@ -305,7 +305,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
         processes.append(popen(*arguments, **named))
         return processes[-1]
 
-    monkeypatch.setattr(pool.subprocess, "Popen", recorded)
+    monkeypatch.setattr(comparison.subprocess, "Popen", recorded)
     with pytest.raises(RunError, match=r"A worker ended at recentred-sgd seed 1 with exit code -9.*try fewer workers"):
         comparisons.carry_out(request, tmp_path, watcher=Killing(), workers=1)
     assert all(process.poll() is not None for process in processes)
@@ -439,7 +439,7 @@ def test_users_that_nobody_holds_out_or_that_are_too_few_are_refused_before_any_
 def test_without_a_share_nothing_is_told(people, tmp_path):
     found = simulate(people, tmp_path / "one", "recentred-sgd")
     config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"holdout": None})})
-    assert told.told(config, None, found.weights, "replace-one") == {}  # type: ignore[arg-type]
+    assert scene.told_by_held_out(config, None, found.weights, "replace-one") == {}  # type: ignore[arg-type]
 
 
 def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:

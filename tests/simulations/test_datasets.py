@@ -14,19 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import _scratch, index, item_store
-from quoron.datasets._scratch import Seal
-from quoron.datasets.item_store import ItemStore
+from quoron.datasets import index, item_store
+from quoron.datasets.item_store import ItemStore, Seal
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
 from quoron.populations import TablePopulation
 from quoron.populations.table import encoded_table
-from quoron.sharding.engine import ShardedEngine
-from quoron.sharding.shard import Settings
-from quoron.sharding.shard import opened as opened_shard
-from quoron.simulation import again
-from quoron.simulation.inline import InlineEngine
-from quoron.simulation.pieces import engine_for
+from quoron.sharding.engine import Settings, ShardedEngine
+from quoron.sharding.engine import opened as opened_shard
+from quoron.simulation import inline
+from quoron.simulation.inline import InlineEngine, engine_for
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
@@ -74,9 +71,9 @@ def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> Data
     """The same users, with room for all of them, none of whose bytes go to the disk."""
     monkeypatch.setenv("QUORON_MEMORY", "1e9")
     monkeypatch.setattr(item_store, "Scratch", lambda: pytest.fail("written to disk"))
-    again = crowd.read_in(np.arange(crowd.users))
-    assert again.held.places(np.arange(3)).tolist() == [0, 1, 2]
-    return again
+    inline = crowd.read_in(np.arange(crowd.users))
+    assert inline.held.places(np.arange(3)).tolist() == [0, 1, 2]
+    return inline
 
 
 @pytest.mark.parametrize("counts", [(1, 300), (300, 1), (200, 1, 200), (1, 1, 300, 1), (301,)])
@@ -221,7 +218,7 @@ def test_questions_take_a_folder(tmp_path):
 
 
 def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
-    memory = _scratch.ReusedMemory()
+    memory = item_store.ReusedMemory()
     taken = memory.take(64)
     at, part = taken.ctypes.data, taken[8:24].view(np.float64)
     del taken
@@ -266,7 +263,7 @@ def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp
         for name, call in calls.items():
             monkeypatch.setattr(os, name, refusing(call))
     else:
-        monkeypatch.setattr(_scratch, "_directly", lambda file, wanted: False)
+        monkeypatch.setattr(item_store, "_directly", lambda file, wanted: False)
     ours, theirs = (
         make(given, RULES, user="who", loss=Logistic())
         for make, given in ((from_dataset, tmp_path / "d"), (encoded_table, table))
@@ -346,12 +343,12 @@ class TestASeal:
         seal = Seal()
         data = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 32, 3000, np.uint32)
         sums = np.empty(2, np.uint64)
-        _scratch._sums(data, seal._words, sums)
-        padded, half = np.append(data, np.zeros(2 * _scratch.BLOCK - 3000, np.uint32)), _scratch.BLOCK // 2
+        item_store._sums(data, seal._words, sums)
+        padded, half = np.append(data, np.zeros(2 * item_store.SEALED - 3000, np.uint32)), item_store.SEALED // 2
         for block in range(2):
-            own = (padded[block * _scratch.BLOCK :][: _scratch.BLOCK] + seal._words).astype(object)
+            own = (padded[block * item_store.SEALED :][: item_store.SEALED] + seal._words).astype(object)
             if block == 1:  # zeros that are not there meet no product of two secrets
-                own[3000 - _scratch.BLOCK : half] = 0
+                own[3000 - item_store.SEALED : half] = 0
             assert int(sums[block]) == int((own[:half] * own[half:]).sum()) % 2**64
 
 
@@ -387,14 +384,14 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
     question, reads, honest = second_moments(theirs), [], ItemStore._read_back
     whole = InlineEngine(theirs).ask(question).values
     for name in ("HELD", "BLOCK"):
-        monkeypatch.setattr(again, name, 5 * 8 * whole.shape[1])
+        monkeypatch.setattr(inline, name, 5 * 8 * whole.shape[1])
     monkeypatch.setattr(ItemStore, "_read_back", lambda self, chunk: reads.append(chunk) or honest(self, chunk))
     crowd = ours.read_in(np.arange(ours.users))
     chunks = len(crowd.held._sizes)
     assert chunks > 10
     for engine in (engine_for(crowd), in_shards(crowd)):
         values = engine.ask(question).values
-        assert isinstance(values, again.RowsAgain)
+        assert isinstance(values, inline.RowsAgain)
         for _ in range(3):
             reads.clear()
             for first in range(0, ours.users, 20):

@@ -19,7 +19,7 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.datasets import _names, index
+from quoron.datasets import index
 from quoron.datasets.index import Index, opened, renewed
 from quoron.datasets.population import from_dataset
 from quoron_client.data.files import Files
@@ -255,7 +255,7 @@ KINDS = {
 class TestTheDigestOfUsers:
     @staticmethod
     def digest(*batches: pa.Array) -> str:
-        whose = _names.Names()
+        whose = index.Names()
         for each in batches:
             whose.add(each)
         return whose.digest()

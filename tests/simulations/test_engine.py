@@ -11,9 +11,8 @@ import pytest
 
 from problems import problem_of
 from quoron.populations import Numeric, Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
-from quoron.sharding.engine import ShardedEngine
-from quoron.sharding.shard import Settings, opened
-from quoron.simulation import again
+from quoron.sharding.engine import Settings, ShardedEngine, opened
+from quoron.simulation import inline
 from quoron.simulation.inline import InlineEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
@@ -181,8 +180,8 @@ def test_what_a_user_holds_never_raises_nor_touches_another_row():
 
 def test_points_of_a_convolution_are_new_every_round_and_the_same_again_for_the_same():
     engine = InlineEngine(crowd())
-    first, again, later = (engine.ask(convolved(np.arange(50), number)).values for number in (3, 3, 4))
-    np.testing.assert_array_equal(first, again)
+    first, inline, later = (engine.ask(convolved(np.arange(50), number)).values for number in (3, 3, 4))
+    np.testing.assert_array_equal(first, inline)
     assert np.all(np.any(first != later, axis=1))
     # A user's draws follow the user, wherever it stands in the cohort.
     np.testing.assert_array_equal(engine.ask(convolved(np.arange(50)[::-1], 3)).values, first[::-1])
@@ -419,8 +418,8 @@ FIRST = Question(0, np.random.default_rng(1).permutation(MANY), MomentAndGradien
 @pytest.fixture
 def held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of seven users at a time."""
-    monkeypatch.setattr(again, "HELD", 1000)
-    monkeypatch.setattr(again, "BLOCK", 7 * 8 * (COLUMNS * (COLUMNS + 1) // 2 + COLUMNS))
+    monkeypatch.setattr(inline, "HELD", 1000)
+    monkeypatch.setattr(inline, "BLOCK", 7 * 8 * (COLUMNS * (COLUMNS + 1) // 2 + COLUMNS))
 
 
 @pytest.mark.parametrize("engine", [lambda: InlineEngine(people(), dropout=0.2), in_two_shards])
@@ -428,7 +427,7 @@ def test_blocks_that_are_computed_again_are_the_rows_that_would_be_held(engine: 
     whole = InlineEngine(people(), dropout=0.2).ask(FIRST)
     request.getfixturevalue("held_in_blocks")
     answers = engine().ask(FIRST)
-    assert isinstance(answers.values, again.RowsAgain)
+    assert isinstance(answers.values, inline.RowsAgain)
     assert np.array_equal(answers.status, whole.status)
     assert len(set(whole.status.tolist())) == 2
     for rows in (slice(None), slice(0, 7), slice(3, 25), slice(140, 999), slice(5, 5)):

@@ -20,9 +20,8 @@ from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
 from quoron.training import evaluated, lifetime
-from quoron.training.curator import CuratorEngine
-from quoron.training.figures import figures_of
-from quoron.training.items import Items
+from quoron.training.items import Items, figures_of
+from quoron.training.table import CuratorEngine
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Classes, Range, Signs

@@ -20,17 +20,14 @@ import quoron
 from federation.crowd import DIMENSION, carried_out, items
 from quoron.config import parse
 from quoron.engines import Service, from_spec, inline_or_ray
-from quoron.local import engine, keeper, kept, launch, people, programs, rehearsal
+from quoron.local import engine, keeper, launch, people, programs, rehearsal
 from quoron.local import folder as folders
 from quoron.local import order as orders
-from quoron.local.faults import Faults, Kill
 from quoron.local.folder import ITEMS, MARK, ORDER, PASSING, RUN, RUNNING, Folder, sweep
-from quoron.local.items import load_items
 from quoron.local.launch import Local
-from quoron.local.order import MOST, Order, reached
+from quoron.local.order import MOST, Faults, Kill, Order, reached
 from quoron.local.people import give, give_tables, settle, silos_in
-from quoron.local.programs import MADE
-from quoron.local.relay import Relay
+from quoron.local.programs import MADE, Relay, load_items
 from quoron.network import Network
 from quoron.operate.submission import declared
 from quoron.populations import Synthetic
@@ -216,7 +213,7 @@ class TestFolder:
         with suppress(RuntimeError):
             Local(folder, ORDERED).__enter__()
         with folder.held(), pytest.raises(RunError, match="Expected the federation"):
-            launch.stop(folder, 0.1)
+            launch.stop(folder.path, 0.1)
         assert sent == []
 
     def test_one_that_starts_is_stopped_once_it_says_who_it_is(
@@ -227,7 +224,7 @@ class TestFolder:
         monkeypatch.setattr(launch.time, "sleep", lambda _: folder.write(RUNNING, {"keeper": 123456}))
         with ExitStack() as holding:
             holding.enter_context(folder.held())
-            assert launch.stop(folder)
+            assert launch.stop(folder.path)
         assert sent == [123456]
 
     def test_what_is_kept_is_not_waited_for_though_nobody_is_told(self, tmp_path: Path) -> None:
@@ -480,7 +477,7 @@ class TestItems:
             silos_in(Folder(tmp_path), config, table)
         some = parse(TOML.replace("[population]", "[population]\nsilos = 3"))
         with pytest.raises(ConfigError, match="a client for each of 3 silos, got --clients 20"):
-            kept.start(tmp_path, some, table, clients=20, listen="127.0.0.1:1", control="127.0.0.1:2")
+            launch.start(tmp_path, some, table, clients=20, listen="127.0.0.1:1", control="127.0.0.1:2")
         assert not [*tmp_path.glob("clients/*")]
         for wrong in ({"people": (3, 4, 5)}, {"people": (2, 3), "user": "who"}):
             with pytest.raises(ConfigError, match="persons of each of 3 silos"):

@@ -10,9 +10,8 @@ import pytest
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.local.folder import ITEMS, Folder
-from quoron.local.items import load_items
 from quoron.local.people import give
-from quoron.local.programs import MADE
+from quoron.local.programs import MADE, load_items
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items

@@ -21,7 +21,7 @@ from federation.crowd import FEW, HANGS, items
 from operators import reaching
 from quoron.config import parse
 from quoron.local.folder import Folder
-from quoron.ports import free_port
+from quoron.processors import free_port
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger

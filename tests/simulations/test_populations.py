@@ -22,10 +22,10 @@ from quoron.populations import (
     hardest_spread,
     lower_bound,
 )
-from quoron.populations._families import exponential
-from quoron.populations._risk import divergence
-from quoron.populations.metrics import auc
-from quoron.populations.streams import fill_normals, fill_uniforms, normals, words
+from quoron.populations._made_up import divergence
+from quoron.populations.synthetic import exponential
+from quoron.populations.table import auc
+from quoron.populations.users import fill_normals, fill_uniforms, normals, words
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Range

@@ -88,7 +88,7 @@ COMPILES = """
 import os
 from quoron import caches
 caches.ensure(os.environ)
-from quoron.populations.streams import normals
+from quoron.populations.users import normals
 assert normals(seed=0, purpose=0, user=0, count=4).shape == (4,)
 """
 

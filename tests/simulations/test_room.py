@@ -17,14 +17,13 @@ from quoron.cli.app import invoke
 from quoron.datasets.index import opened
 from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import room, run, table
 from quoron.training.table import Curated
-from quoron_client.data import csv_file, first_rows, fused, tables
-from quoron_client.data.first_rows import Reading
+from quoron_client.data import csv_file, fused, tables, users
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.users import group
+from quoron_client.data.users import Reading, first_rows, group
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
@@ -61,7 +60,7 @@ class Interrupting(Observer):
 class TestTheFirstRows:
     def test_are_those_of_each_user_alone(self, shuffled: pa.Table) -> None:
         _, owners = group(shuffled, "who")
-        assert np.flatnonzero(first_rows.first_rows(owners, MOST)).tolist() == kept_of(shuffled, MOST)
+        assert np.flatnonzero(first_rows(owners, MOST)).tolist() == kept_of(shuffled, MOST)
 
     def test_of_others_stay_where_one_user_has_other_rows(self, shuffled: pa.Table) -> None:
         """For tables that differ in one user, whatever it holds, the items of everybody else are the same."""
@@ -107,7 +106,7 @@ class TestTheFirstRows:
         items = held.items()
         assert isinstance(items, ItemBatch)
         users, whose = group(people, "who")
-        kept = first_rows.first_rows(whose, MOST)
+        kept = first_rows(whose, MOST)
         wanted = fused.encoded(held.encoding, people.filter(pa.array(kept)))
         assert items.counts.max() == MOST
         assert items.users == users
@@ -123,7 +122,7 @@ class TestTheFirstRows:
             pyarrow.csv.write_csv(shuffled, path)
         else:
             pq.write_table(shuffled, path, row_group_size=50)
-        for module, name, less in ((first_rows, "_FIRST", 100), (csv_file, "_PIECE", 999)):
+        for module, name, less in ((users, "_FIRST", 100), (csv_file, "_PIECE", 999)):
             monkeypatch.setattr(module, name, less)
         reading = Reading(MOST, "who")
         found, whole = tables.read(path, None, reading), tables.read(path)

@@ -25,8 +25,7 @@ from quoron.populations.table import encoded_table
 from quoron.run_folder import RunFolder
 from quoron.sharding import engine as engines
 from quoron.sharding import processes
-from quoron.sharding.engine import Died, ShardedEngine
-from quoron.sharding.shard import Settings, opened
+from quoron.sharding.engine import Died, Settings, ShardedEngine, opened
 from quoron.simulation import run as runs
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball

@@ -19,9 +19,8 @@ from listening import asked, at_rest, family, listening
 from quoron.datasets.population import from_dataset
 from quoron.engines import Inline, Ray
 from quoron.populations import Outliers, Synthetic
-from quoron.sharding import guarded_ray, on_ray
-from quoron.sharding.engine import ShardedEngine
-from quoron.sharding.shard import Settings
+from quoron.sharding import on_ray
+from quoron.sharding.engine import Settings, ShardedEngine
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Question
@@ -46,13 +45,13 @@ def cluster(request, tmp_path: Path) -> Iterator[Any]:
     """Three raylets, none of which has room for all workers, with a token or "open" to everybody."""
     from ray.cluster_utils import Cluster
 
-    with guarded_ray.Place.made() as place, pytest.MonkeyPatch.context() as patch:
+    with on_ray.Place.made() as place, pytest.MonkeyPatch.context() as patch:
         for name, value in place.environment.items():
             patch.setenv(name, value)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         if request.param == "open":
             patch.setenv("RAY_AUTH_MODE", "disabled")
-        guarded_ray._read_again(anywhere=False)
+        on_ray._read_again(anywhere=False)
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         try:
             for _ in range(2):
@@ -199,7 +198,7 @@ def test_nobody_without_the_token_gets_into_a_cluster_of_our_own(command: str, t
         other = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
         assert not intrudes(head_of(process), tmp_path / "mark", **other)
         places = {Path(each.path).parents[3] for each in sockets if each.path}
-        (place,) = {each for each in places if each.name.startswith(guarded_ray.PREFIX)}
+        (place,) = {each for each in places if each.name.startswith(on_ray.PREFIX)}
         token = (place / "token").read_text()
         assert (place.stat().st_mode & 0o777, (place / "token").stat().st_mode & 0o777) == (0o700, 0o600)
         assert intrudes(head_of(process), tmp_path / "mark", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)  # it can
@@ -211,18 +210,16 @@ def test_a_cluster_of_our_own_leaves_nothing_behind(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     before, tokens = dict(os.environ), set()
     for _ in range(2):
-        own = guarded_ray.Own.begun()
+        own = on_ray.Own.begun()
         tokens.add(own.place.token.read_text())
-        assert guarded_ray.answers_strangers(guarded_ray._address()) is False
+        assert on_ray.answers_strangers(on_ray._address()) is False
         own.close()
         own.close()
         assert not own.place.folder.exists()
         assert {name: os.environ.get(name) for name in own.before} == {name: before.get(name) for name in own.before}
     assert len(tokens) == 2
-    (left := guarded_ray.Place.made()).folder.rename(
-        gone := left.folder.with_name(f"{guarded_ray.PREFIX}{2**22 + 1}-x")
-    )
-    guarded_ray.Place.made().__exit__()
+    (left := on_ray.Place.made()).folder.rename(gone := left.folder.with_name(f"{on_ray.PREFIX}{2**22 + 1}-x"))
+    on_ray.Place.made().__exit__()
     assert not gone.exists(), "of a process that is no more"
 
 
@@ -239,7 +236,7 @@ def test_a_cluster_that_asks_for_no_token_is_refused_by_name(cluster, tmp_path: 
 
 def test_an_address_without_the_token_is_refused_with_what_it_takes(cluster, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    guarded_ray._read_again(anywhere=False)
+    on_ray._read_again(anywhere=False)
     with pytest.raises(ConfigError, match=r"RAY_AUTH_MODE=token here, and its token in RAY_AUTH_TOKEN_PATH"):
         on_ray.starter(cluster.address)
     with pytest.raises(ConfigError, match="HOST:PORT or auto"):

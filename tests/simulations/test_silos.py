@@ -13,9 +13,9 @@ from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.operate.submission import specify
-from quoron.planning.silos import warnings
-from quoron.simulation.silos import InSilos
-from quoron.training.hospitals import write_hospitals
+from quoron.planning.plans import warnings
+from quoron.simulation.inline import InSilos
+from quoron.training.examples import write_hospitals
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
@@ -54,7 +54,9 @@ def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, t
     for sums in (False, True) if reads_sums else (False,):
         (tmp_path / f"{sums}").mkdir()
         silos = Silos(UNEVEN.sizes, sums)
-        assert np.array_equal(alone, execute(name, tmp_path / f"{sums}", InSilos(Quadratic(), silos, PROBLEM)))
+        assert np.array_equal(
+            alone, execute(name, tmp_path / f"{sums}", InSilos(Quadratic(), silos, PROBLEM.dimension))
+        )
 
 
 def test_auto_takes_whitened_tracking_for_sums_and_plans_its_questions() -> None:
@@ -117,7 +119,7 @@ def test_a_sum_that_cannot_be_makes_the_silo_absent() -> None:
     algorithm = make_plan("one-pass-dp-sgd")
     question = ask_first(algorithm)
     silos = Silos((800, 1600), sums=True)
-    told = InSilos(Liar(), silos, PROBLEM).ask(question)
+    told = InSilos(Liar(), silos, PROBLEM.dimension).ask(question)
     assert isinstance(told, Sums)
     assert told.answered == int((question.cohort >= 800).sum())
 

@@ -23,10 +23,9 @@ from patients import patients
 from quoron.cli.app import invoke
 from quoron.populations.users import Declared
 from quoron.private_bounds import find_bounds
-from quoron.sharding.shard import KeyedRandomness
+from quoron.sharding.engine import KeyedRandomness
 from quoron.training import lifetime
-from quoron.training.curator import CuratorEngine
-from quoron.training.table import HeldTable
+from quoron.training.table import CuratorEngine, HeldTable
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Question

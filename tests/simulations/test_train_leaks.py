@@ -22,7 +22,7 @@ import pytest
 
 from cover import by_default
 from quoron.cli.app import invoke
-from quoron.training import curator, lifetime, run, table
+from quoron.training import lifetime, run, table
 from quoron.training import start as preparing
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.counts.table_health import TableHealth
@@ -145,8 +145,8 @@ def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
     release = TableHealth.release
     monkeypatch.setattr(TableHealth, "release", looked)
-    ask = curator.CuratorEngine.ask
-    monkeypatch.setattr(curator.CuratorEngine, "ask", same)
+    ask = table.CuratorEngine.ask
+    monkeypatch.setattr(table.CuratorEngine, "ask", same)
 
 
 def left_behind(

@@ -17,10 +17,8 @@ from flower.plugged import CLIP, DIMENSION, SMALL, Killed
 from quoron.populations.users import Declared
 from quoron.run_folder import RunFolder
 from quoron.training import lifetime
-from quoron.training.black_box import problem_of
-from quoron.training.curator import CuratorEngine
-from quoron.training.rows import RowsEngine, Setting
-from quoron.training.trained import TrainedRows
+from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
+from quoron.training.table import CuratorEngine
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Question

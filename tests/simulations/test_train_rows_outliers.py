@@ -10,9 +10,7 @@ import quoron
 from audits.harness import epsilon_lower_bound
 from flower.plugged import Killed
 from quoron.training import lifetime, room
-from quoron.training.black_box import problem_of
-from quoron.training.rows import RowsEngine, Setting
-from quoron.training.trained import TrainedRows
+from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import outlier_mean

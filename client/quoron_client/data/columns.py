@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quoron_client.data import cells
-from quoron_client.data.dialect import DECIMAL
+from quoron_client.data.formats import DECIMAL
 from quoron_privacy.errors import DataError
 
 NO_ROWS = (

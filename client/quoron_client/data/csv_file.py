@@ -32,8 +32,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from quoron_client.data import cells
-from quoron_client.data.dialect import Dialect
-from quoron_client.data.formats import check_text
+from quoron_client.data.formats import Dialect, check_text
 from quoron_client.data.text_file import Read, TextFile
 from quoron_privacy.errors import DataError
 

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from quoron_client.data import cells
-from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import Dialect
 from quoron_client.data.text_file import TextFile
 from quoron_privacy.errors import DataError
 

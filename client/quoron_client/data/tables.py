@@ -13,7 +13,7 @@
 | any other type                                       | not: DataError by its type                             |
 
 So a column's type follows from what is public: the format, the schema, the dtype. `formats` says what names of files
-mean, `dialect` how their text is written, `files` what is done with folders and URLs of Parquet. A missing or repeated
+mean and how their text is written, `files` what is done with folders and URLs of Parquet. A missing or repeated
 column is an error: a table's columns are public. A value is not: `columns` says what it is.
 """
 
@@ -28,11 +28,10 @@ import pyarrow as pa
 
 from quoron_client.data import cells
 from quoron_client.data.columns import NO_ROWS, check_name, large
-from quoron_client.data.dialect import DECIMAL, Dialect
 from quoron_client.data.files import ROWS, Files, check_names
-from quoron_client.data.first_rows import Reading
-from quoron_client.data.formats import format_of, is_folder, name_of
+from quoron_client.data.formats import DECIMAL, Dialect, format_of, is_folder, name_of
 from quoron_client.data.text_file import TextFile
+from quoron_client.data.users import Reading
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 

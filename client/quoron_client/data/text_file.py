@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from quoron_client.data import files
-from quoron_client.data.dialect import Dialect
-from quoron_client.data.formats import name_of
+from quoron_client.data.formats import Dialect, name_of
 from quoron_privacy.errors import DataError
 
 Read = Callable[[int], bytes]  # about so many bytes, b"" at the end

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite, isnan
 from pathlib import Path
 
-from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import Dialect
 from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns, tables
-from quoron_client.data.dialect import Dialect
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.gathering import Gathering
+from quoron_client.data.formats import Dialect
+from quoron_client.data.fused import Gathering
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Numbering
 from quoron_client.federation.own_table import OwnItems, opened, unusable

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.compute.draws import user_keys
-from quoron_client.compute.local_report import local_report
-from quoron_client.compute.work import answer
+from quoron_client.compute.work import answer, local_report
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.federation.config import Owner

@@ -25,10 +25,10 @@ from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Promised, agreement, read_promised, refusal, terms_digest
 from quoron_client.flower.node import opened, read_limits
 from quoron_client.flower.serving import hello, silent
-from quoron_client.protocol.black_box import combined as unchecked
-from quoron_client.protocol.black_box import plain
 from quoron_client.protocol.flower_records import Values, bytes_of, record
 from quoron_client.protocol.questions import Status, Task
+from quoron_client.protocol.tasks import combined as unchecked
+from quoron_client.protocol.tasks import plain
 from quoron_client.protocol.wire import answer_to_wire, question_from_wire
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import Dialect
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, Limits, Owner
 from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError

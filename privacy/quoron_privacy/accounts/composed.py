@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from quoron_privacy.accounts import loss_sums, losses, mixtures, stages
+from quoron_privacy.accounts import losses, mixtures, stages
 from quoron_privacy.accounts.losses import Atoms
 from quoron_privacy.accounts.mixtures import Mixtures, Vector
 from quoron_privacy.accounts.stages import Items, Response, Sampled, Stage
@@ -47,7 +47,7 @@ def _both_ways(own: tuple[Vector, Vector], lost: float = 0.0) -> tuple[Mixtures,
     return Mixtures(own, _NOBODY, lost), Mixtures(_NOBODY, (own[0], 0.0 - own[1]))
 
 
-def orders(mu: float, every: Stages) -> tuple[loss_sums.Parts, ...]:
+def orders(mu: float, every: Stages) -> tuple[losses.Parts, ...]:
     """The laws of all stages' losses, each with how often it is there: in one order of the pair, or in both."""
     ways = [(laws(stage), times) for stage, times in every]
     gaussian: list[tuple[Mixtures | Atoms, int]] = []
@@ -63,7 +63,7 @@ def exactly(mu: float, every: Stages, epsilon: float, near: float, *, least: boo
     return tuple(_one_order(mu, parts, epsilon, near, least) for parts in orders(mu, every))
 
 
-def _one_order(mu: float, parts: loss_sums.Parts, epsilon: float, near: float, least: bool) -> tuple[float, float]:
+def _one_order(mu: float, parts: losses.Parts, epsilon: float, near: float, least: bool) -> tuple[float, float]:
     own = parts[:-1] if mu else parts
     if len(parts) == 1 and parts[0][1] == 1 and own and isinstance(law := parts[0][0], Mixtures):
         # Above 0 a folded pair has the profile of the one that it is made of.
@@ -72,8 +72,8 @@ def _one_order(mu: float, parts: loss_sums.Parts, epsilon: float, near: float, l
     if len(pure) == len(own) and (sums := losses.all_sums(pure)) is not None:
         return _each(mu, sums, epsilon)
     if least:
-        return loss_sums.least(parts, epsilon, near), 1.0
-    return 0.0, loss_sums.most(parts, epsilon, near)
+        return losses.least(parts, epsilon, near), 1.0
+    return 0.0, losses.most(parts, epsilon, near)
 
 
 def _each(mu: float, sums: Atoms, epsilon: float) -> tuple[float, float]:

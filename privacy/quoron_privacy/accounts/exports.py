@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import composed, loss_sums, losses
+from quoron_privacy.accounts import composed, losses
 from quoron_privacy.accounts.mixtures import Vector
 from quoron_privacy.accounts.pair import NEAR, Pair
 from quoron_privacy.errors import ConfigError, probability
@@ -117,16 +117,16 @@ def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimist
         return Lattice(direction, _ANY, (Law(0, np.ones(1), 0.0),), pair.lack)
     orders = composed.orders(pair.mu, pair.stages)
     rounds = max(sum(times for _, times in parts) for parts in orders)
-    cut, epsilon = loss_sums.CUT * near / rounds, Pair(pair.mu, pair.stages).epsilon(near)
-    tilts = [loss_sums.tilted(parts, min(epsilon, 1e3), cut) for parts in orders]
+    cut, epsilon = losses.CUT * near / rounds, Pair(pair.mu, pair.stages).epsilon(near)
+    tilts = [losses.tilted(parts, min(epsilon, 1e3), cut) for parts in orders]
     steepest = max((tilt for tilt in tilts if tilt is not None), default=1.0)
     make = _above if direction == "pessimistic" else _below
     # Where every loss is an atom the tilt grows without bound towards the largest sum: one less steep will do.
     pure = all(isinstance(law, losses.Atoms) for parts in orders for law, _ in parts)
     for last in (False,) * _LESS_STEEP * pure + (True,):
-        gap = min(loss_sums.gap_for(parts, min(epsilon, 1e3), steepest) for parts in orders)
+        gap = min(losses.gap_for(parts, min(epsilon, 1e3), steepest) for parts in orders)
         if direction == "optimistic":  # all of it is put down by a whole place at least
-            gap /= 8 if rounds <= loss_sums.FEW else 2
+            gap /= 8 if rounds <= losses.FEW else 2
         try:
             laws = tuple(make(parts, gap, cut, near, steepest) for parts in orders)
             break
@@ -137,9 +137,9 @@ def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimist
     return Lattice(direction, gap, laws, pair.lack)
 
 
-def _above(parts: loss_sums.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
+def _above(parts: losses.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
     """Masses that are never too small: what is beside the window goes to its first place, or counts as infinite."""
-    above = loss_sums.CUT * near
+    above = losses.CUT * near
     laws = [(losses.above(law, gap, cut), times) for law, times in parts]
     first, places = 0, np.empty(0)
     best: Vector = places
@@ -148,27 +148,27 @@ def _above(parts: loss_sums.Parts, gap: float, cut: float, near: float, steepest
             masses = np.exp(found.logs + found.rounding) * (np.maximum(found.sums, 0.0) + found.error)
         best = np.minimum(best, masses) if tilt else masses
         first = found.first
-    best[0] += loss_sums.OUTSIDE
+    best[0] += losses.OUTSIDE
     # Losses may be larger by `off` in all: a share of every mass goes one place up, as keeps both laws' masses.
     off = sum(times * law.off for law, times in laws)
     share = math.expm1(-off) / math.expm1(-gap)
     whole = np.append(best, 0.0) * math.exp(2 * off)
     moved = np.append(0.0, best) * math.exp(2 * off)
-    return Law(first, (1 - share) * whole + share * moved, min(1.0, loss_sums.lost(laws) + above))
+    return Law(first, (1 - share) * whole + share * moved, min(1.0, losses.lost(laws) + above))
 
 
-def _below(parts: loss_sums.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
+def _below(parts: losses.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
     """Masses that are never too large, as far down as places may be too large; what is beside them is left out."""
     del near
     laws = [(losses.below(law, gap, cut), times) for law, times in parts]
     found = list(_sums(laws, steepest, None))
-    over = max(loss_sums.over(laws, tilt, _RARE) for tilt, _ in found)
+    over = max(losses.over(laws, tilt, _RARE) for tilt, _ in found)
     best = np.zeros(len(found[0][1].sums))
     for _, each in found:
         with np.errstate(over="ignore", invalid="ignore"):
-            seen = np.maximum(each.sums - each.error - 2 * loss_sums.OUTSIDE - _RARE, 0.0)
+            seen = np.maximum(each.sums - each.error - 2 * losses.OUTSIDE - _RARE, 0.0)
             best = np.maximum(best, np.where(seen > 0, np.exp(each.logs - each.rounding) * seen, 0.0))
-    return Law(found[0][1].first - math.ceil(over / gap), best, loss_sums.least_lost(parts))
+    return Law(found[0][1].first - math.ceil(over / gap), best, losses.least_lost(parts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,22 +182,22 @@ class _Seen:
     rounding: float
 
 
-def _sums(laws: loss_sums.Laws, steepest: float, above: float | None) -> Iterator[tuple[float, _Seen]]:
+def _sums(laws: losses.Laws, steepest: float, above: float | None) -> Iterator[tuple[float, _Seen]]:
     """The sum's law on one window, without a tilt and under some."""
     gap = laws[0][0].gap
     tilts = [0.0, *(steepest * np.geomspace(2.0 ** (1 - _TILTS), 1.0, _TILTS)).tolist()]
     growths = [[float(law.growth(np.array([tilt]))[0]) for law, _ in laws] for tilt in tilts]
     # The steeper the tilt, the larger the sum: what holds all but a little at both ends does so between them.
     bottom, top = (
-        loss_sums.window(laws, growths[0], 0.0, None)[0],
-        loss_sums.window(laws, growths[-1], steepest, above)[1],
+        losses.window(laws, growths[0], 0.0, None)[0],
+        losses.window(laws, growths[-1], steepest, above)[1],
     )
     size = 1 << max(4, math.ceil(math.log2(max(top - bottom + 1, 2))))
     if size > _LONGEST:
         raise ConfigError(f"Expected losses on at most {_LONGEST:,} places, got some on {size:,}. Take a larger near.")
     places = np.arange(bottom, top + 1)
     for tilt, grown in zip(tilts, growths, strict=True):
-        masses, total, error = loss_sums.power(laws, grown, tilt, size)
+        masses, total, error = losses.power(laws, grown, tilt, size)
         scale = sum(times * growth for growth, (_, times) in zip(grown, laws, strict=True)) + total
-        rounding = loss_sums.rounding(laws, tilt)
+        rounding = losses.rounding(laws, tilt)
         yield tilt, _Seen(bottom, scale - tilt * gap * places, masses[places % size], error, rounding)

@@ -3,6 +3,11 @@
 From above, what is in a cell goes to its two ends so that both laws keep their mass. From below, it is gathered at one
 loss, and what the nearest place of the lattice is too large by is kept beside it. Whatever is rounded or cut off is
 added to the larger losses above, and left out below. Statement and proof: docs/privacy/pairs.md#pl1.
+
+The sum of many independent losses, by a tilted Fourier transform: as exact far out in the tail as in the middle.
+
+What is asked is E (1 - e^{ε - sum})_+ , which is δ at ε. Everything that is cut off, rounded or goes around the corner
+of the transform is bounded, added from above and taken off from below. Statement and proof: docs/privacy/pairs.md#pl2.
 """
 
 import math
@@ -14,7 +19,7 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import mixtures
-from quoron_privacy.accounts.mixtures import UNIT, Mixtures, Vector
+from quoron_privacy.accounts.mixtures import STEP, UNIT, Mixtures, Vector
 
 Integers = NDArray[np.int64]
 
@@ -223,3 +228,322 @@ def _gathered(losses: Vector, masses: Vector, gap: float, *, lost: float = 0.0, 
     places = np.rint(losses / gap).astype(np.int64)
     over = _times(places, gap) - losses + 4 * UNIT * (1 + np.abs(losses))
     return Losses(places, masses, gap, lost, over=over)
+
+
+Parts = Sequence[tuple[Mixtures | Atoms, int]]  # laws of losses, and how often each is there
+Laws = Sequence[tuple[Losses, int]]
+Complexes = NDArray[np.complex128]
+
+CUT = 1e-5  # of the δ that is asked about, in all rounds: chance of losses that count as infinite
+_COARSE = 2e-3  # relative growth of δ that the lattice of losses may cost
+OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window, on either side
+_FINER = (4, 1)  # times as fine is the lattice from below: the first that is not too long
+_SEEN = 1e-4  # of what is seen of the tilted law, the same at most
+FEW = 64  # rounds up to which four times finer yet
+_RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
+_MOST = 1 << 22  # points of a transform
+_WIDER = 4  # gaps tried, each twice as wide, where the transform would be longer
+_JUMPS = 6  # of one law, losses so large that few of them make up δ
+_CHOICES = 64  # of how many of each law are large
+
+
+def most(parts: Parts, epsilon: float, near: float) -> float:
+    """δ at ε of all of them together, never below the truth; what lies far below `near` is not told apart."""
+    if any(isinstance(law, Mixtures) and law.too_far for law, _ in parts):
+        return 1.0
+    rounds = sum(times for _, times in parts)
+    cut = CUT * near / rounds
+    tilt = tilted(parts, epsilon, cut)
+    if tilt is None:
+        return min(1.0, lost([(above(law, _rough_gap(law, cut), cut), times) for law, times in parts]) + 1e-300)
+    gap = gap_for(parts, epsilon, tilt)
+    for _ in range(_WIDER):
+        laws = [(above(law, gap, cut), times) for law, times in parts]
+        level = epsilon - sum(times * law.off for law, times in laws)
+        tail = _tail(laws, level, tilt, CUT * near)
+        if tail is not None:
+            break
+        gap *= 2
+    else:
+        return 1.0
+    found = _value(tail, tail.seen + tail.wrong, tail.rounding)
+    if tail.wrong > _SEEN * tail.seen and (jumps := _jumps(laws, level / 4, CUT * near)) is not None:
+        found = min(found, _most_by_jumps(jumps, level, CUT * near))
+    return min(1.0, found + CUT * near + lost(laws) + 1e-300)
+
+
+def _most_by_jumps(jumps: "_Jumps", level: float, above: float) -> float:
+    """The tail of the sum beyond `level`, never below the truth, each number of large losses under its own tilt."""
+    total = jumps.more
+    for ways, laws in jumps.each:
+        if (tilt := _best_tilt(laws, level)) is None:
+            continue
+        if (tail := _tail(laws, level, tilt, above / ways)) is None:
+            return 1.0
+        total += ways * _value(tail, tail.seen + tail.wrong, tail.rounding) * (1 + 1e-12) + above
+    return total
+
+
+def _value(tail: "_Tail", seen: float, rounding: float) -> float:
+    return math.exp(min(tail.scale + math.log(max(seen, 1e-300)) + rounding, 1.0))
+
+
+def least(parts: Parts, epsilon: float, near: float) -> float:
+    """δ at ε of all of them together, never above the truth."""
+    rounds = sum(times for _, times in parts)
+    parts = [(law, times) for law, times in parts if not (isinstance(law, Mixtures) and law.too_far)]
+    cut = CUT * near / rounds
+    tilt = tilted(parts, epsilon, cut)
+    if tilt is None:
+        return least_lost(parts)
+    gap = gap_for(parts, epsilon, tilt)
+    for finer in (4 * _FINER[0], *_FINER) if rounds <= FEW else _FINER:
+        laws = [(below(law, gap / finer, cut), times) for law, times in parts]
+        if (seen := _least_tail(laws, epsilon, tilt)) is not None:
+            found, exact = seen
+            if not exact and (jumps := _jumps(laws, epsilon / 4, CUT * near)) is not None:
+                found = max(found, _least_by_jumps(jumps, epsilon))
+            return max(0.0, min(1.0, found * (1 - 1e-12) + least_lost(parts)))
+    return least_lost(parts)
+
+
+def _least_by_jumps(jumps: "_Jumps", epsilon: float) -> float:
+    """The tail of the sum beyond ε, never above the truth, each number of large losses under its own tilt."""
+    total = 0.0
+    for ways, laws in jumps.each:
+        tilt = _best_tilt(laws, epsilon)
+        found = None if tilt is None else _least_tail(laws, epsilon, tilt)
+        total += 0.0 if found is None else ways * found[0] * (1 - 1e-12)
+    return total
+
+
+def _least_tail(laws: Laws, epsilon: float, tilt: float) -> tuple[float, bool] | None:
+    """The tail of the sum beyond ε, never above the truth, and whether it is close to that. None: too long."""
+    rare = _RARE / (1 + tilt * (tilt + 1) * _moments(laws, tilt)[1])
+    tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
+    if tail is not None and rare > _SEEN * tail.seen > 0:  # little of the tilted law is about ε
+        rare = _SEEN * tail.seen
+        tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
+    if tail is None:
+        return None
+    seen = tail.seen - tail.wrong - rare
+    found = _value(tail, seen, -tail.rounding) if seen > 0 else 0.0
+    return found, tail.wrong + rare <= 1e-3 * tail.seen
+
+
+@dataclass(frozen=True, slots=True)
+class _Jumps:
+    """A sum by how many of its losses are large: ways to choose these, and the laws of the large and the small ones.
+
+    Of each law the masses of both kinds are kept as they are: times the number of ways they add up to the whole.
+    """
+
+    each: Sequence[tuple[int, Laws]]
+    more: float  # chance of more large ones than are gone through, at most
+
+
+def _jumps(laws: Laws, far: float, chance: float) -> _Jumps | None:
+    """By losses above `far`; None where more than a few of them together have a chance above `chance`."""
+    each: list[tuple[int, list[tuple[Losses, int]]]] = [(1, [])]
+    more, whole = 0.0, 0.0
+    for law, times in laws:
+        large = law.values > far
+        mass = float(law.masses[large].sum()) * (1 + 1e-9)
+        whole += times * max(0.0, math.log(math.fsum(law.masses)) + 4 * UNIT)
+        numbers = [0, 1] if times == 1 else list(range(min(times, _JUMPS) + 1))
+        bounds = [math.comb(times, number + 1) * mass ** (number + 1) for number in numbers]
+        if not 0 < np.count_nonzero(large) < len(large):
+            each = [(ways, [*chosen, (law, times)]) for ways, chosen in each]
+            continue
+        kept = next((number for number, bound in zip(numbers, bounds, strict=True) if bound <= chance), None)
+        if kept is None or len(each) * (kept + 1) > _CHOICES:
+            return None
+        more += bounds[kept]
+        small, big = law.where(~large), law.where(large)
+        each = [
+            (ways * math.comb(times, k), [*chosen, *((part, n) for part, n in ((small, times - k), (big, k)) if n)])
+            for ways, chosen in each
+            for k in range(kept + 1)
+        ]
+    return _Jumps(each, more * math.exp(whole) * (1 + 1e-9)) if len(each) > 1 else None
+
+
+def lost(laws: Laws) -> float:
+    """Chance of any infinite loss, rounded up."""
+    if any(law.lost >= 1 for law, _ in laws):
+        return 1.0
+    return -math.expm1(sum(times * math.log1p(-law.lost) for law, times in laws)) * (1 + 1e-12)
+
+
+def least_lost(parts: Parts) -> float:
+    """The same of what has any for certain, rounded down."""
+    finite = sum(times * math.log1p(-law.lost) for law, times in parts if isinstance(law, Atoms))
+    return max(0.0, -math.expm1(finite) * (1 - 1e-12))
+
+
+def tilted(parts: Parts, epsilon: float, cut: float) -> float | None:
+    """About the tilt at which the sum lies about ε, by rough laws; None if no sum does. Every tilt is sound."""
+    return _best_tilt([(above(law, _rough_gap(law, cut), cut), times) for law, times in parts], epsilon)
+
+
+def _best_tilt(rough: Laws, epsilon: float) -> float | None:
+    if sum(times * float(law.values[-1]) for law, times in rough) <= epsilon:
+        return None
+    low, high = math.log(1e-3), math.log(1e7)
+
+    def height(log: float) -> float:
+        tilt = math.exp(log)
+        growth = sum(times * float(law.growth(np.array([tilt]))[0]) for law, times in rough)
+        return growth - tilt * epsilon - math.log(tilt) - math.log1p(tilt)
+
+    share = (math.sqrt(5) - 1) / 2
+    for _ in range(22):
+        first, second = high - share * (high - low), low + share * (high - low)
+        low, high = (low, second) if height(first) < height(second) else (first, high)
+    return math.exp((low + high) / 2)
+
+
+def _rough_gap(law: Mixtures | Atoms, cut: float) -> float:
+    """A two-hundredth of a round's typical loss."""
+    if isinstance(law, Atoms):
+        return max(float(np.sqrt(law.masses @ law.losses**2)) / 200, 1e-12)
+    x, known = mixtures.table(law, -float(scipy.special.ndtri(cut)))
+    density = sum(chance * np.exp(-0.5 * (x - shift) ** 2) for chance, shift in zip(*law.left, strict=True))
+    return float(np.sqrt(STEP / math.sqrt(2 * math.pi) * density @ known**2)) / 200
+
+
+def gap_for(parts: Parts, epsilon: float, tilt: float) -> float:
+    """So fine that the lattice costs a share _COARSE of δ; on it lie the losses of the commonest law of two atoms.
+
+    Of losses that are rare δ changes over ε, or over what the sum usually is, however small the tilt.
+    """
+    usual = math.hypot(*(math.sqrt(times) * 2.5 * _apart(law) for law, times in parts))
+    steep, rounds = tilt + 1 / max(epsilon, usual, 1e-9), sum(times for _, times in parts)
+    gap = math.sqrt(8 * _COARSE / (rounds * steep * (steep + 1)))
+    pure = [(times, float(law.losses[-1])) for law, times in parts if isinstance(law, Atoms) and len(law.losses) == 2]
+    if not pure:
+        return gap
+    loss = max(pure)[1]
+    return loss / max(1, math.ceil(loss / gap))
+
+
+def _apart(law: Mixtures | Atoms) -> float:
+    """The total variation between the two laws, about."""
+    if isinstance(law, Atoms):
+        return float(law.masses @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.lost
+    return mixtures.once(law, 0.0)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """E (1 - e^{level - sum})_+ of what is finite, as e^scale times what is seen of the tilted law."""
+
+    seen: float
+    wrong: float  # most by which that is off either way
+    scale: float
+    rounding: float  # the same of all of it, as a logarithm
+
+
+def _tail(laws: Laws, level: float, tilt: float, above: float | None) -> _Tail | None:
+    """The tail of the sum beyond `level`; `above`: chance of sums not to be looked at, if any. None: too long."""
+    gap = laws[0][0].gap
+    growths = [float(law.growth(np.array([tilt]))[0]) for law, _ in laws]
+    bottom, top = window(laws, growths, tilt, above)
+    size = 1 << max(4, math.ceil(math.log2(max(top - bottom + 1, 2))))
+    if size > _MOST:
+        return None
+    sums, total, error = power(laws, growths, tilt, size)
+    start = math.floor(level / gap) + 1
+    places = np.arange(max(start, bottom), top + 1)
+    beyond = places * gap - level
+    weights = np.exp(-tilt * beyond) * -np.expm1(-beyond)
+    wrong = error * float(weights.sum()) + (2 if above is None else start < bottom) * OUTSIDE
+    scale = sum(times * growth for growth, (_, times) in zip(growths, laws, strict=True)) + total - tilt * level
+    return _Tail(float(weights @ sums[places % size]), wrong, scale, rounding(laws, tilt))
+
+
+def rounding(laws: Laws, tilt: float) -> float:
+    """What tilting and adding up may do to the whole, as a logarithm."""
+    return 1e-9 + sum(
+        times * (2 * law.off + (len(law.places) + 64 + float(np.abs(tilt * law.values).max())) * 4 * UNIT)
+        for law, times in laws
+    )
+
+
+def _moments(laws: Laws, tilt: float) -> tuple[float, float]:
+    """Mean and standard deviation of the tilted sum."""
+    mean = variance = 0.0
+    for law, times in laws:
+        weights = law.masses * np.exp(tilt * law.values - float(law.growth(np.array([tilt]))[0]))
+        own = float(weights @ law.values)
+        mean, variance = mean + times * own, variance + times * float(weights @ (law.values - own) ** 2)
+    return mean, math.sqrt(variance)
+
+
+def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | None) -> tuple[int, int]:
+    """Places from which to which the sum's law is looked at: Markov's inequality for powers, the best of some.
+
+    Above it is `above` of the law itself. On either side is OUTSIDE of the tilted law.
+    """
+
+    def grown(tilts: Vector) -> Vector:
+        return np.asarray(sum(times * law.growth(tilts) for law, times in laws))
+
+    now = sum(times * growth for growth, (_, times) in zip(growths, laws, strict=True))
+    deviation = max(_moments(laws, tilt)[1], laws[0][0].gap)
+    more = np.geomspace(0.02, 40, 28) / deviation
+    up, down = np.concatenate([tilt * np.linspace(0.5, 1, 6), tilt + more]), tilt - more
+    up = up[up > 0]
+    top = float(np.min((grown(tilt + more) - now - math.log(OUTSIDE)) / more))
+    if above is not None:
+        top = max(top, float(np.min((grown(up) - math.log(above)) / up)))
+    bottom = float(np.max((now - grown(down) + math.log(OUTSIDE)) / more))
+    return math.floor(bottom / laws[0][0].gap), math.ceil(top / laws[0][0].gap)
+
+
+def power(laws: Laws, growths: Sequence[float], tilt: float, size: int) -> tuple[Vector, float, float]:
+    """The tilted sum's law around a circle, ln of a factor to it, and most by which rounding moves any place of it."""
+    each = 16 * math.log2(size) * UNIT  # of the norm of a transform (Higham 2002, theorem 24.2, twice the constant)
+    total, product, spectra = 0.0, np.ones(size // 2 + 1, np.complex128), []
+    for growth, (law, times) in zip(growths, laws, strict=True):
+        weights = law.masses * np.exp(tilt * law.values - growth)
+        array = np.bincount(law.places % size, weights=weights, minlength=size).astype(np.float64)
+        array /= (mass := float(array.sum()))
+        total += times * math.log(mass)
+        spectrum = scipy.fft.rfft(array)
+        first = each * math.sqrt(size) * float(np.linalg.norm(array))  # norm of the error in the spectrum
+        spectra.append((np.log(np.abs(spectrum) + first), first, times))
+        product = product * _raised(spectrum, times)
+    logs = sum(times * log for log, _, times in spectra)
+    by_first = sum(
+        times * first * math.sqrt(2) * float(np.linalg.norm(np.exp(logs - log))) / size for log, first, times in spectra
+    )
+    rounds = sum(times for _, _, times in spectra)
+    norm = math.sqrt(2) * float(np.linalg.norm(product))  # of all of it: half is stored
+    by_power = 3 * rounds * UNIT * 2 * float(np.abs(product).sum()) / size
+    return scipy.fft.irfft(product, size), total, by_first + by_power + each * norm / math.sqrt(size)
+
+
+def _raised(values: Complexes, exponent: int) -> Complexes:
+    """values ** exponent by squaring: a share of (exponent - 1) √5 2⁻⁵³ of rounding at most."""
+    found, square = np.ones_like(values), values
+    while exponent:
+        if exponent & 1:
+            found = found * square
+        exponent >>= 1
+        if exponent:
+            square = square * square
+    return found
+
+
+def over(laws: Laws, tilt: float, rare: float) -> float:
+    """What places are too large by together, but for a share `rare` of the tilted law: Markov's inequality."""
+    gap = laws[0][0].gap
+    speeds = np.geomspace(1e-2, 1e5, 57) / gap / math.sqrt(sum(times for _, times in laws))
+    grown = np.zeros(len(speeds))
+    for law, times in laws:
+        assert law.over is not None
+        # By logarithms: a mass that is nothing under this tilt may be most of what is looked for.
+        logs = np.log(law.masses) + tilt * law.values - float(law.growth(np.array([tilt]))[0])
+        grown += times * log_means(np.outer(speeds, law.over) + logs, np.ones(len(logs)))
+    return float(np.min((grown - math.log(rare)) / speeds))

@@ -18,7 +18,7 @@ from quoron.paths import PACKAGED
 from quoron.planning.plans import choose
 from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
-from quoron.populations.metrics import binary, classes
+from quoron.populations.table import binary, classes
 from quoron.populations.users import Vector, held_back
 from quoron.simulation.scene import problem_for_real, setup
 from quoron.sources import Frame, needed

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
 from quoron.engines import Engine, Inline, Ray, Service, from_spec
-from quoron.planning.plans import Plan
-from quoron.prepared import Prepared
+from quoron.planning.plans import Plan, Prepared
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.sharding.choice import shared

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from quoron.cli import showing as showing
     from quoron.reports.progress import Display
-    from quoron_client.data.dialect import Dialect
+    from quoron_client.data.formats import Dialect
 else:
     showing = OnFirstUse("quoron.cli.showing")  # for all commands, when one is called: it knows all that is shown
 
@@ -94,7 +94,7 @@ class Text:
 
 def dialect(csv: list[str] | None) -> "Dialect":
     """Read how a table's text is written. ConfigError for a key or a value that none can have."""
-    from quoron_client.data.dialect import Dialect
+    from quoron_client.data.formats import Dialect
 
     return Dialect(**csv_words(csv))
 

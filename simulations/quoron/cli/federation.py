@@ -129,7 +129,7 @@ def submit(
     """
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
-    from quoron.planning.silos import few, useless, warnings
+    from quoron.planning.plans import few, useless, warnings
 
     given = tuple(settings or ())
     secret = seed is None

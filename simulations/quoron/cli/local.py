@@ -12,10 +12,10 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from quoron import sources
-    from quoron.local import kept
+    from quoron.local import launch
 else:  # when a command is called
     sources = OnFirstUse("quoron.sources")
-    kept = OnFirstUse("quoron.local.kept")
+    launch = OnFirstUse("quoron.local.launch")
 
 app = typer.Typer(
     help="A coordinator and clients on this machine, over mutual TLS, until they are stopped.", no_args_is_help=True
@@ -48,7 +48,7 @@ def start(
     """
     config = sources.resolve(source or EXAMPLE, settings or ())[0] if source or settings else None
     with progress(as_json=as_json, quiet=quiet) as shown:
-        found = kept.start(
+        found = launch.start(
             folder,
             config,
             Path.cwd(),
@@ -58,14 +58,14 @@ def start(
             processes=workers,
             shown=shown.said,
         )
-    say(found, kept.words(found), as_json=as_json)
+    say(found, launch.words(found), as_json=as_json)
 
 
 @app.command()
 def status(folder: Place = HERE, as_json: Json = False) -> None:
     """Show where a local federation listens and how many clients are connected; exit code 1 if it does not run."""
-    found = kept.status(folder)
-    say(found, kept.words(found), as_json=as_json)
+    found = launch.status(folder)
+    say(found, launch.words(found), as_json=as_json)
     if not found["running"]:
         raise typer.Exit(RunError.exit_code)
 
@@ -73,4 +73,4 @@ def status(folder: Place = HERE, as_json: Json = False) -> None:
 @app.command()
 def stop(folder: Place = HERE) -> None:
     """Stop a local federation; its folder stays, and starts again as it was."""
-    print(f"{folder}: {'stopped' if kept.stop(folder) else 'does not run'}")
+    print(f"{folder}: {'stopped' if launch.stop(folder) else 'does not run'}")

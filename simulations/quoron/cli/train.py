@@ -103,7 +103,7 @@ def predict(
     ] = None,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron.training.predicting import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
+    from quoron.model import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
 
     trained, decided = quoron.load(model), threshold_of(threshold)
     rows = rows_of(trained, text.opened(table))
@@ -136,7 +136,7 @@ def example(
     """
     given = keyed("--set", settings, {"hospitals": whole, "patients": whole, "seed": natural})
     if name == "hospitals":
-        from quoron.training.hospitals import write_hospitals
+        from quoron.training.examples import write_hospitals
 
         for path in write_hospitals(out, **given):
             print(path)

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
+from quoron.planning.plans import Prepared
 from quoron.populations import Population
-from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs
-from quoron.simulation.pieces import engine_for
+from quoron.simulation.inline import engine_for
 from quoron.simulation.scene import Setup, make_domain
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.plan import RunPlan

@@ -34,7 +34,7 @@ from quoron_client.data import columns, tables
 from quoron_client.data.row_kinds import is_day
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import bought, estimates, spread
+from quoron_privacy.counts import bought, spread
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS, NUMBER
 from quoron_privacy.counts.spread import Spread
@@ -225,9 +225,7 @@ def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: flo
         assert part is not None
         unit = float(part.against(0.0)[-1]) if part.running else part.scale
         shares = question.at if part.running else (0.5,)
-        least = max(
-            estimates.needed(question.what, groups=many, cells=cells, unit=unit, share=share) for share in shares
-        )
+        least = max(spread.needed(question.what, groups=many, cells=cells, unit=unit, share=share) for share in shares)
         if shared.users < least:
             beside = "" if len(asked) == 1 else f", fewer than {len(asked)} questions"
             fewer = "" if many * cells == 1 else ", fewer groups or bins"

@@ -13,9 +13,8 @@ from quoron.counting import calendar
 from quoron.counting.questions import CELLS, Question
 from quoron.counting.weighing import Facts
 from quoron.results import Axes, Release, axes
-from quoron_privacy.counts import estimates
-from quoron_privacy.counts.estimates import Estimate
-from quoron_privacy.counts.spread import Spread
+from quoron_privacy.counts import spread
+from quoron_privacy.counts.spread import Estimate, Spread
 from quoron_privacy.errors import ConfigError, printable
 
 
@@ -128,10 +127,10 @@ def _estimates(
 ) -> Iterable[tuple[str, Estimate]]:
     low, width = ends[0], ends[1] - ends[0]
     if question.what == "mean":
-        return [("", estimates.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
+        return [("", spread.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
     if question.what == "quantiles":
-        return [(f"{each:g}", estimates.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
-    counts = [estimates.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
+        return [(f"{each:g}", spread.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
+    counts = [spread.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
     if not isinstance(question.bins, int):
         return zip(calendar.names(question.bins, *ends), counts, strict=True)
     edges = [low + width * place / part.cells for place in range(part.cells + 1)]

@@ -20,9 +20,19 @@ from numpy.typing import NDArray
 from quoron.datasets.index import opened
 from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
-from quoron.populations.streams import Purpose, words
 from quoron.populations.table import TablePopulation, Weighing, assumed, population_of, trained, unbalanced
-from quoron.populations.users import Beside, Corruption, Declared, Outliers, PublicKnowledge, Users, Vector, flipped
+from quoron.populations.users import (
+    Beside,
+    Corruption,
+    Declared,
+    Outliers,
+    PublicKnowledge,
+    Purpose,
+    Users,
+    Vector,
+    flipped,
+    words,
+)
 from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch

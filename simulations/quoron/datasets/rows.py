@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron.datasets._names import Names, column
-from quoron.datasets.index import Index, opened
+from quoron.datasets.index import Index, Names, column, opened
 from quoron_client.data import columns
-from quoron_client.data.ahead import ahead
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.files import Piece
-from quoron_client.data.first_rows import before
+from quoron_client.data.files import Piece, ahead
+from quoron_client.data.users import before
 from quoron_privacy.errors import DataError
 
 Owners = NDArray[np.int64]

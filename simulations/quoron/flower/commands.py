@@ -1,4 +1,7 @@
-"""Flower's own programs, started with a home of their own so that nothing else of the user's Flower is touched."""
+"""Flower's own programs, started with a home of their own so that nothing else of the user's Flower is touched.
+
+`flwr run` is given an app as a folder with a pyproject.toml (`write_bundle`). The components are those of the installed
+package; the folder carries the run config only."""
 
 import json
 import os
@@ -12,15 +15,45 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from quoron import toml_text
 from quoron.flower import warden
 from quoron.run_folder import write
 from quoron_client.durable import OWN, make_folder, public
 from quoron_privacy.errors import ConfigError, RunError
+
+
+def write_bundle(
+    folder: Path, *, name: str, server: str, client: str, settings: Mapping[str, str | int | float | bool]
+) -> Path:
+    """Write the app's pyproject.toml; components are `module:attribute`. Returns the folder."""
+    tree = {
+        "project": {
+            "name": name,
+            "version": version("quoron"),
+            "description": "User-level private federated optimisation",
+            "license": "Apache-2.0",
+            "dependencies": [f"quoron=={version('quoron')}"],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "quoron",
+                    "components": {"serverapp": server, "clientapp": client},
+                    "config": dict(settings),
+                }
+            }
+        },
+    }
+    make_folder(folder)
+    write(folder / "pyproject.toml", toml_text.dumps(tree).encode(), advice="Choose another folder.")
+    return folder
+
 
 _START_SECONDS = 60.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -34,8 +34,7 @@ from quoron.flower.claim import ClaimObserver
 from quoron.reports.progress import Lines
 from quoron.run_folder import RunFolder, claim
 from quoron.simulation import run as runs
-from quoron.simulation.inline import InlineEngine
-from quoron.simulation.pieces import Pieces
+from quoron.simulation.inline import InlineEngine, Pieces
 from quoron.simulation.scene import setup
 from quoron.sources import resolve
 from quoron_client.flower.serving import make_app

@@ -16,15 +16,14 @@ from socket import gethostname
 from typing import Any
 
 from quoron.engines import Flower
-from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
-from quoron.flower.commands import FlowerConnection, Process, last_error
+from quoron.flower.commands import FlowerConnection, Process, last_error, write_bundle
 from quoron.flower.superlink import MARK
 from quoron.flower.warden import scratch
-from quoron.ports import free_port
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
+from quoron.processors import free_port
 from quoron.run_folder import RunFolder
-from quoron.sharding import guarded_ray
+from quoron.sharding import on_ray
 from quoron.simulation import run as runs
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup
@@ -63,7 +62,7 @@ def simulate(
             "computed. Use engine inline or service."
         )
     if connection is None:
-        guarded_ray.require_tokens()
+        on_ray.require_tokens()
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     follower = _Follower(prepared, folder, observers, base)
@@ -101,7 +100,7 @@ class _Follower:
 
     def alone(self, nodes: int, cpus: int) -> None:
         """On a SuperLink of its own, in Flower's simulation, of which nothing outlives this process."""
-        with guarded_ray.Place.made() as place:  # Flower starts Ray in what comes after it, with its environment
+        with on_ray.Place.made() as place:  # Flower starts Ray in what comes after it, with its environment
             home, own, port = place.folder / "home", place.folder / "t", free_port()
             own.mkdir()
             connection = FlowerConnection(home, f"127.0.0.1:{port}")

@@ -16,6 +16,7 @@
         np.save("model.npy", trained.model)
 
 Clients answer with `quoron_client.flower.answering.answer_with`.
+What the operator of a ServerApp allows is said by the environment of its process, never by a submitter's run config.
 """
 
 import hashlib
@@ -31,10 +32,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
-from quoron.flower.permission import require_secret_noise, require_users
-from quoron.training.black_box import Method, algorithm_of, origin_of, problem_of
+from quoron.training.rows import Method, TrainedRows, algorithm_of, origin_of, problem_of
 from quoron.training.start import Start
-from quoron.training.trained import TrainedRows
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
@@ -46,6 +45,31 @@ from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
 from quoron_server.plan import Privacy
 from quoron_server.wording import sentence
+
+
+def allows_simulation(environment: Mapping[str, str]) -> bool:
+    """Whether seeded noise is accepted, from nodes without authentication: for made-up data."""
+    return environment.get("QUORON_ALLOW_SIMULATION") == "1"
+
+
+def require_users(environment: Mapping[str, str]) -> None:
+    """ConfigError unless a SuperNode's key stands for a user: nobody takes part as two."""
+    if not allows_simulation(environment) and environment.get("QUORON_SUPERNODE_AUTH") != "1":
+        raise ConfigError(
+            "Expected QUORON_SUPERNODE_AUTH=1 in the ServerApp's environment, got none: start the SuperLink with "
+            "--enable-supernode-auth, so that nobody takes part as two users, and say so."
+        )
+
+
+def require_secret_noise(environment: Mapping[str, str], simulation_seed: int | None) -> None:
+    """ConfigError for noise that whoever knows the seed can subtract, where users are real."""
+    if simulation_seed is not None and not allows_simulation(environment):
+        raise ConfigError(
+            f'Expected no seed with identities="keys", got {simulation_seed}: whoever knows it can subtract '
+            "the noise. Leave it out, or set QUORON_ALLOW_SIMULATION=1 in the ServerApp's environment for made-up "
+            "data."
+        )
+
 
 BOOKS = "books.sqlite"
 

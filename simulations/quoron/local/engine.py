@@ -23,9 +23,8 @@ from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, processes_for
 from quoron.local.people import give, settle
 from quoron.operate.submission import specification_of
-from quoron.ports import free_ports
-from quoron.prepared import Prepared
-from quoron.processors import memory_below
+from quoron.planning.plans import Prepared
+from quoron.processors import free_ports, memory_below
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.run import SimulatedRun

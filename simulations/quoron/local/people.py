@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from quoron.config import Config, CubeSection, SyntheticSection, TableSection, from_tree, located, read
 from quoron.local import rehearsal
 from quoron.local.folder import BOOKS, ITEMS, ORDER, RUN, SIMULATED, SOURCE, Folder
-from quoron.local.items import save_items
-from quoron.local.programs import FRAME, MADE, POPULATION
+from quoron.local.programs import FRAME, MADE, POPULATION, save_items
 from quoron.paths import dataset, table_file
+from quoron.planning.plans import Prepared
 from quoron.populations import Population
 from quoron.populations.table import trained
-from quoron.prepared import Prepared
 from quoron.run_folder import FRAME as OF_FRAME
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import LABEL, Setup, encoding_of, loss_of, setup

@@ -10,13 +10,12 @@ from math import prod
 import numpy as np
 
 from quoron.local.folder import Folder
-from quoron.local.items import load_items, save_items
-from quoron.prepared import Prepared
+from quoron.local.programs import load_items, save_items
+from quoron.planning.plans import Prepared
 from quoron.simulation.scene import Setup
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
-from quoron_client.compute.local_report import local_report
-from quoron_client.compute.work import answer
+from quoron_client.compute.work import answer, local_report
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Answers, Task, summed
 from quoron_client.protocol.tasks import LocalReport

@@ -23,7 +23,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from quoron.flower.permission import allows_simulation, require_users
+from quoron.flower.training import allows_simulation, require_users
 from quoron.operate.flower_submission import SAYS
 from quoron.run_folder import RunFolder
 from quoron_client.durable import make_folder

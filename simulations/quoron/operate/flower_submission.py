@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from quoron.flower.bundle import write_bundle
-from quoron.flower.commands import FlowerConnection, last_error
+from quoron.flower.commands import FlowerConnection, last_error, write_bundle
 from quoron_client.federation.config import check_plaintext
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.specification import RunSpecification

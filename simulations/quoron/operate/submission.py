@@ -10,8 +10,7 @@ from typing import Any
 from quoron.config import Config, TableSection, require_epsilon
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
-from quoron.planning.plans import Plan, choose, privacy_of
-from quoron.planning.silos import silos_of
+from quoron.planning.plans import Plan, choose, privacy_of, silos_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem

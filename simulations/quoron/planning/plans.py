@@ -1,10 +1,16 @@
-"""Making and checking plans: every algorithm is asked, those that cannot say why not."""
+"""Making and checking plans: every algorithm is asked, those that cannot say why not.
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+A run before it begins is `Prepared`: checked, planned and within every limit, with nothing written yet.
+`silos_of` is what plans for silos of a configuration assume.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
@@ -13,27 +19,148 @@ from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automati
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Costs, Projection, of_candidates, of_plan
-from quoron.planning.silos import remarks, silos_of
 from quoron.results import Axes, Tabular, axes
+from quoron.run_folder import RECORD, RunFolder
+from quoron.toml_text import comment
+from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.forecast import told, trivial_risk
+from quoron_server.algorithms.forecast import start_risk, told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid, settled, within_rounds
 from quoron_server.budget import Allowance, Budget
-from quoron_server.parameters import PrintedParameters
+from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
-from quoron_server.silos import Silos, in_silos
+from quoron_server.silos import UNSURE, Away, Silos, in_silos, largest_away
 from quoron_server.wording import plan_json
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
     from quoron.planning.questions import Advice
+    from quoron_server.books.ledger import Ledger
+    from quoron_server.runs import Account, Run
+
+FIX = (
+    "Each client counts as ONE user, whatever its table holds. If these are hospitals or other silos of many persons, "
+    "start each client with `quoron client --data FILE --user COLUMN`, submit with --users as the number of persons "
+    "and population.silos, serve with --set max_users_per_client=N, and each person is protected (docs/silos.md)."
+)
+FEW = 100  # users, below which a run that can learn nothing is likely to be one over silos
+
+
+def silos_of(config: Config, users: int) -> Silos | None:
+    """The silos of so many users; None where each has a client of its own. ConfigError where they do not fit.
+
+    Of a table some of whose users are held out, each silo has its share of those who are not.
+    """
+    section = config.population
+    if section.silos is None:
+        for key in ("silo_sums", "silos_away", "silos_hostile"):
+            if given := getattr(section, key):
+                raise ConfigError(
+                    f"Expected population.silos with population.{key}, got none and "
+                    f"{key}={given if isinstance(given, bool) else list(given)}. Say how many silos there are."
+                )
+        return None
+    said = section.silos
+    of = None
+    if isinstance(section, TableSection) and not isinstance(said, int):
+        whole, kept = sum(said), 1 - section.test_fraction  # each is held out by a coin of its own
+        of = whole if abs(users - whole * kept) <= 1 + 6 * math.sqrt(whole * kept * (1 - kept)) else None
+    return Silos.declared(said, users, sums=section.silo_sums, of=of)
+
+
+def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
+    """What whoever submits is told before a run can begin and be charged; () where nothing is amiss."""
+    if sizes is None:
+        return () if (said := useless(plan)) is None else (said,)
+    away = largest_away(plan, Silos(tuple(sizes)))
+    return (f"WARNING: {_holds(away, len(sizes))}, {_spared(away)}.",) if away.too_large else ()
+
+
+def remarks(plan: RunPlan, silos: Silos, without: Callable[[int], RunPlan]) -> tuple[str, ...]:
+    """What the largest silo's absence costs; `without` makes the plan of fewer users, or raises as planning does."""
+    away = largest_away(plan, silos)
+    risk = _risk(plan, away.users - away.persons, without)
+    who = _holds(away, len(silos.sizes))
+    told = [f"A silo that is away is as many absent users: {who}. Without it, {_spared(away)}; {risk}."]
+    promise, worth = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
+    if worth is not None:
+        own = Charge("", "", promise.epsilon, promise.delta, worth.mu, "zero-out", worth.variation)  # is passed twice
+        twice = compose([own], promise.delta).epsilon
+        told.append(
+            f"A person known to two silos is two users: of this run, which is Gaussian as a whole, ε = {twice:.3g} is "
+            f"then promised at the same δ, where one known to one silo is promised {promise.epsilon:g} "
+            "(docs/privacy/silos.md#si6)."
+        )
+    return tuple(told)
+
+
+def _holds(away: Away, silos: int) -> str:
+    return f"silo {away.silo}, the largest of {silos:,}, holds {away.persons:,} of {away.users:,} persons"
+
+
+def _spared(away: Away) -> str:
+    """What the minimum cohort makes of it."""
+    if away.share is None:
+        return "no minimum cohort is declared, so the run goes on"
+    lower = "" if away.holding is None else f"privacy.min_cohort of at most {away.holding:g}, or "
+    spared = f"the minimum cohort of {away.share:g} spares {away.spare:,}"
+    if away.too_large:
+        return (
+            f"MORE THAN THE MINIMUM COHORT CAN SPARE: {spared}, so the run ends without a model whenever that silo is "
+            f"away. Declare {lower}more and smaller silos"
+        )
+    if away.ends is not None and away.ends > UNSURE:
+        told = f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"
+        return f"{told}. Declare {lower}more and smaller silos"
+    return f"{spared}, and holds"
+
+
+def _risk(plan: RunPlan, users: int, without: Callable[[int], RunPlan]) -> str:
+    """As of a run planned over the others: its noise is that of this run, as divisors stay."""
+    before = plan.predicted_excess_risk or plan.guessed_excess_risk
+    if before is None:
+        return "nothing is predicted of either"
+    try:
+        left = without(users) if users else None
+    except QuoronError:
+        left = None
+    after = None if left is None else left.predicted_excess_risk or left.guessed_excess_risk
+    if after is None:
+        return "the others are too few for this method"
+    return f"the excess risk of the {users:,} others is predicted to be {after:.2g}, where that of all is {before:.2g}"
+
+
+def useless(plan: RunPlan) -> str | None:
+    """What to say, before anything is charged, of a run over few users that is forecast to learn nothing."""
+    users, predicted = plan.problem.users, plan.predicted_excess_risk or plan.guessed_excess_risk
+    start = start_risk(plan.problem)
+    if plan.guarantee.rests_on(Kind.PERSONS_OF_SILOS) or users >= FEW or (predicted is not None and predicted < start):
+        return None
+    forecast = "nothing is predicted" if predicted is None else f"an excess risk of {predicted:.2g} is predicted"
+    fix = "" if Silos((2,)).refused(plan) else f" {FIX}"
+    return (
+        f"WARNING: {users:,} users, of whom nothing can be learnt: {forecast}, where not training leaves at most "
+        f"{start:.2g}.{fix}"
+    )
+
+
+@contextmanager
+def few(config: Config, users: int, say: Callable[[str], None]) -> Iterator[None]:
+    """Of few users that no method can learn of, the error with what may be meant, where silos are not refused."""
+    try:
+        yield
+    except Infeasible:
+        if users < FEW and config.privacy.trust_model != "two-servers":
+            say(FIX)
+        raise
+
 
 Registry = Mapping[str, Registered]
 CONSIDERED = ("algorithm", "predicted_excess_risk", "guessed_excess_risk", "infeasible")  # of a candidate, in JSON
@@ -531,3 +658,51 @@ def _estimated(
             f"budget.rounds={plan.cost.rounds}",
         )
     return plan if silos is None else in_silos(plan, silos)
+
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared(Generic[S]):
+    """Of a simulation, or for real, of users in a `scene` of its kind."""
+
+    config: Config
+    scene: S
+    planned: Plan
+    digest: str  # of everything that decides the run's bits
+    name: str = "simulation"  # in the lifetime account
+    account: "Account | None" = None  # that it is charged to; None: a simulation, which promises nothing
+    began: float = field(default_factory=perf_counter)
+    remark: str = ""  # on where the configuration comes from, for whoever takes it from the folder
+
+    @property
+    def run(self) -> "Run":
+        """What begins, is charged and is carried out."""
+        from quoron_server.runs import Run  # it brings the database
+
+        simulated, config = self.account is None, self.config
+        return Run(
+            name=self.name,
+            plan=self.planned.plan,
+            digest=self.digest,
+            group=config.train.population,
+            account=self.account,
+            simulation_seed=config.run.seed if simulated else None,
+            trust_clients=config.privacy.trusts_clients if simulated else True,  # a curator answers for all
+            budget=budget_of(config),
+        )
+
+    def begin(self, folder: RunFolder, record: Mapping[str, Any] | None = None) -> "Ledger":
+        """The run's ledger in a folder; before there is one, what was fixed, and a `record` that it is for real.
+
+        OtherVersion if it began with another plan or other data.
+        """
+        with folder.alone():
+            if not folder.ledger.is_file():
+                if record is not None:
+                    folder.write_json(RECORD, record)
+                said = f"{comment(self.remark)}\n" if self.remark else ""
+                folder.write_text("config.toml", said + self.config.as_toml())
+                folder.write_json("plan.json", self.planned.as_json())
+            return self.run.begin(folder.ledger)

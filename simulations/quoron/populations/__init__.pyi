@@ -1,4 +1,3 @@
-from ._flights import flights as flights
 from .cube import Cube as Cube
 from .cube import hardest_spread as hardest_spread
 from .cube import lower_bound as lower_bound
@@ -11,6 +10,7 @@ from .table import Feature as Feature
 from .table import Hashed as Hashed
 from .table import Numeric as Numeric
 from .table import TablePopulation as TablePopulation
+from .table import flights as flights
 from .table import from_table as from_table
 from .users import Corruption as Corruption
 from .users import OutlierKind as OutlierKind

@@ -18,10 +18,8 @@ from functools import cached_property
 
 import numpy as np
 
-from quoron.populations._made_up import MadeUp, in_ranges
-from quoron.populations._risk import LinearRisk
-from quoron.populations.streams import Purpose, fill_uniforms
-from quoron.populations.users import Corruption, Outliers, PublicKnowledge, Users, Vector
+from quoron.populations._made_up import LinearRisk, MadeUp, in_ranges
+from quoron.populations.users import Corruption, Outliers, PublicKnowledge, Purpose, Users, Vector, fill_uniforms
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain

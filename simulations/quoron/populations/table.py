@@ -15,35 +15,54 @@ The training objective of a table: the mean over users of each user's average lo
 
 As clients do, an item's weight multiplies its loss and not the ridge, and a user's average divides by its number of
 items.
+
+`flights` are real users who are ragged and uneven, shipped with the package: late or not, from the schedule alone.
+
+    >>> late = flights()
+    >>> late.users, late.dimension
+    (3230, 32)
+
+Aircraft are the users. The label is an arrival more than 15 minutes late (23.7 % of flights). Features: airline,
+airport, month, hour, distance and weekend, with an evening slope of its own in June and July (thunderstorms) and in
+winter; every row has norm 1. Vocabularies and ranges are public facts of 2013: the eleven larger airlines (the others
+are all zeros), airports, months, opening hours, no destination beyond 5,000 miles. One value each of airport and month
+is left out, as the intercept stands for it. Data: see data/README.md.
+
+`Fit` has what a reader of a run's figures should know of its table: what did not fit its rules, by name, with the fix.
+It is a function of private data, as the figures of a classifier or regressor on items are: for reports of simulations.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import scipy
 from numpy.typing import NDArray
 
-from quoron.populations import metrics
-from quoron.populations._remarks import Fit, about_boundary, about_separation
-from quoron.populations.streams import Purpose, words
 from quoron.populations.users import (
     Beside,
     Corruption,
     Declared,
     Outliers,
     PublicKnowledge,
+    Purpose,
     Users,
     Vector,
+    about_boundary,
     flipped,
     held_back,
+    words,
 )
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import (
     Categorical,
+    Classes,
     DateNumber,
     DatePart,
     Encoding,
@@ -53,6 +72,7 @@ from quoron_client.data.encoding import (
     Numeric,
     Owners,
     Range,
+    Signs,
     Weight,
     read_label,
 )
@@ -65,7 +85,153 @@ from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, DataError, RunError
 
 if TYPE_CHECKING:
-    from quoron_client.data.fused import Encoded
+    from quoron_client.data.fused import Counts, Encoded
+
+OFTEN = 0.05  # share of values from which on a misfit is spoken of
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a table fits its rules."""
+
+    counts: "Counts"
+    users: int  # all, held out or not
+    users_without: int  # whose rows are all left out
+    most_rows: int  # of any one user
+
+    def clipped(self) -> Mapping[str, float]:
+        """Share of values outside their declared range, by column; only columns with some."""
+        found = {**self.counts.clipped, **self.counts.labels_clipped}
+        return {name: count / self.counts.rows for name, count in found.items() if count}
+
+    def remarks(self, encoding: Encoding) -> Iterator[str]:
+        """One sentence for each thing that is amiss, with its fix."""
+        yield from _about_users(self)
+        rows = self.counts.rows
+        if self.counts.dropped > OFTEN * rows:
+            blamed = ", ".join(f"{name!r} ({count:,})" for name, count in self.counts.unusable.items() if count)
+            yield (
+                f"{_share(self.counts.dropped, rows)} of the rows cannot be used and are left out, by column: "
+                f"{blamed}. {_cure(self.counts, encoding)}"
+            )
+        for name, count in self.counts.clipped.items():
+            if count > OFTEN * rows:
+                yield (
+                    f"{_share(count, rows)} of the values of {name!r} lie outside its declared range and are held at "
+                    "the ends. Declare a wider range."
+                )
+        for name, count in self.counts.labels_clipped.items():
+            if count > OFTEN * rows:
+                yield (
+                    f"{_share(count, rows)} of the labels {name!r} lie outside label_range and are held at the ends: "
+                    "the model cannot learn them. Declare a wider label_range."
+                )
+        for name, (count, kinds) in self.counts.unknown.items():
+            # One value left out loses nothing beside an intercept, which then stands for it.
+            if count > OFTEN * rows and (kinds > 1 or not encoding.intercept):
+                yield (
+                    f"{_share(count, rows)} of the values of {name!r} are in none of its declared categories and "
+                    "become zeros. Declare them, if they are public."
+                )
+
+
+def about_separation(found: bool) -> Iterator[str]:
+    """That no model is best, where it is so."""
+    if found:
+        yield (
+            "In some direction the classes are told apart without error: no model is best, and better ones are ever "
+            "longer. The excess risk is over the risk that they approach, to within 1e-9. With loss.ridge one is best."
+        )
+
+
+def _about_users(fit: Fit) -> Iterator[str]:
+    if fit.users == 1:
+        yield (
+            "The table has one user: there is nobody to hide among, and nothing useful can be learnt privately. Name "
+            "the column that tells users apart as `user`."
+        )
+    elif fit.most_rows == 1:
+        yield (
+            "Every user has one row: user-level privacy is then item-level. If rows of the same person exist, name the "
+            "column that tells persons apart as `user`."
+        )
+    if fit.users_without > OFTEN * fit.users:
+        yield (
+            f"{_share(fit.users_without, fit.users)} of the users have no row that can be used, and answer zero. See "
+            "which columns rows are left out for."
+        )
+
+
+def _cure(counts: "Counts", encoding: Encoding) -> str:
+    label = encoding.label
+    if label is not None and 2 * counts.unusable.get(label.column, 0) > counts.dropped:
+        if isinstance(label, Signs):
+            return (
+                f"Most labels are no true/false, 0/1 or -1/+1: declare what {label.column!r} means, by positive = "
+                "value, classes = [values] or a comparison such as 'delay > 15'; or of a number label_range."
+            )
+        if isinstance(label, Classes):
+            return "Most labels are none of the declared classes, or missing. Declare all classes."
+        return "Most have no label there, or none that can be read as declared. If it is missing, all is well."
+    numeric = [f for f in encoding.features if counts.unusable.get(f.title)]
+    if numeric and encoding.missing == "drop":
+        return "Set missing = 'midpoint' to keep rows without a feature, or leave the column out of the features."
+    return "Look at these columns."
+
+
+def _share(count: int, of: int) -> str:
+    return f"{100 * count / of:.3g} %"
+
+
+def binary(scores: Vector, labels: Vector) -> dict[str, float]:
+    """auc, accuracy and log_loss of `scores` (N,) for `labels` +-1 (N,); auc is absent when one class is."""
+    margins = labels * scores
+    figures = {
+        "accuracy": float(np.mean(np.where(scores > 0, 1.0, -1.0) == labels)),
+        "log_loss": float(np.mean(np.logaddexp(0.0, -margins))),
+    }
+    positive = labels > 0
+    if positive.any() and not positive.all():
+        figures = {"auc": auc(scores, positive)} | figures
+    return figures
+
+
+def classes(scores: Vector, labels: Vector) -> dict[str, float]:
+    """accuracy and log_loss of `scores` (N, K) for class numbers `labels` (N,)."""
+    wanted = labels.astype(np.int64)
+    own = np.take_along_axis(scores, wanted[:, None], axis=1)[:, 0]
+    return {
+        "accuracy": float(np.mean(np.argmax(scores, axis=1) == wanted)),
+        "log_loss": float(np.mean(scipy.special.logsumexp(scores, axis=1) - own)),
+    }
+
+
+def regression(scores: Vector, labels: Vector) -> dict[str, float]:
+    """Root mean squared error `rmse` of `scores` (N,)."""
+    return {"rmse": float(np.sqrt(np.mean((scores - labels) ** 2)))}
+
+
+def constant(labels: Vector, *, two_classes: bool) -> float:
+    """The one score that answers labels (N,) best: their log odds, or their mean."""
+    if not len(labels):
+        return 0.0
+    if not two_classes:
+        return float(np.mean(labels))
+    share = float(np.clip(np.mean(labels > 0), 1e-9, 1 - 1e-9))
+    return float(np.log(share / (1 - share)))
+
+
+def class_odds(labels: Vector, classes: int) -> Vector:
+    """The scores (K,) that answer class numbers (N,) best: log shares."""
+    shares = np.bincount(labels.astype(np.int64), minlength=classes) / max(1, len(labels))
+    return np.log(np.clip(shares, 1e-9, 1.0))
+
+
+def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
+    """Chance that a positive outscores a negative, ties counting half (Mann-Whitney)."""
+    ones = int(positive.sum())
+    zeros = len(positive) - ones
+    return float((scipy.stats.rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 _ROWS = 1 << 16  # items whose products are held at a time
@@ -418,11 +584,11 @@ class TablePopulation:
             return {}
         scores, labels = scores[self.tested], self.held_out.labels[self.tested]
         if self.loss.outputs > 1:
-            return metrics.classes(scores, labels)
+            return classes(scores, labels)
         if isinstance(self.loss, Classification):
-            return metrics.binary(scores, labels)
+            return binary(scores, labels)
         unit = self.encoding.label.unit if isinstance(self.encoding.label, Range) else 1.0
-        return metrics.regression(unit * scores, unit * labels)
+        return regression(unit * scores, unit * labels)
 
     def beside(self, model: Vector) -> Beside:
         """Figures of the start, of the best constant and of the optimum without a bound; and what is amiss."""
@@ -600,5 +766,56 @@ def unbalanced(asked: Encoding, found: Encoding) -> tuple[str, ...]:
 def _usual(labels: Vector, loss: Loss) -> float | Vector:
     """The scores that answer labels best whatever the row: a number, or one for each of more than two classes."""
     if loss.outputs > 1:
-        return metrics.class_odds(labels, loss.outputs)
-    return metrics.constant(labels, two_classes=isinstance(loss, Classification))
+        return class_odds(labels, loss.outputs)
+    return constant(labels, two_classes=isinstance(loss, Classification))
+
+
+_AIRLINES = ("9E", "AA", "B6", "DL", "EV", "FL", "MQ", "UA", "US", "VX", "WN")
+_FEATURES: tuple[Feature, ...] = (
+    Categorical("carrier", _AIRLINES),
+    Categorical("origin", ("JFK", "LGA")),
+    Categorical("month", tuple(range(2, 13))),
+    Numeric("hour", -1, 1),
+    Numeric("hour squared", -1, 1),
+    Numeric("summer hour", -1, 1),
+    Numeric("winter hour", -1, 1),
+    Numeric("distance", 0, 5000),
+    Numeric("distance squared", -1, 1),
+    Numeric("weekend", -1, 1),
+)
+
+
+def flights(*, seed: int = 0, domain: Domain | None = None, outliers: Outliers | None = None) -> TablePopulation:
+    """The flights task: 4,037 aircraft, a fifth held out by `seed`; logistic loss, 32 features, rows of norm 1."""
+    with (files("quoron") / "data" / "flights.parquet").open("rb") as stored:
+        table = pyarrow.parquet.read_table(stored)
+    return from_table(
+        _with_derived(table),
+        user="tailnum",
+        label="arr_delay > 15",
+        features=_FEATURES,
+        domain=L2Ball(10.0) if domain is None else domain,
+        normalize=True,
+        items_per_user=50,
+        outliers=outliers,
+        seed=seed,
+    )
+
+
+def _with_derived(table: pa.Table) -> pa.Table:
+    """The table with columns that are public functions of one row."""
+    hour = table["hour"].to_numpy() / 12.0 - 1.0
+    month = table["month"].to_numpy()
+    miles = table["distance"].to_numpy() / 2500.0 - 1.0
+    derived = {
+        "hour": hour,
+        "hour squared": hour**2,
+        "summer hour": hour * np.isin(month, (6, 7)),
+        "winter hour": hour * np.isin(month, (12, 1, 2)),
+        "distance squared": miles**2,
+        "weekend": (table["weekday"].to_numpy() >= 5).astype(np.float64),
+    }
+    kept = table.select(["tailnum", "carrier", "origin", "month", "distance", "arr_delay"])
+    for name, values in derived.items():
+        kept = kept.append_column(name, pa.array(values))
+    return kept

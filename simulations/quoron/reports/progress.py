@@ -14,7 +14,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 
 if TYPE_CHECKING:
-    from quoron.comparing.pool import Job
+    from quoron.comparing.comparison import Job
 
 Vector = NDArray[np.float64]
 LINES = 3  # plain lines a run, about
@@ -144,7 +144,7 @@ def _figures(event: RoundEvent) -> str:
 
 
 class Runs(Tidy):
-    """A watcher of runs (`quoron.comparing.pool.Watcher`) that shows nothing."""
+    """A watcher of runs (`quoron.comparing.comparison.Watcher`) that shows nothing."""
 
     def planned(self, runs: int) -> None:
         """How many runs there are to do."""

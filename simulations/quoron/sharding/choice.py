@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from quoron.planning.plans import Prepared
 from quoron.populations.users import Answering
-from quoron.prepared import Prepared
-from quoron.sharding.shard import Settings
+from quoron.sharding.engine import Settings
 from quoron.simulation.scene import Setup
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 

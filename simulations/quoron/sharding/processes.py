@@ -21,9 +21,8 @@ import numpy as np
 
 from quoron.populations.users import Answering
 from quoron.processors import THREADS, processors
-from quoron.sharding.engine import Died, ShardedEngine, Worker, own_error
-from quoron.sharding.shard import Settings
-from quoron.simulation.pieces import Told
+from quoron.sharding.engine import Died, Settings, ShardedEngine, Worker, own_error
+from quoron.simulation.inline import Told
 from quoron_client.protocol.questions import Answers, Question
 
 # What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.

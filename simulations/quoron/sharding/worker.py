@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import quoron.datasets.population
 import quoron.populations
-from quoron.sharding.shard import opened
+from quoron.sharding.engine import opened
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear

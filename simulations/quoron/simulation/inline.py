@@ -7,23 +7,37 @@ What a user answers depends on that user and the question alone, and sums are ex
 Users who are made when they are asked are made, answer and are forgotten in chunks that a processor's cache holds, of
 which each thread takes the next.
 In the local model users randomise their reports themselves, here with words from `seed`.
-"""
 
-from collections.abc import Callable
+Answers too many to be held are blocks of rows that are computed whenever somebody looks at them (`RowsAgain`): a block
+has the same bits every time, and nothing but time tells it from rows in memory. Only second moments are that long: d (d
++ 1) / 2 numbers of every user; the gradients beside them are as long as what other rounds ask for, and held. Blocks are
+of slots: items on disk are read in the order of slots, too, where everybody is asked in every round.
+
+`engine_for` gives users whose items are on disk an engine that asks those who are read together, one piece after the
+other: any pieces put together again are the same bits.
+
+Of users in silos (`InSilos`) each silo is asked once a round, and answers for its persons by rows or by one sum:
+
+    engine = InSilos(engine_for(population), Silos.declared(3, population.users, sums=True))
+
+The bits are those of the engine by itself. Silos may be away, or lie as much as their number of persons lets them
+(docs/privacy/silos.md#si3)."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from math import prod
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations.streams import Purpose, uniforms, words
-from quoron.populations.users import Answering, Corruption, Held, Users, Vector
-from quoron.simulation.again import looked_at_again
+from quoron.populations.users import Answering, Corruption, Held, Purpose, Users, Vector, uniforms, words
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
@@ -31,20 +45,96 @@ from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.protocol.domains import Bounds
-from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Matrix, Question, Task
+from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Matrix, Question, Task, summed
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import AverageGradient, LocalReport
+from quoron_client.protocol.tasks import AverageGradient, LocalReport, MomentAndGradient
 from quoron_client.randomisers.randomness import LocalRandomness, SeededRandomness
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum
-from quoron_privacy.release import LoopReduction, Sums
+from quoron_privacy.means.silo_sums import CELLS, longest, objection
+from quoron_privacy.release import LoopReduction, Reduction, Sums
+from quoron_server.rounds import Engine
+from quoron_server.silos import Silos
+
+HELD = 1 << 28  # bytes of answers that are held as a whole
+BLOCK = 1 << 24  # bytes that are computed at a time
+
+
+@dataclass(slots=True, eq=False)
+class RowsAgain:
+    """Rows (k, p) of the answers to a question; the block looked at last is kept. Threads may look at the same time."""
+
+    ask: Callable[[Question], Answers]
+    question: Question
+    shape: tuple[int, int]
+    beside: Matrix  # (k, d), the last numbers of each row
+    _first: int = -1  # of the block that is kept
+    _block: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def reshape(self, *shape: int) -> "RowsAgain":
+        """The same: a row is a line of numbers as it is."""
+        assert shape in (self.shape, (self.shape,))
+        return self
+
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> Matrix:
+        if isinstance(rows, tuple):  # of some columns those that are held
+            rows, columns = rows
+            assert columns == slice(self.shape[1] - self.beside.shape[1], None)
+            return self.beside[rows]
+        first, last, step = rows.indices(len(self))
+        assert step == 1
+        if first >= last:
+            return np.zeros((0, self.shape[1]))
+        with self._lock:
+            starts = range(first - first % self.rows, last, self.rows)
+            found = [self._of(at)[max(first - at, 0) : last - at] for at in starts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    @property
+    def rows(self) -> int:
+        """Of a block."""
+        return max(1, BLOCK // (8 * self.shape[1]))
+
+    def _of(self, at: int) -> Matrix:
+        """The block that begins there."""
+        if at != self._first:
+            self._block = np.zeros((0, 0))  # one at a time is held
+            self._block, self._first = self.answers_at(at).values, at
+        return self._block
+
+    def answers_at(self, at: int) -> Answers:
+        """Answers of the users of a block."""
+        own = slice(at, at + self.rows)
+        return self.ask(replace(self.question, cohort=self.question.cohort[own], task=self.question.task.part(own)))
+
+
+def looked_at_again(ask: Callable[[Question], Answers], question: Question, dimension: int) -> Answers | None:
+    """The answers as `RowsAgain`, where they are second moments of too many users to be held; else None."""
+    users, numbers = len(question.cohort), prod(question.task.answer_shape(dimension))
+    if not isinstance(question.task, MomentAndGradient) or question.reduction is not None:
+        return None
+    if 8 * users * numbers <= HELD:
+        return None
+    held = question.task.model_size
+    rows = RowsAgain(ask, question, (users, numbers), np.empty((users, held)))
+    status: NDArray[np.uint8] = np.empty(users, np.uint8)
+    for at in range(0, users, rows.rows):
+        own, answers = slice(at, at + rows.rows), rows.answers_at(at)
+        rows.beside[own], status[own] = answers.values[:, -held:], answers.status
+    return Answers(rows, status)  # type: ignore[arg-type]
+
 
 if TYPE_CHECKING:
-    from quoron_client.compute import local_report as local_reports
+    from quoron_client.compute import work as local_reports
 else:
-    local_reports = OnFirstUse("quoron_client.compute.local_report")  # of the local model alone
+    local_reports = OnFirstUse("quoron_client.compute.work")  # of the local model alone
 
 _SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
@@ -300,3 +390,186 @@ def _keys(task: Task, round_number: int, users: Users) -> Keys | None:
 def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:
     """Rows of zeros of the task's shape, and a status ANSWERED for each."""
     return np.zeros((users, *task.answer_shape(dimension))), np.full(users, ANSWERED)
+
+
+Indices = NDArray[np.int64]
+Told = Answers | Sums
+
+
+@runtime_checkable
+class ReadTogether(Protocol):
+    """Users whose items are on disk."""
+
+    def pieces(self, users: Users) -> Iterator[Indices]:
+        """Indices into `users` (k,) that are read together, in the order of reading."""
+
+
+class Pieces:
+    """The inline engine, asked piece by piece in the order in which items are read."""
+
+    def __init__(self, engine: InlineEngine, people: ReadTogether) -> None:
+        self._engine, self._people = engine, people
+
+    def over(self, population: Any) -> "Pieces":
+        """The same engine for other users."""
+        return Pieces(self._engine.over(population), population)
+
+    @property
+    def item_gradients(self) -> int:
+        """Gradients computed, for simulation only."""
+        return self._engine.item_gradients
+
+    def ask(self, question: Question) -> Told:
+        """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
+        return looked_at_again(self._told, question, self._engine.population.dimension) or self._told(question)
+
+    def _told(self, question: Question) -> Any:
+        if not len(question.cohort):
+            return self._engine.ask(question)
+        ask = self._engine.rows if question.reduction is None else self._engine.ask
+        parts = ((own, ask(part_of(question, own))) for own in self._people.pieces(question.cohort))
+        return together(question, parts, self._engine.population.dimension)
+
+    def rows(self, question: Question) -> Answers:
+        """Answers of the question's cohort, in slot order."""
+        answers = self._told(replace(question, reduction=None))
+        assert isinstance(answers, Answers)
+        return answers
+
+
+def engine_for(population: Answering, **settings: Any) -> InlineEngine | Pieces:
+    """The engine of this process for a population; settings are those of `InlineEngine`."""
+    engine = InlineEngine(population, **settings)
+    return Pieces(engine, population) if isinstance(population, ReadTogether) else engine
+
+
+def part_of(question: Question, own: Indices) -> Question:
+    """The question to some slots of its cohort."""
+    return replace(question, cohort=question.cohort[own], task=question.task.part(own))
+
+
+def together(question: Question, parts: Iterator[tuple[Indices, Told]], dimension: int) -> Told:
+    """The answers of parts, each with its slots, in the slots' order; or their sums."""
+    if question.reduction is not None:
+        return reduce(add, (summed(answers, question.reduction) for _, answers in parts))
+    shape = question.task.answer_shape(dimension)
+    values, status = np.zeros((len(question.cohort), *shape)), np.zeros(len(question.cohort), np.uint8)
+    for own, answers in parts:
+        assert isinstance(answers, Answers)
+        values[own], status[own] = answers.values, answers.status
+    return Answers(values, status)
+
+
+FAR_OUT = 10.0  # times its persons' longest row is the row that a silo which lies sends for each of them
+
+
+@dataclass(slots=True, eq=False)
+class InSilos:
+    """An engine whose users come in silos; those of `away` and `hostile` are numbered from 1.
+
+    | a silo                        | what counts for its persons                                             |
+    | ----------------------------- | ----------------------------------------------------------------------- |
+    | honest, by rows               | their rows, or the sum that the coordinator makes of these              |
+    | honest, by one sum            | the sum that it makes of them: the same integers                        |
+    | away                          | MISSING, all of them                                                    |
+    | hostile, by rows              | for each the same long row, against the sum of all of them              |
+    | hostile, by one sum           | the longest sum that passes, against theirs                             |
+    | sends a sum that cannot be    | MISSING, all of them                                                    |
+    """
+
+    engine: Engine
+    silos: Silos
+    dimension: int
+    away: tuple[int, ...] = ()
+    hostile: tuple[int, ...] = ()
+    _moved: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, given in (("silos_away", self.away), ("silos_hostile", self.hostile)):
+            if given and not 1 <= min(given) <= max(given) <= len(self.silos.sizes):
+                raise ConfigError(f"Expected {name} from 1 to {len(self.silos.sizes)}, got {name}={list(given)}.")
+
+    def ask(self, question: Question) -> Told:
+        """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
+        asked = [*self._asked(question)]
+        self._count(question, asked)
+        if not asked or (question.reduction is None and not (self.away or self.hostile)):
+            return self.engine.ask(question)
+        parts = ((own, self._one(silo, part_of(question, own))) for silo, own in asked)
+        return together(question, parts, self.dimension)
+
+    def measured(self) -> Mapping[str, float]:
+        """What the last round moved, a message being of a silo."""
+        return self._moved
+
+    def _asked(self, question: Question) -> Iterator[tuple[int, Indices]]:
+        """Silos with persons in the cohort, from 1, and the slots of these."""
+        members = self.silos.of(question.cohort)
+        order = np.argsort(members, kind="stable")
+        found, starts = np.unique(members[order], return_index=True)
+        for silo, own in zip(found.tolist(), np.split(order, starts[1:]), strict=False):
+            yield silo + 1, own
+
+    def _one(self, silo: int, question: Question) -> Told:
+        """What counts of one silo."""
+        nobody = self._nobody(question)
+        if silo in self.away:
+            return nobody
+        reduction = question.reduction
+        if reduction is None or not self.silos.sums:
+            rows = self.engine.ask(replace(question, reduction=None))
+            assert isinstance(rows, Answers)
+            return against(rows) if silo in self.hostile else rows
+        sums = summed(self.engine.ask(question), reduction)
+        persons = len(question.cohort)
+        if silo in self.hostile:
+            sums = heaviest(sums, reduction, persons)
+        wrong = objection(sums, reduction, persons=persons, length=len(sums.total))
+        return sums if wrong is None else nobody
+
+    def _nobody(self, question: Question) -> Answers:
+        shape = len(question.cohort), *question.task.answer_shape(self.dimension)
+        return Answers(np.broadcast_to(0.0, shape), np.full(shape[0], MISSING))
+
+    def _count(self, question: Question, asked: list[tuple[int, Indices]]) -> None:
+        """One question and one answer of each silo that is asked; numbers of eight bytes."""
+        task, d, reduction = question.task, self.dimension, question.reduction
+        row = prod(task.answer_shape(d))
+        up = len(question.cohort) * row
+        if self.silos.sums and reduction is not None:
+            nobody = reduction.of(np.zeros((0, row)), np.zeros(0, np.bool_))
+            up = len(asked) * (len(nobody.total) + CELLS + 2)
+        self._moved = {
+            "silo_messages": float(len(asked)),
+            "silo_bytes_down": 8.0 * len(asked) * task.numbers_down(d),
+            "silo_bytes_up": 8.0 * up,
+        }
+
+
+def against(rows: Answers) -> Answers:
+    """For every person one row, long and against the sum of all of them."""
+    flat = rows.values.reshape(len(rows.values), -1)
+    pull = -flat.sum(axis=0)
+    norm, longest_row = float(np.linalg.norm(pull)), float(np.linalg.norm(flat, axis=1).max(initial=0.0))
+    one = pull / norm * (FAR_OUT * longest_row) if norm else pull
+    return Answers(np.broadcast_to(one, flat.shape).reshape(rows.values.shape), np.full(len(flat), ANSWERED))
+
+
+def heaviest(honest: Sums, reduction: Reduction, persons: int) -> Sums:
+    """The longest sum of so many persons against an honest one; of matrices, which stay positive, along with it."""
+    row = longest(reduction)
+    own = honest.total.astype(np.float64)
+    weights, sign = np.ones(len(own)), -1.0
+    if row.dimension:
+        across, down = np.triu_indices(row.dimension)
+        weights, sign = np.where(across == down, 1.0, 2.0), 1.0
+    length = float(np.sqrt(np.sum(weights * own**2)))
+    if row.of_trace:
+        length = float(own[weights == 1.0].sum())
+    total: NDArray[np.int64] = np.zeros(len(own), np.int64)
+    if length:
+        total = (sign * own * (persons * row.norm * (1 - 2.0**-40) / length)).astype(np.int64)
+    cells = np.zeros(CELLS, np.int64)
+    if row.counts_here:
+        cells[2 if row.tells_norms else 0] = persons
+    return Sums(total, cells, persons if row.tells_norms else 0, persons)

@@ -13,7 +13,7 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import PACKAGED, dataset, table_file
 from quoron.wildcards import WILD, left_out, resolved
 from quoron_client.data import spans
-from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import Dialect
 from quoron_client.data.labels import read_label
 from quoron_privacy.errors import ConfigError
 

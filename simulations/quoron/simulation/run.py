@@ -17,16 +17,14 @@ from quoron.config import Config, TableSection
 from quoron.network import DEADLINE
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning, projection
-from quoron.planning.plans import Plan, choose
-from quoron.planning.silos import silos_of
+from quoron.planning.plans import Plan, Prepared, choose, silos_of
 from quoron.populations import Population
-from quoron.prepared import Prepared
 from quoron.processors import memory_below
 from quoron.reports.summary import Summary, from_json
 from quoron.results import Axes, Run, axes
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import Setup, columns_of, problem_for_real, setup
+from quoron.simulation.scene import Setup, columns_of, held_out_release, problem_for_real, setup, told_by_held_out
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
@@ -43,7 +41,6 @@ if TYPE_CHECKING:  # planning needs neither
 
 
 simulated = OnFirstUse("quoron.reports.simulated")
-telling = OnFirstUse("quoron.simulation.told")
 STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.data_quality), where the method "
@@ -107,7 +104,7 @@ def prepare(
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
     scene = scene.settled(planned.plan)
     if config.train.holdout is not None and not compare:
-        telling.release(config, scene.population, planned.plan.guarantee.adjacency)  # or why it cannot be
+        held_out_release(config, scene.population, planned.plan.guarantee.adjacency)  # or why it cannot be
     if not compare:
         planned = replace(planned, plan=planned.plan.simulated())
     if compare or config.run.link is not None:
@@ -133,9 +130,9 @@ def _in_silos(prepared: Prepared[Setup]) -> Engine:
     silos = silos_of(prepared.config, scene.problem.users)
     if silos is None:
         return scene.engine
-    from quoron.simulation.silos import InSilos
+    from quoron.simulation.inline import InSilos
 
-    return InSilos(scene.engine, silos, scene.population, section.silos_away, section.silos_hostile)
+    return InSilos(scene.engine, silos, scene.population.dimension, section.silos_away, section.silos_hostile)
 
 
 def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> SimulatedRun:
@@ -241,7 +238,7 @@ def _results(
     beside = scene.population.beside(model)
     told = {}
     if config.train.holdout is not None:
-        told = telling.told(config, scene.population, model, plan.guarantee.adjacency)
+        told = told_by_held_out(config, scene.population, model, plan.guarantee.adjacency)
     summary = Summary.of(
         plan,
         events,

@@ -22,14 +22,16 @@ from quoron import config as configs
 from quoron import populations
 from quoron.config import Config, DomainSection, LossSection, TableSection
 from quoron.datasets.population import DatasetPopulation, from_dataset
+from quoron.evaluating import figures, measuring
+from quoron.evaluating.scores import Scorer
+from quoron.evaluating.split import held_out, held_users
 from quoron.paths import dataset, table_file
-from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
-from quoron.populations.table import TablePopulation, Weighing, encoded_table
+from quoron.populations import Cube, Outliers, Population, Synthetic, TablePopulation, hardest_spread
+from quoron.populations.table import Weighing, encoded_table
 from quoron.populations.users import Declared, Known
 from quoron.run_folder import FRAME
-from quoron.simulation.inline import InlineEngine
+from quoron.simulation.inline import InlineEngine, Pieces, engine_for
 from quoron.simulation.patterns import with_columns
-from quoron.simulation.pieces import Pieces, engine_for
 from quoron.table_section import Dates, Simulated
 from quoron_client.data import fused, tables
 from quoron_client.data.dates import DateNumber, DatePart, day_number
@@ -46,7 +48,7 @@ from quoron_client.data.encoding import (
     read_label,
 )
 from quoron_client.data.features import Hashed
-from quoron_client.data.labels import AnyLabel, Range
+from quoron_client.data.labels import AnyLabel, Range, outcomes
 from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_client.losses import (
     Classification,
@@ -62,9 +64,11 @@ from quoron_client.losses import (
 from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
+from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.table_health import TableHealth, looked_at
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Beliefs, Problem, Wide
@@ -425,3 +429,49 @@ def make_domain(section: DomainSection, feature_norm: float) -> Domain:
     """The set that models live in."""
     radius = NARROW / feature_norm if section.radius is None else section.radius
     return L2Ball(radius) if section.kind == "l2-ball" else Box(radius)
+
+
+Told = dict[str, tuple[float, float, float]]  # value, low and high by name
+
+
+def held_out_release(config: Config, population: Population, adjacency: Adjacency) -> HeldOut | None:
+    """What some of the users that are held out will say; None where nobody asks.
+
+    ConfigError where nobody is held out, or fewer than so many; Infeasible where they are too few to tell.
+    """
+    share, privacy = config.train.holdout, config.privacy
+    if share is None:
+        return None
+    if not isinstance(population, TablePopulation):
+        raise ConfigError(
+            "Expected train.holdout where users are a table's, got made-up users, of whom nobody is held out. Leave "
+            'it out, or set population.kind = "table".'
+        )
+    wanted, there = held_users(population.everybody, share), population.held_out.users
+    if wanted > there:
+        raise ConfigError(
+            f"Expected train.holdout={share:g} to be of the {there:,} users that a simulation holds out of "
+            f"{population.everybody:,}, got {wanted:,}. Lower it, or raise population.test_fraction."
+        )
+    held = HeldOut.calibrate(
+        users=wanted,
+        classes=len(outcomes(population.encoding.label)),
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        adjacency=adjacency,
+        cap=config.problem.items_per_user or population.items_per_user,
+    )
+    figures.require_telling(held, privacy.epsilon)
+    return held
+
+
+def told_by_held_out(config: Config, population: Population, model: NDArray[np.float64], adjacency: Adjacency) -> Told:
+    """Figures of a model (d,), with 95 % intervals; of a method without privacy, too."""
+    held, privacy = held_out_release(config, population, adjacency), config.privacy
+    if held is None or not isinstance(population, TablePopulation):
+        return {}
+    scorer, everybody = Scorer(model, population.loss, population.encoding), population.held_out.users
+    some = population.held_out.of(np.flatnonzero(held_out(SeededNoise(0), everybody, held.users)))
+    released = measuring.release(held, scorer, lambda: [some], SeededNoise(config.run.seed))
+    found = figures.read(held, scorer, released, figures.Promise(privacy.epsilon, privacy.delta, ""))
+    return {f"{each.name} per {each.per}": (each.value, each.low, each.high) for each in found.figures}

@@ -21,8 +21,7 @@ except ModuleNotFoundError as missing:
         "quoron.torch needs torch. Install it: pip install 'quoron[torch]'.", name="torch"
     ) from missing
 
-from quoron.torch.federated import answering, weights, with_weights
-from quoron.torch.training import train
-from quoron.training.timetable import LocalSGD
+from quoron.torch.training import answering, train, weights, with_weights
+from quoron.training.items import LocalSGD
 
 __all__ = ["LocalSGD", "answering", "train", "weights", "with_weights"]

@@ -22,9 +22,8 @@ from quoron.config import Config, TableSection
 from quoron.datasets import index
 from quoron.evaluating.split import trained_users
 from quoron.paths import dataset
-from quoron.planning.plans import Plan, privacy_of
+from quoron.planning.plans import Plan, Prepared, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
-from quoron.prepared import Prepared
 from quoron.simulation.patterns import unread
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of

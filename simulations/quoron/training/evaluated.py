@@ -20,11 +20,9 @@ from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
 from quoron.evaluating.split import Users, trained_users
-from quoron.planning.plans import Plan
+from quoron.planning.plans import Plan, Prepared
 from quoron.populations.users import Declared
-from quoron.prepared import Prepared
-from quoron.training.curator import file_users
-from quoron.training.table import Curated
+from quoron.training.table import Curated, file_users
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import outcomes

@@ -20,7 +20,7 @@ from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import roles, with_columns
-from quoron.training.trained import BoughtLine
+from quoron.training.result import BoughtLine
 from quoron.training.votes import Released, Want, spelt
 from quoron.wildcards import WILD, left_out, meant
 from quoron_client.data import cells, columns, row_kinds, tables

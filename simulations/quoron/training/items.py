@@ -1,14 +1,26 @@
-"""Items by user as arrays: from a table, arrays or tensors, or a Dataset in the manner of torch."""
+"""Items by user as arrays: from a table, arrays or tensors, or a Dataset in the manner of torch.
 
-from collections.abc import Mapping, Sequence
+Which items users take when has the same shapes for all, whatever anybody holds:
+
+    timetable = Timetable(items, items_per_user=50, local=LocalSGD(batch_size=10))
+    minibatches = timetable.minibatches(round, users, noise)     # places and weights, (k, steps, batch)
+
+Every user has the same `steps` x `batch` places: a place without an item repeats one of the user's own with weight
+zero. So shapes say nothing of anybody's items, and the kernels that compute a user's row are the same whatever others
+hold. A user of more than `items_per_user` items takes part with so many of them, drawn anew in each round.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.training.black_box import Training
-from quoron_privacy.errors import DataError
+from quoron.training.rows import Metric, Rows, Training, Users, Vector
+from quoron_privacy.errors import ConfigError, DataError, count, positive
+from quoron_privacy.noise.streams import NoiseSource
 
 Array = NDArray[Any]
 Data = Any  # a DataFrame, a Dataset of Hugging Face, an array or tensor, a tuple of them, or a torch Dataset
@@ -163,3 +175,126 @@ def _checked_offsets(offsets: Array, size: int) -> NDArray[np.int64]:
     if not good or offsets[0] != 0 or offsets[-1] != size or (np.diff(offsets) < 0).any():
         raise DataError(f"Expected offsets that ascend from 0 to the {size} items, one more than users.")
     return offsets.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSGD:
+    """What a user does with the model: so many passes over its items in shuffled batches. A row is how far it went."""
+
+    epochs: int = 1
+    batch_size: int = 10
+    step_size: float = 0.1  # η
+
+    def __post_init__(self) -> None:
+        count(epochs=self.epochs, batch_size=self.batch_size)
+        positive(step_size=self.step_size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Minibatches:
+    """Which items users take when. All of a user's follows from how many items it has itself, and its own dice."""
+
+    places: NDArray[np.int64]  # (k, steps, batch), into the items of all users
+    weights: NDArray[np.float32]  # (k, steps, batch), each step's sum to one, or to zero where there is none
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timetable:
+    """Minibatches of any users in any round. `local` None asks for average gradients."""
+
+    items: Items
+    items_per_user: int
+    local: LocalSGD | None
+
+    def __post_init__(self) -> None:
+        count(items_per_user=self.items_per_user)
+
+    @property
+    def steps(self) -> int:
+        """Gradients that each user takes one after the other."""
+        return 1 if self.local is None else self.local.epochs * -(-self.items_per_user // self.local.batch_size)
+
+    @property
+    def batch(self) -> int:
+        """Items of one gradient."""
+        return self.items_per_user if self.local is None else min(self.local.batch_size, self.items_per_user)
+
+    def dice(self, round_: int, users: Users, noise: NoiseSource) -> NDArray[np.uint64]:
+        """A seed below 2^63 for each of `users` (k,), of its own, the same again for the same round."""
+        words = [noise.stream("dice", round_, int(user)).words(1)[0] for user in users]
+        return np.array(words, np.uint64) >> np.uint64(1)
+
+    def minibatches(self, round_: int, users: Users, noise: NoiseSource) -> Minibatches:
+        """Of `users` (k,), drawn by each with dice of its own."""
+        places = np.zeros((len(users), self.steps, self.batch), np.int64)
+        weights = np.zeros(places.shape, np.float32)
+        for row, user in enumerate(users.tolist()):
+            first, held = int(self.items.offsets[user]), int(self.items.counts[user])
+            if held == 0:
+                continue
+            taken, stream = min(held, self.items_per_user), noise.stream("items", round_, user)
+            chosen = first + (np.arange(held) if held == taken else stream.subset(held, taken))
+            places[row] = chosen[0]
+            passes = 1 if self.local is None else self.local.epochs
+            a_pass = self.steps // passes
+            for number in range(passes):
+                order = chosen if self.local is None else chosen[stream.permutation(taken)]
+                for step, at in enumerate(range(0, taken, self.batch), number * a_pass):
+                    some = order[at : at + self.batch]
+                    places[row, step, : len(some)] = some
+                    weights[row, step, : len(some)] = 1 / len(some)
+        return Minibatches(places, weights)
+
+
+Parts = tuple[Any, ...]
+
+
+def figures_of(
+    items: Items, metrics: Mapping[str, Metric], model_at: Callable[[Vector], Any], parts_of: Callable[..., Parts]
+) -> Rows:
+    """Return the means over each user's items of metric(model, *parts), a column a metric.
+
+    `model_at` makes the model of a point (d,), `parts_of` what it takes of arrays of items (m, ...). A user is shown to
+    it alone, and what it says of others does not depend on it. Where it raises for a user's items, or says something of
+    another shape, that user is one without items: an error would tell of them, and so would a warning.
+    """
+
+    def figures(users: Users, point: Vector) -> Any:
+        model, rows = model_at(point), np.full((len(users), len(metrics)), np.nan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # whatever one is of, it is of private items
+            for place, user in enumerate(users):
+                own = slice(items.offsets[user], items.offsets[user + 1])
+                if own.stop > own.start:
+                    try:
+                        parts = parts_of(*(part[own] for part in items.parts))
+                        measured = [_measured(metric, model, parts) for metric in metrics.values()]
+                        rows[place] = np.stack(measured, axis=1).reshape(own.stop - own.start, -1).mean(axis=0)
+                    except Exception:  # as an error
+                        continue
+        return rows
+
+    return figures
+
+
+def require_metrics(items: Items, metrics: Mapping[str, Metric], model: Any, parts_of: Callable[..., Parts]) -> None:
+    """Raise ConfigError, by items of nobody, for a metric that does not return one number an item."""
+    for name, metric in metrics.items():
+        try:
+            said = _measured(metric, model, parts_of(*items.blank(2)))
+        except Exception as error:
+            raise ConfigError(
+                f"Expected the metric {name!r} to take some items at once; on two of zeros it raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if said.shape != (2,):
+            raise ConfigError(
+                f"Expected the metric {name!r} to return one number an item, got shape {said.shape} for two items."
+            )
+
+
+def _measured(metric: Metric, model: Any, parts: Parts) -> NDArray[np.float64]:
+    """Return the numbers of items (m,), in [0, 1]."""
+    found = metric(model, *parts)
+    rows = np.asarray(found.detach().cpu() if hasattr(found, "detach") else found, np.float64)
+    return np.asarray(np.clip(rows[:, 0] if rows.ndim == 2 and rows.shape[1] == 1 else rows, 0.0, 1.0))

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.model import LabelShares
-from quoron.planning.plans import Plan, Registry, budget_of, choose, privacy_of
-from quoron.prepared import Prepared
+from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
 from quoron.training.table import Curated, HeldRows
 from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
 from quoron_client.data.items import ItemBatch

@@ -1,4 +1,8 @@
-"""What a curator's run released, and the files that keep it. Nothing here depends on private data but the releases."""
+"""What a curator's run released, and the files that keep it. Nothing here depends on private data but the releases.
+
+Intervals of coefficients hold both noise and sampling of users. A method whose releases tell no such thing is refused
+by name. What is proved, and for which methods nothing is: docs/privacy/uncertainty.md.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,28 +13,27 @@ from numpy.typing import NDArray
 
 from quoron import __version__
 from quoron.evaluating.evaluation import Evaluation
-from quoron.model import Model
+from quoron.model import Intervals, Model
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning, unsure
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.reports.health import Health, read, unseen
 from quoron.results import Printed, Run
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
 from quoron.training.table import Curated
-from quoron.training.trained import BoughtLine
 from quoron_client.data.encoding import ClassWeights, Encoding
 from quoron_client.data.labels import in_words, outcomes, seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters, Solved
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
 report = OnFirstUse("quoron.training.report")
-uncertainty = OnFirstUse("quoron.uncertainty")
 SHOWN = 3  # facts that were bought, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 OUTGROWN = 3.0  # times a plan's bound: where a run tells of more, the plan's is not told as if it held
@@ -38,6 +41,23 @@ CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody noth
 RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: table-health.md#h4
 DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
 _SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
+
+
+class DoubtfulModel(UserWarning):
+    """By its plan, before anything is charged, or by what its run released, a model is no better than none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoughtLine:
+    """One fact that was bought, in words."""
+
+    column: str
+    value: str
+    error: float  # standard error, in users
+
+    def text(self) -> str:
+        """For people."""
+        return f"{self.value} (± {self.error:,.0f} users)"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -186,7 +206,7 @@ def write(
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
-    intervals, why_not = uncertainty.of(model, plan, events)
+    intervals, why_not = intervals_of(model, plan, events)
     model = replace(model, forecast=summary.foretold(), evaluation=measured, uncertainty=intervals, no_interval=why_not)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
@@ -426,3 +446,75 @@ def in_classes(encoding: Encoding) -> str | None:
     if not isinstance(weights, ClassWeights):
         return None
     return ", ".join(f"{in_words(each)} {count:.3g}" for each, count in zip(classes, weights.counts, strict=True))
+
+
+INSTEAD = "one-round-least-squares releases what tells it, of a label that is a number"
+
+
+def intervals_of(
+    model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]
+) -> tuple[Intervals | None, str | None]:
+    """Return (intervals, None), 95 %, in the order and units of the model's table; or (None, "no interval: ...")."""
+    found = _intervals(model, plan, events)
+    return (None, f"no interval: {found}") if isinstance(found, str) else (found, None)
+
+
+def _intervals(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
+    p, name = plan.parameters, plan.algorithm
+    if model.encoding.normalize:
+        return "rows were divided by their own length, so there are no coefficients in the columns' units"
+    if name == "whitened-tracking":
+        return (
+            f"{name} clips users' gradients at a radius that it learns, and how far that moves the model is not "
+            f"released; {INSTEAD}"
+        )
+    if not isinstance(p, OneRoundParameters):
+        return f"{name} releases no second moment of features and label; {INSTEAD}"
+    if model.loss.name != "least_squares":
+        return f"one step from zero, which {name} takes, is not the best model of a {model.loss.name} loss"
+    packed = events[-1].get("public", {}).get("moment") if events else None
+    if packed is None:
+        return f"the moment of more than {MOST_COLUMNS} columns is not kept"
+    d = len(model.weights)
+    upper = np.zeros((d + 1, d + 1))
+    upper[np.triu_indices(d + 1)] = packed
+    free = _free(model)
+    solved = Solved.of(upper + np.triu(upper, 1).T, p, free)
+    if solved is None:
+        return "some direction of the columns cannot be told from noise; it takes more users, or fewer columns"
+    return _in_units(model, solved, free)
+
+
+def _in_units(model: Model, solved: Solved, free: Any) -> Intervals:
+    """Every coefficient is a linear function of the weights, and a constant; None of one that no row determines."""
+    zero = _coefficients(replace(model, weights=np.zeros_like(model.weights)))
+    each = np.stack([_coefficients(replace(model, weights=row)) - zero for row in np.eye(len(model.weights))], axis=1)
+    found: list[tuple[float, float] | None] = []
+    for direction, constant in zip(each, zero.tolist(), strict=True):
+        if np.abs(free @ direction).max(initial=0.0) > 1e-9 * np.abs(direction).max():
+            found.append(None)
+            continue
+        along = solved.along(direction)
+        farthest = float(max(-model.least(sign * along[None]).item() for sign in (1.0, -1.0)))
+        middle, half = float(constant + direction @ solved.point), solved.reach(along, farthest)
+        found.append((middle - half, middle + half))
+    return tuple(found)
+
+
+def _free(model: Model) -> Any:
+    """Directions in which no row tells anything, (k, d): every row has one value of each column of categories.
+
+    So a number added to all values of one and taken off the constant, or off another such column, changes nothing.
+    """
+    width, place, blocks = len(model.weights), 0, []
+    for feature in model.encoding.features:
+        if not feature.is_number:
+            blocks.append(np.isin(np.arange(width), np.arange(place, place + feature.width)).astype(float))
+        place += feature.width
+    if model.encoding.intercept:
+        blocks.append(np.eye(width)[place])
+    return np.array([block - blocks[-1] for block in blocks[:-1]]).reshape(-1, width)
+
+
+def _coefficients(model: Model) -> Any:
+    return np.append(model.coef_, model.intercept_)

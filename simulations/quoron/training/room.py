@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from quoron.processors import free_memory
-from quoron.simulation import again
+from quoron.simulation import inline
 from quoron_client.protocol.tasks import MomentAndGradient
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.sources import SeededNoise
@@ -69,8 +69,8 @@ def make_sure_of_answers(plan: RunPlan) -> None:
     if question is not None and question.reduction is None:
         users, numbers = max(plan.parameters.cohorts()), plan.parameters.answer_length(plan.problem)
         answers = 4 * 8 * users * numbers
-        if isinstance(question.task, MomentAndGradient) and 8 * users * numbers > again.HELD:
-            answers = 4 * (again.BLOCK + 8 * users * plan.problem.dimension)  # gradients are what other rounds ask for
+        if isinstance(question.task, MomentAndGradient) and 8 * users * numbers > inline.HELD:
+            answers = 4 * (inline.BLOCK + 8 * users * plan.problem.dimension)  # gradients are what other rounds ask for
     what = f"the answers of a round ({answers:,} bytes) and what is kept between two ({kept:,} bytes)"
     with memory_for(what, f"{UNCHARGED} {FEWER if answers >= kept else LESS}"):
         if answers + kept > (left := _available()):

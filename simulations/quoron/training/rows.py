@@ -24,13 +24,13 @@ Until the end ledger.sqlite is private (mode 0600). Page: docs/models.md.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,30 +39,110 @@ from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.figures import Promise, of_means
 from quoron.evaluating.split import held_out, held_users
+from quoron.results import M
+from quoron.results import Run as Released
 from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
 from quoron.training import lifetime
-from quoron.training.black_box import Training, Vector, algorithm_of, origin_of, problem_of
 from quoron.training.room import make_sure_of_answers
 from quoron.training.start import Identity, Start, has_begun
-from quoron.training.trained import TrainedRows
-from quoron_client.protocol.black_box import combined
+from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
+from quoron_client.protocol.tasks import combined
 from quoron_privacy.counts.held_out import HeldMeans
-from quoron_privacy.errors import ConfigError, OtherVersion, RunError, count
+from quoron_privacy.errors import ConfigError, OtherVersion, RunError, count, positive
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.ahead import StartedNoise, of_the_run
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.black_box import Asked
+from quoron_server.black_box import UNKNOWN_CLIP, Asked
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
-from quoron_server.rounds import Last
+from quoron_server.rounds import Last, Observer
 from quoron_server.runs import Run, end
 from quoron_server.wording import plan_json, sentence
+
+Vector = NDArray[np.float64]
+ONE_PASS = "one-pass-dp-sgd"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TrainedRows(Released[M]):
+    """What was trained by rows that somebody else computes."""
+
+    plan: RunPlan
+    evaluation: Evaluation | None = None  # of users that were held out; None: nobody was
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Those of the plan, and how good the model is."""
+        measured = [] if self.evaluation is None else self.evaluation.rows()
+        return [("algorithm", self.plan.algorithm), *self.plan.rows()[-3:], *measured]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """ε, δ, adjacency, trust model and assumptions; `statement` says it in words."""
+        return self.plan.guarantee
+
+
+class Method(TypedDict, total=False):
+    """The algorithm of a black box, and the public numbers that it is planned with."""
+
+    algorithm: str | None  # a name from `quoron show algorithms`; None: "one-pass-dp-sgd"
+    options: Mapping[str, Any] | None  # of that algorithm: `rounds`, `rate`, `step_size`, ...; the plan chooses others
+    items_per_user: int | None  # for step sizes alone; of torch and JAX the most that take part, drawn in each round
+    radius: Required[float]  # the model stays within this distance of its start
+    smoothness: float | None  # of users' average losses, if known; for step sizes alone
+    clip_norm: float | None  # rows are shortened to it. None: it follows the users, privately, for a share of ε
+    chunk: int | None  # users computed at once: bounds memory; of torch and JAX 64, else a cohort, unless given
+
+
+class Training(Method, total=False):
+    """The arguments of every function that trains a black box."""
+
+    epsilon: Required[float]
+    delta: Required[float]  # above 1/n it is refused without allow_large_delta
+    allow_large_delta: bool
+    seed: int | None  # SIMULATED: of all noise, for made-up data only, as it protects nobody. None: from the system
+    out: str | Path | None  # the run's folder; None: the next under runs/
+    population: str | None  # whose privacy budget is charged; None: "everyone"
+    ledger: str | Path | None  # the file of privacy budgets; None: QUORON_LEDGER, or the platform's place
+    observers: Sequence[Observer]  # called with the public figures of every round
+
+
+def algorithm_of(method: Method) -> tuple[str, dict[str, Any]]:
+    """Return the name of the algorithm, and its options."""
+    name = method.get("algorithm")
+    return ONE_PASS if name is None else name, dict(method.get("options") or {})
+
+
+def problem_of(method: Method, *, users: int, dimension: int) -> Problem:
+    """Return the problem of a black box: its bound on gradients is the clip, and nothing is said of convexity."""
+    items, clip_norm = method.get("items_per_user"), method.get("clip_norm")
+    if clip_norm is not None:
+        positive(clip_norm=clip_norm)
+    return Problem(
+        users=users,
+        items_per_user=1 if items is None else items,
+        dimension=dimension,
+        domain=L2Ball(method["radius"]),
+        lipschitz=UNKNOWN_CLIP if clip_norm is None else clip_norm,
+        smoothness=method.get("smoothness"),
+    )
+
+
+def origin_of(start: NDArray[np.float64] | None, dimension: int) -> Vector:
+    """Where training starts, shape (d,): zero unless told. ConfigError for another shape or numbers not finite."""
+    try:
+        origin = np.zeros(dimension) if start is None else np.array(start, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"Expected start to be {dimension} finite numbers, got something else.") from None
+    if origin.shape != (dimension,) or not np.isfinite(origin).all():
+        raise ConfigError(f"Expected start to be {dimension} finite numbers, got shape {origin.shape}. Flatten it.")
+    return origin
+
 
 Users = NDArray[np.int64]
 Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy, or anything with DLPack

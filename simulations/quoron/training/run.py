@@ -31,19 +31,16 @@ from numpy.typing import NDArray
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.evaluating.split import parts, trained_users
 from quoron.model import Model
-from quoron.planning.plans import Plan
-from quoron.prepared import Prepared, S
+from quoron.planning.plans import Plan, Prepared, S
 from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
-from quoron.training.curator import CuratorEngine
-from quoron.training.result import TrainedTable
+from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
-from quoron.training.table import Curated, check_section, hold
-from quoron.training.trained import DoubtfulModel
+from quoron.training.table import Curated, CuratorEngine, check_section, hold
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import AnyLabel, Signs
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError

@@ -2,12 +2,16 @@
 
 Public are the declared facts and the number of users: how many different names the user column holds, whatever becomes
 of their rows. Under adjacency zero-out it is not public whether a user is there at all: the number is then declared.
-"""
+
+The engine answers for its users in this process. Every user has one slot, in an order that nobody knows: a uniform
+permutation from the run's secret noise. So neither how users are named nor how rows are sorted decides who is asked
+together, and a promise for a user's data is a promise for its name as well. The order is the run's and stays when a run
+goes on; words of local reports are each start's own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,25 +23,89 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config
 from quoron.paths import dataset, table_file
+from quoron.populations.table import TableUsers
 from quoron.populations.users import Declared, PublicKnowledge
+from quoron.sharding.choice import Sharing
+from quoron.sharding.engine import KeyedRandomness, Settings, ShardedEngine
 from quoron.simulation.patterns import unread
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import fused, tables
-from quoron_client.data.ahead import ahead
 from quoron_client.data.declared import check_types, typed, types_of
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.first_rows import most_rows
-from quoron_client.data.gathering import Gathering
+from quoron_client.data.files import ahead
+from quoron_client.data.fused import Gathering
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Fitting, Marks, Tally, declared_columns, declared_labels
+from quoron_client.data.users import most_rows
+from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.noise.ahead import of_the_run
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Sums
+from quoron_server.algorithms.slots import partition
 from quoron_server.budget import check_delta
 
 if TYPE_CHECKING:  # only a folder needs the first, and what is bought the second
+    from quoron.datasets.population import FileUsers
     from quoron.datasets.rows import Rows
     from quoron.training.found import Declarations
+
+Users = NDArray[np.int64]
+
+
+class CuratorEngine:
+    """Answers of all users, user by slot in a secret order; local reports draw on secret words.
+
+    `items` are those of all users, or the rows of files. Of these a run with public `seed` reads each once a pass; None
+    where everybody is asked in every round, in the order of slots.
+    With `sharing` other processes answer, which `close` ends. `among` (k,) are those that are asked at all; None: all.
+    """
+
+    def __init__(
+        self,
+        declared: Declared,
+        items: "ItemBatch | Rows",
+        noise: NoiseSource,
+        *,
+        seed: int | None = 0,
+        sharing: Sharing | None = None,
+        among: Users | None = None,
+    ) -> None:
+        self._order = (
+            of_the_run(noise).stream("order of users").permutation(declared.users if among is None else len(among))
+        )
+        self._order = self._order if among is None else among[self._order]
+        people, settings = self._holders(declared, items, seed), Settings(randomness=KeyedRandomness(noise))
+        self._engine = settings.engine(people) if sharing is None else sharing.engine(people, settings)
+
+    def close(self) -> None:
+        """End whatever other processes there are."""
+        if isinstance(self._engine, ShardedEngine):
+            self._engine.close()
+
+    def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int | None) -> Any:
+        if isinstance(items, ItemBatch):
+            return TableUsers(**_fields(declared), own=np.arange(declared.users), batch=items)
+        asked = self._order if seed is None else self._order[partition(seed=seed, users=len(self._order))]
+        return file_users(declared, items, asked)
+
+    def ask(self, question: Question) -> Answers | Sums:
+        """Answers of the question's cohort, in slot order, or their sums."""
+        return self._engine.ask(replace(question, cohort=self._order[question.cohort]))
+
+
+def file_users(declared: Declared, rows: "Rows", asked: Users) -> "FileUsers":
+    """The users of a folder's rows, of whom these (k,) are asked, in this order."""
+    from quoron.datasets.population import FileUsers, LazyStore
+
+    return FileUsers(**_fields(declared), store=LazyStore(rows, None, asked, declared.loss))
+
+
+def _fields(declared: Declared) -> dict[str, Any]:
+    return {each.name: getattr(declared, each.name) for each in fields(declared)}
+
 
 Slots = NDArray[np.int64]
 NUMBERS = 1 << 23  # of users, that are looked at together

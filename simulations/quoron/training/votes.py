@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron_client.data import columns, row_kinds
-from quoron_client.data.first_rows import first_rows, most_rows
 from quoron_client.data.tables import Opened
+from quoron_client.data.users import first_rows, most_rows
 from quoron_privacy.counts.bought import CLOSER, Bought, name_counts
 from quoron_privacy.counts.marks import KINDS, MARKS, Windows, marks, ranges
 from quoron_privacy.errors import DataError

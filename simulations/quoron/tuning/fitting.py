@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from quoron.config import Config
 from quoron.model import Model
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.training import run as training
 from quoron.training.result import TrainedTable

@@ -16,14 +16,13 @@ import numpy as np
 
 from quoron.config import Config
 from quoron.model import Model
-from quoron.prepared import Prepared
+from quoron.planning.plans import Prepared
 from quoron.run_folder import CHOICE, FRAME, MODEL, SEARCH, RunFolder
 from quoron.training import lifetime, result
-from quoron.training.result import TrainedTable
+from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.room import ONCE, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated
-from quoron.training.trained import DoubtfulModel
 from quoron.tuning.effort import Effort
 from quoron.tuning.scoring import score_name
 from quoron.tuning.searching import Best, Books, search

@@ -31,8 +31,7 @@ from quoron.evaluating.split import held_out
 from quoron.results import Run
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, numbered
 from quoron.training import lifetime
-from quoron.training.black_box import Method, Vector, algorithm_of, origin_of, problem_of
-from quoron.training.rows import Rows, RowsEngine
+from quoron.training.rows import Method, Rows, RowsEngine, Vector, algorithm_of, origin_of, problem_of
 from quoron.training.start import Identity
 from quoron.tuning.effort import Effort
 from quoron.tuning.private_state import Outcome, room_for

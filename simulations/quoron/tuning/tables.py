@@ -26,11 +26,10 @@ from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
 from quoron.table_section import TableSection
 from quoron.training import look
-from quoron.training.curator import CuratorEngine
 from quoron.training.evaluated import batches
 from quoron.training.run import digest_of
 from quoron.training.start import Identity
-from quoron.training.table import HeldRows, check_section, hold
+from quoron.training.table import CuratorEngine, HeldRows, check_section, hold
 from quoron.tuning.effort import USELESS, Effort
 from quoron.tuning.private_state import Outcome, room_for
 from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean, score_name, user_scores, worst

@@ -15,7 +15,7 @@ from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, NoisySums
-from quoron_privacy.two_servers import account
+from quoron_privacy.two_servers import noise
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.rows import RingSums
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Servers, Sheet
@@ -49,7 +49,7 @@ def test_every_method_without_a_reason_against_it_has_a_plan_that_costs_each_ser
     assert charge_of(plan)["epsilon"] == PRIVACY.epsilon  # a lifetime's limit holds against each server
     assert charge_of(plan)["mu"] >= promise.mu
     again = Sheet.read(plan.parameters.sheet(plan.problem).as_json())
-    assert server_mu(again) == pytest.approx(account.server_mu(again), rel=1e-6)  # one plays the sampler
+    assert server_mu(again) == pytest.approx(noise.server_mu(again), rel=1e-6)  # one plays the sampler
 
 
 def test_a_tiny_epsilon_whose_rows_are_few_steps_long_has_a_plan_that_keeps_both_promises() -> None:
@@ -186,7 +186,7 @@ def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["server_mu", "outsiders_mu"])
-@pytest.mark.parametrize("where", [account, planning])
+@pytest.mark.parametrize("where", [noise, planning])
 def test_a_plan_keeps_its_promise_by_both_accounts(where: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, honest = make_plan("dp-ftrl/two-servers"), getattr(where, name)
     monkeypatch.setattr(where, name, lambda sheet, *part: 1.001 * honest(sheet, *part))

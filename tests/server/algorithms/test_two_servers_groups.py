@@ -10,7 +10,7 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.two_servers import account
+from quoron_privacy.two_servers import noise
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet, noise_factor
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers
@@ -53,7 +53,7 @@ def test_groups_cost_noise_and_no_privacy(name: str) -> None:
     one, three = planned(name, 1), planned(name, 3)
     mu = gdp.mu_for(PRIVACY.epsilon, PRIVACY.delta)
     for plan in (one, three):
-        assert 0.999 * mu <= account.server_mu(plan.sheet) <= mu  # against each server
+        assert 0.999 * mu <= noise.server_mu(plan.sheet) <= mu  # against each server
     units = [[block.unit for each in plan.sheet.rounds for block in each.blocks] for plan in (one, three)]
     if len(units[0]) == len(units[1]):
         assert units[1] == pytest.approx(units[0], rel=0.05)  # rows are as long: a group has as much noise as all
@@ -90,8 +90,8 @@ def test_one_sum_is_moved_at_will() -> None:
 def test_every_group_that_a_user_comes_to_rounds_its_own_predictions(groups: int, series: int) -> None:
     made = RoundSheet((Block("sums", 1000, 1, "clipped"),))  # rows of one step: rounding is nearly all
     sheet = Sheet((made,) * 400, "blt", participations=4, separation=100, groups=groups)
-    more = (series**0.5 - 1) * account.rounding_mu(account.factors_of(sheet), 400, 1000)
-    for mu in (account.server_mu, server_mu):
+    more = (series**0.5 - 1) * noise.rounding_mu(noise.factors_of(sheet), 400, 1000)
+    for mu in (noise.server_mu, server_mu):
         assert mu(sheet) - mu(replace(sheet, groups=1)) == pytest.approx(more, rel=1e-6, abs=1e-18)
 
 

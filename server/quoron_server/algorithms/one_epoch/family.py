@@ -6,11 +6,10 @@ from typing import Any
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Promises
 from quoron_server.algorithms.one_epoch import plan as planning
-from quoron_server.algorithms.one_epoch.accelerated_srgd import AcceleratedSRGD
+from quoron_server.algorithms.one_epoch.accelerated_srgd import SRGD as PlainSRGD
+from quoron_server.algorithms.one_epoch.accelerated_srgd import AcceleratedSGD, AcceleratedSRGD, OnlineToBatch
 from quoron_server.algorithms.one_epoch.base import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.one_epoch.dp_ftrl import DPFTRL
-from quoron_server.algorithms.one_epoch.variants import SRGD as PlainSRGD
-from quoron_server.algorithms.one_epoch.variants import AcceleratedSGD, OnlineToBatch
 from quoron_server.algorithms.printed import choquette_choo
 from quoron_server.algorithms.references import (
     CHOQUETTE_CHOO_2023,

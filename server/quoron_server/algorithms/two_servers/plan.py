@@ -16,7 +16,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, Needs, VerificationEr
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.two_servers import account
+from quoron_privacy.two_servers import noise
 from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Servers, Sheet, louder
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.options import summed
@@ -120,7 +120,7 @@ def pairs(plan: RunPlan) -> tuple[Pair, ...]:
 
 def spent_by(sheet: Sheet) -> tuple[float, float]:
     """μ against one server and against outsiders: the larger of what the library says of a sheet and what is here."""
-    return max(server_mu(sheet), account.server_mu(sheet)), max(outsiders_mu(sheet), account.outsiders_mu(sheet))
+    return max(server_mu(sheet), noise.server_mu(sheet)), max(outsiders_mu(sheet), noise.outsiders_mu(sheet))
 
 
 def outsiders_mu(sheet: Sheet) -> float:
