@@ -150,7 +150,7 @@ def min_cohort_audits():
         status[answered:] = MISSING
         answers, here = Answers(np.zeros((asked, 1)), status), (Attendance(mu, told=True),)
         parameters = SimpleNamespace(cohorts=lambda: (asked,))
-        made = kind(SimpleNamespace(parameters=parameters, participation=lambda: here), alone, Telling(1 / mu))
+        made = kind(SimpleNamespace(parameters=parameters, attendance=lambda: here), alone, Telling(1 / mu))
         state = SimpleNamespace(round=0, limit=0, ended=False, inner=None)
 
         def draw(size):
@@ -196,7 +196,7 @@ def public_participation_audits():
         )
         plan = SimpleNamespace(
             parameters=SimpleNamespace(cohorts=lambda: (users,) * rounds),
-            participation=lambda: (Attendance(math.inf),) * rounds,
+            attendance=lambda: (Attendance(math.inf),) * rounds,
             guarantee=SimpleNamespace(servers=None),
         )
         run = WithMinCohort(plan, min_cohort, inner)

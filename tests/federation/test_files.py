@@ -156,11 +156,11 @@ def test_a_file_is_replaced_as_a_whole_with_a_mode_of_its_own(tmp_path: Path) ->
 HARD = resource.getrlimit(resource.RLIMIT_CORE)[1]
 CRASH = """
 import os, resource
-from quoron_client.federation import core_dumps
+from quoron_client.federation import log_limit
 hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
 resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 if SAFE:
-    core_dumps.switch_off()
+    log_limit.switch_off()
 os.abort()
 """
 

@@ -72,7 +72,7 @@ AS_PRINTED["median-sgd, printed"] = 1_200
 # What the parameters of a plan say of its rounds.
 SAYINGS = (
     *("cohorts", "poisson_sampling", "participations", "answer_length", "long_once", "reads_sums", "points_asked"),
-    *("smooths_loss", "participation", "assumptions", "masked", "simulation_only"),
+    *("smooths_loss", "attendance", "assumptions", "masked", "simulation_only"),
 )
 SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, store)
 
