@@ -29,13 +29,6 @@ from quoron_client.losses import make_loss
 
 NOISELESS = {"serve", "client", "example"}  # whose --set says nothing of a run
 SIMULATED = {"simulate", "compare", "plan"} | NOISELESS  # noise from a seed, or none
-    "simulate",
-    "compare",
-    "plan",
-    "serve",
-    "client",
-    "example",
-}  # noise from a seed, or of the runs that are submitted
 METHOD = {"items_per_user": 1, "radius": 1.0, "clip_norm": 1.0}
 TABLE: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100)}}}
 NAMED = r"(?i)expected epsilon|argument.*'epsilon'"
