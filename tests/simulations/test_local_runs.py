@@ -330,7 +330,7 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_
         population.verify()
         assert [row["kind"] for row in population.rows()] == ["submit", "charge", "release", "end"]
         assert [event["round"] for event in ledger.events()] == list(range(3 * kills))
-        np.testing.assert_array_equal(ledger.weights, inline(text, tmp_path / "inline"))
+        np.testing.assert_array_equal(ledger.model, inline(text, tmp_path / "inline"))
     assert len(dead) == kills
     killed = json.loads((tmp_path / "run" / "federation.json").read_text())["killed"]
     assert (killed.count("coordinator"), len(killed)) == (kills // 2, kills // 2 + 2 * (kills - kills // 2))
