@@ -43,7 +43,7 @@ GIVEN: dict[str, list[tuple[str, list[str]]]] = {
         (r"(?<=300 )…$", [CLIENT.format("hospital")]),
         (r"(?<=trial/coordinator )\.\.\.", ["--tokens tokens.json --database sqlite:///coordinator.sqlite"]),
         (r"client-1(?=\.csv --state|\.sqlite| --limit)", ["client-1", "client-2", "client-3"]),
-        (r"(?<=retire ada )17", ["2"]),
+        (r"(?<=set ada )17", ["2"]),
         (r"(?<=users drawn )summer", ["example"]),
         (r"(ada|ada-2)(?=/key)", [r"trial/\1"]),
     ],
