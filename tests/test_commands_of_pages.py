@@ -76,7 +76,7 @@ BEFORE = {
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
     ],
     "quoron admin users rotation": ["quoron admin users set ada active"],
-    "quoron ledger limit": ["stop"],
+    "quoron login sqlite": ["stop"],
     "quoron serve ... --set second_server": [
         "quoron admin certs trial --clients 1",
         "quoron admin tokens ada --role operator --file tokens.json --out ada.token",

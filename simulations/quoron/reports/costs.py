@@ -16,7 +16,7 @@ LEGEND = (
 )
 EARLY = (
     "Over named networks a round ends once all have answered, as with `--early-ends`; without it each lasts its "
-    "`--seconds` and a tenth."
+    "`--timeout` and a tenth."
 )
 HELD = (
     "held: the promise rests on secret cohorts, so no round may end early, and each lasts its whole time and a tenth."
