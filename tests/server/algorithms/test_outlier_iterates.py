@@ -77,7 +77,7 @@ def test_only_chains_of_one_user_promise_private_broadcasts(name):
     plan = make_plan(name)
     single = all(phase.users == 1 for phase in plan.parameters.phases)
     assert plan.guarantee.trust_model == ("central-broadcast" if single else "central-release")
-    assert single == name.endswith("central-broadcast")
+    assert single == name.endswith("broadcast")
     assert plan.guarantee.proved
     assert plan.guarantee.assumptions == ()
 
