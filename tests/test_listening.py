@@ -31,7 +31,7 @@ LISTENS = {"serve": "clients' certificates, operators' tokens", "--engine flower
 LISTENS |= {
     "--engine service": "as of serve",
     "local start": "as of serve",
-    "helper serve": "coordinators' certificates",
+    "second-server serve": "coordinators' certificates",
 }
 Words = list[object]
 
@@ -151,7 +151,7 @@ def federation(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, str
     """A coordinator over TLS, and where its planes are."""
     files = ["--file", str(tmp_path / "tokens.json"), "--out", str(tmp_path / "ada")]
     for words in (["admin", "certs", str(tmp_path), "--clients", "1"], [*TOKENS, *files]):
-        subprocess.run([sys.executable, "-m", "quoron", "admin", *words], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "quoron", *words], check=True, capture_output=True)
     words = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
     words += ["--tokens", str(tmp_path / "tokens.json"), "--certs", str(tmp_path / "coordinator")]
     process = subprocess.Popen([sys.executable, "-m", "quoron", "serve", *words], stdout=subprocess.PIPE, text=True)

@@ -35,7 +35,7 @@ from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation import scene
+from quoron.simulation import told
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
@@ -439,7 +439,7 @@ def test_users_that_nobody_holds_out_or_that_are_too_few_are_refused_before_any_
 def test_without_a_share_nothing_is_told(people, tmp_path):
     found = simulate(people, tmp_path / "one", "recentred-sgd")
     config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"holdout": None})})
-    assert scene.told_by_held_out(config, None, found.weights, "replace-one") == {}  # type: ignore[arg-type]
+    assert told.told_by_held_out(config, None, found.weights, "replace-one") == {}  # type: ignore[arg-type]
 
 
 def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from quoron.results import Axes, Tabular, axes
 from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
-from quoron.simulation.scene import held_out_release, setup
+from quoron.simulation.scene import setup
 from quoron_client.durable import make_folder
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.parameters import Kind
@@ -318,6 +318,8 @@ def carry_out(
     """
     scene = setup(request.config, folder)  # a table that cannot be read is refused once, before any work
     if request.config.train.holdout is not None:
+        from quoron.simulation.told import held_out_release  # it brings pyarrow
+
         held_out_release(request.config, scene.population, "replace-one")  # and users that are too few to tell
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
     settings = None if sharing is None else asdict(sharing)

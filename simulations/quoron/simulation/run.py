@@ -24,7 +24,7 @@ from quoron.reports.summary import Summary, from_json
 from quoron.results import Axes, Run, axes
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import Setup, columns_of, held_out_release, problem_for_real, setup, told_by_held_out
+from quoron.simulation.scene import Setup, columns_of, problem_for_real, setup
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # planning needs neither
 
 
 simulated = OnFirstUse("quoron.reports.simulated")
+held_out = OnFirstUse("quoron.simulation.told")
 STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.data_quality), where the method "
@@ -104,7 +105,7 @@ def prepare(
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
     scene = scene.settled(planned.plan)
     if config.train.holdout is not None and not compare:
-        held_out_release(config, scene.population, planned.plan.guarantee.adjacency)  # or why it cannot be
+        held_out.held_out_release(config, scene.population, planned.plan.guarantee.adjacency)  # or why it cannot be
     if not compare:
         planned = replace(planned, plan=planned.plan.simulated())
     if compare or config.run.link is not None:
@@ -238,7 +239,7 @@ def _results(
     beside = scene.population.beside(model)
     told = {}
     if config.train.holdout is not None:
-        told = told_by_held_out(config, scene.population, model, plan.guarantee.adjacency)
+        told = held_out.told_by_held_out(config, scene.population, model, plan.guarantee.adjacency)
     summary = Summary.of(
         plan,
         events,

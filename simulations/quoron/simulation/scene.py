@@ -1,55 +1,34 @@
-"""From a configuration to the things a run needs: population, public problem, engine, and how to measure a model.
+"""From a configuration to the things a run needs: population, public problem, engine, and how to measure a model."""
 
-The users of a table that is simulated on, and the weights of its classes where these wait for a look.
-
-    people = users_of(config, encoding, folder, None, loss=loss, domain=domain, outliers=outliers)
-
-Weights are those that `quoron train` would take from its look, by a look of the same noise. A simulation's plan does
-not pay for it; the shares of classes are those of a vector a user, clipped and released as `quoron train` does, by
-noise from the run's seed.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron import populations
-from quoron.config import Config, DomainSection, LossSection, TableSection
-from quoron.datasets.population import DatasetPopulation, from_dataset
-from quoron.evaluating import figures, measuring
-from quoron.evaluating.scores import Scorer
-from quoron.evaluating.split import held_out, held_users
-from quoron.paths import dataset, table_file
-from quoron.populations import Cube, Outliers, Population, Synthetic, TablePopulation, hardest_spread
-from quoron.populations.table import Weighing, encoded_table
+from quoron.config import Config, DomainSection, LossSection
+from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations.users import Declared, Known
-from quoron.run_folder import FRAME
 from quoron.simulation.inline import InlineEngine, Pieces, engine_for
 from quoron.simulation.patterns import with_columns
 from quoron.table_section import Dates, Simulated
-from quoron_client.data import fused, tables
 from quoron_client.data.dates import DateNumber, DatePart, day_number
-from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import (
     Balanced,
     Categorical,
     ClassWeights,
     Encoding,
     Numeric,
-    Owners,
     Signs,
     Weight,
     read_label,
 )
 from quoron_client.data.features import Hashed
-from quoron_client.data.labels import AnyLabel, Range, outcomes
-from quoron_client.data.misfits import Tally, declared_columns, declared_labels
+from quoron_client.data.labels import AnyLabel, Range
 from quoron_client.losses import (
     Classification,
     LeastSquares,
@@ -62,87 +41,13 @@ from quoron_client.losses import (
     make_loss,
 )
 from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
-from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import table_health
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.table_health import TableHealth, looked_at
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.slots import partition
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Beliefs, Problem, Wide
 from quoron_server.rounds import Engine
 
 if TYPE_CHECKING:  # only a table needs it
     import pyarrow as pa
-
-
-def users_of(
-    config: Config, encoding: Encoding, folder: Path, table: pa.Table | None, **made_of: Any
-) -> TablePopulation | DatasetPopulation:
-    """The users of a configured table, in a relative path of `folder` or given as `table`; `made_of`: what they answer.
-
-    Raises DataError where what is declared cannot be by the types of columns alone.
-    """
-    section = config.population
-    assert isinstance(section, TableSection)
-    encoding.check_meant(section.user)
-    rules: dict[str, Any] = made_of | {
-        "user": section.user,
-        "test_fraction": section.test_fraction,
-        "items_per_user": config.problem.items_per_user,
-        "seed": section.seed,
-        "weighing": weighing(config) if section.class_weight == "balanced" else None,
-    }
-    source = dataset(section.path, folder) if table is None else None
-    if source is not None:
-        crowd = from_dataset(source, encoding, **rules)
-        check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
-        return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
-    given = tables.opened(table_file(section.path, folder) if table is None else table, section.dialect)
-    if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
-        check_types(encoding, given.schema)
-    return encoded_table(given, encoding, **rules)
-
-
-def weighing(config: Config) -> Weighing:
-    """What finds class weights for rules that wait for them, of users (n,) that are trained on, by their tables."""
-
-    def found(encoding: Encoding, training: NDArray[np.bool_], tables: Iterable[tuple[Owners, pa.Table]]) -> Encoding:
-        weights = encoding.class_weight
-        if not isinstance(weights, Balanced):
-            return encoding
-        health = _health(config, encoding, int(np.count_nonzero(training)))
-        if health is None:
-            return replace(encoding, class_weight=None)
-        noise, tally = SeededNoise(config.run.seed), Tally(encoding, health.users)
-        known = np.flatnonzero(training)
-        chosen = noise.stream("table health", "users").subset(len(known), health.users)
-        place = np.full(len(training), -1, np.int64)
-        place[known[chosen]] = np.arange(health.users)
-        for owners, table in tables:
-            rows = np.flatnonzero(place[owners] >= 0)
-            tally.add(owners[rows], fused.marks_of(encoding, table.take(pa.array(rows))), place)
-        vectors = health.vectors(*tally.fitting(everybody=config.privacy.adjacency != "zero-out"))
-        sums = health.reduction.of(vectors, np.ones(len(vectors), np.bool_))
-        seen = health.shares(health.release(sums, noise.stream("table health")))
-        return replace(encoding, class_weight=weights.by(seen.labels, health.errors.unusable))
-
-    return found
-
-
-def _health(config: Config, encoding: Encoding, users: int) -> TableHealth | None:
-    """The look that `quoron train` would plan for, by its share of μ²; None where it is too little to see anything."""
-    columns, labels = len(declared_columns(encoding)), len(declared_labels(encoding))
-    privacy, share = config.privacy, config.train.data_quality
-    mu, m = gdp.mu_for(privacy.epsilon, privacy.delta), looked_at(users)
-    if share is None:
-        share = table_health.share_for(users=m, columns=columns, labels=labels, mu=mu, adjacency=privacy.adjacency)
-    if share < table_health.SMALLEST:
-        return None
-    own = mu * share**0.5
-    return TableHealth.for_mu(users=m, columns=columns, labels=labels, mu=own, adjacency=privacy.adjacency)
 
 
 Vector = NDArray[np.float64]
@@ -305,7 +210,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 outliers=outliers,
             )
         case configs.TableSection():
-            from quoron.simulation.scene import users_of  # it brings pyarrow
+            from quoron.simulation.of_table import users_of  # it brings pyarrow
 
             chosen = loss_of(loss)
             made_of: dict[str, Any] = {"loss": chosen, "domain": domain, "outliers": outliers}
@@ -429,49 +334,3 @@ def make_domain(section: DomainSection, feature_norm: float) -> Domain:
     """The set that models live in."""
     radius = NARROW / feature_norm if section.radius is None else section.radius
     return L2Ball(radius) if section.kind == "l2-ball" else Box(radius)
-
-
-Told = dict[str, tuple[float, float, float]]  # value, low and high by name
-
-
-def held_out_release(config: Config, population: Population, adjacency: Adjacency) -> HeldOut | None:
-    """What some of the users that are held out will say; None where nobody asks.
-
-    ConfigError where nobody is held out, or fewer than so many; Infeasible where they are too few to tell.
-    """
-    share, privacy = config.train.holdout, config.privacy
-    if share is None:
-        return None
-    if not isinstance(population, TablePopulation):
-        raise ConfigError(
-            "Expected train.holdout where users are a table's, got made-up users, of whom nobody is held out. Leave "
-            'it out, or set population.kind = "table".'
-        )
-    wanted, there = held_users(population.everybody, share), population.held_out.users
-    if wanted > there:
-        raise ConfigError(
-            f"Expected train.holdout={share:g} to be of the {there:,} users that a simulation holds out of "
-            f"{population.everybody:,}, got {wanted:,}. Lower it, or raise population.test_fraction."
-        )
-    held = HeldOut.calibrate(
-        users=wanted,
-        classes=len(outcomes(population.encoding.label)),
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        adjacency=adjacency,
-        cap=config.problem.items_per_user or population.items_per_user,
-    )
-    figures.require_telling(held, privacy.epsilon)
-    return held
-
-
-def told_by_held_out(config: Config, population: Population, model: NDArray[np.float64], adjacency: Adjacency) -> Told:
-    """Figures of a model (d,), with 95 % intervals; of a method without privacy, too."""
-    held, privacy = held_out_release(config, population, adjacency), config.privacy
-    if held is None or not isinstance(population, TablePopulation):
-        return {}
-    scorer, everybody = Scorer(model, population.loss, population.encoding), population.held_out.users
-    some = population.held_out.of(np.flatnonzero(held_out(SeededNoise(0), everybody, held.users)))
-    released = measuring.release(held, scorer, lambda: [some], SeededNoise(config.run.seed))
-    found = figures.read(held, scorer, released, figures.Promise(privacy.epsilon, privacy.delta, ""))
-    return {f"{each.name} per {each.per}": (each.value, each.low, each.high) for each in found.figures}
