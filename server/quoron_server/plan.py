@@ -325,9 +325,8 @@ class RunPlan:
         if self.guarantee.trust_model == "central-release" and not (trust_clients or self.guarantee.curated):
             raise ConfigError(
                 f"Expected privacy.trust_model='central-release' for {self.algorithm}: its clients see iterates "
-                "without "
-                "noise, and its promise needs them to send true gradients and to answer or not whatever they see. "
-                "Choose an algorithm of trust model central-broadcast, or say that clients are trusted."
+                "without noise, and its promise needs them to send true gradients and to answer or not whatever they "
+                "see. Choose an algorithm of trust model central-broadcast, or say that clients are trusted."
             )
         why = self.parameters.simulation_only()
         if why is not None:

@@ -322,9 +322,8 @@ def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX
     question = 8 * wire.MOST_VECTORS * plan.problem.dimension + parts.BESIDE
     if max(answer, question) > most:
         raise ConfigError(
-            f"Expected messages of at most {most:,} bytes, got {max(answer, question):,} for "
-            f"{plan.algorithm} with problem.dimension={plan.problem.dimension:,}. Use fewer features or another "
-            "algorithm."
+            f"Expected messages of at most {most:,} bytes, got {max(answer, question):,} for {plan.algorithm} with "
+            f"problem.dimension={plan.problem.dimension:,}. Use fewer features or another algorithm."
         )
     if answer > largest_message:
         raise ConfigError(

@@ -89,12 +89,10 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         # size, a member who remembers its rounds tells something of who else was asked.
         Kind.FORGETFUL_CLIENTS: "clients keep nothing between rounds that changes their answers",
         Kind.FULL_PARTICIPATION: "every user of a phase answers every one of its questions with the gradient of one "
-        "and "
-        "the same loss (the accelerated solver's certificate is void without it)",
+        "and the same loss (the accelerated solver's certificate is void without it)",
         Kind.UNMOVED_PARTICIPATION: "whether a client answers does not depend on the iterates that it is asked at",
         Kind.PUBLIC_PARTICIPATION: "who answers is public, by name: whether and when a client's message comes depends "
-        "on "
-        "nobody's items, for a client that is there sends one at its time, whatever it holds",
+        "on nobody's items, for a client that is there sends one at its time, whatever it holds",
         Kind.DOMINANT_HESSIANS: "the Hessian of every conceivable user's loss is diagonally dominant (clients bring "
         "features within bounds)",
     }
@@ -152,11 +150,12 @@ def sentence(promise: Guarantee) -> str:
             theorem = PUBLIC_PARTICIPATION_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM
         words += f", and {theorem} for a minimum cohort of {promise.min_cohort.share:g}, which costs {paid}"
     if promise.health is not None:
-        words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
+        words += f", and {HEALTH_THEOREM} for a check of how well the table fits its public bounds, which costs "
         left = 1.0 if promise.bought is None else 1 - promise.bought.share  # the look has its share of that
         words += f"{promise.health.share * left:.2g} of μ²"
     if promise.bought is not None:
-        words += f", and {BOUGHT_THEOREM} for declarations that are bought, which cost {promise.bought.share:.2g} of μ²"
+        words += f", and {BOUGHT_THEOREM} for bounds that are estimated privately, which cost "
+        words += f"{promise.bought.share:.2g} of μ²"
     if promise.held_out is not None:
         words += f", and {HELD_OUT_THEOREM} for figures of {promise.held_out.users:,} users or slots, drawn in secret, "
         words += "that are in nothing else; everybody is in one part, so nothing adds up"

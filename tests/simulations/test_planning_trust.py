@@ -4,7 +4,7 @@ import pytest
 
 import quoron
 from quoron import config as configs
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from small_run import TOML
 
@@ -29,3 +29,25 @@ def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice(
 
 def test_the_coordinator_is_trusted_unless_the_configuration_says_otherwise() -> None:
     assert configs.parse(TOML).privacy.trust_model is None
+
+
+@pytest.mark.parametrize("asked", ["central-release", "central-broadcast", "two-servers", "local"])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_no_plan_needs_more_trust_than_is_given(name: str, asked: str) -> None:
+    order = ("central-release", "central-broadcast", "two-servers", "local", "none")
+    generous = ("privacy.epsilon=8", "population.users=20000", f"algorithm.name={name}")
+    config = configs.parse(TOML, settings=[*generous, f"privacy.trust_model={asked}"])
+    try:
+        plan = quoron.plan(config).plan
+    except QuoronError:
+        return
+    assert order.index(plan.guarantee.trust_model) >= order.index(asked)
+
+
+def test_an_algorithm_of_two_trust_models_is_planned_in_the_one_that_is_asked_for() -> None:
+    """Outlier-iterates shows no iterate without noise only where each chain is one user long."""
+    asked = ("privacy.epsilon=8", "algorithm.name=outlier-iterates", "privacy.trust_model=central-broadcast")
+    with pytest.raises(ConfigError, match="got one of outlier-iterates of trust model central-release"):
+        quoron.plan("quickstart", settings=asked)
+    planned = quoron.plan("quickstart", settings=[*asked, "algorithm.options.broadcast=true"])
+    assert planned.plan.guarantee.trust_model == "central-broadcast"

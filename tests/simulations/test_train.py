@@ -222,7 +222,7 @@ def test_what_only_a_simulation_can_have_is_refused_by_name(setting, said, peopl
 
 
 def test_categories_that_are_not_declared_are_bought_with_a_share_of_mu_or_refused(people, ledger, tmp_path):
-    with pytest.raises(ConfigError, match="Gaussian as a whole beside declarations that are bought"):
+    with pytest.raises(ConfigError, match="Gaussian as a whole where bounds are estimated privately"):
         train(
             people,
             tmp_path / "run",

@@ -325,7 +325,7 @@ class Bought:
             (f"delta <= {delta} for algorithm and declarations together", both.delta(epsilon, delta) <= delta, both.mu),
         ):
             if not holds:
-                raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
+                raise VerificationError(f"Expected {what} in private bounds, got {got}.")
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """The ledger entries of all releases, each with its μ."""

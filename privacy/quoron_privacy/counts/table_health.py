@@ -169,7 +169,7 @@ class TableHealth:
             (f"delta <= {delta} for algorithm and table health together", both.delta(epsilon, delta) <= delta, both.mu),
         ):
             if not holds:
-                raise VerificationError(f"Expected {what} in a look at the table, got {got}.")
+                raise VerificationError(f"Expected {what} in a data quality check, got {got}.")
 
     @property
     def reduction(self) -> ClippedSum:

@@ -26,7 +26,7 @@ def with_purchases(own: RunPlan, paid: "Bought", epsilon: float, delta: float) -
 
 def verify_look(plan: RunPlan, rest: GaussianPromise | None) -> None:
     """The look and what comes after it, verified and worth `rest`, are the whole promise together."""
-    _beside("a look at the table", plan, plan.guarantee.health, rest)
+    _beside("a data quality check", plan, plan.guarantee.health, rest)
 
 
 def verify_purchases(plan: RunPlan, rest: GaussianPromise | None) -> None:
@@ -48,7 +48,7 @@ def verify_purchases(plan: RunPlan, rest: GaussianPromise | None) -> None:
         ),
     ):
         if not holds:
-            raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
+            raise VerificationError(f"Expected {what} in private bounds, got {got}.")
 
 
 def _beside(

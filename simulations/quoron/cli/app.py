@@ -216,7 +216,9 @@ def plan(
         float | None,
         typer.Option("--for-accuracy", metavar="0..1", help="The same for an accuracy; looks at the data."),
     ] = None,
-    epsilons: Annotated[bool, typer.Option("--epsilons", help="Say what ε buys; with --plot, draw that.")] = False,
+    epsilons: Annotated[
+        bool, typer.Option("--epsilons", help="Say what risk each ε leaves; with --plot, draw that.")
+    ] = False,
     picture: Picture = None,
     losses: Annotated[
         Path | None,

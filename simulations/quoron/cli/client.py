@@ -48,8 +48,7 @@ def client(
         list[str] | None,
         typer.Option(
             help="A trust model to take part in, once for each, and public-participation for runs that tell who "
-            "answers. "
-            "Replaces the default, central-broadcast and local; two-servers needs --second-server-key."
+            "answers. Replaces the default, central-broadcast and local; two-servers needs --second-server-key."
         ),
     ] = None,
     second_server_key: SecondServerKey = None,

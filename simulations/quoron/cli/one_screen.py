@@ -85,7 +85,7 @@ def rows(planned: Plan) -> list[tuple[str, str]]:
     if promised.health is not None:
         few = promised.health.visible > 1
         share = f"{100 * promised.health.visible:.2g} % of the users or more without a row that can be used"
-        found.append(("the look can see", "nothing: the users are too few" if few else share))
+        found.append(("the check can see", "nothing: the users are too few" if few else share))
     reasons = [] if planned.choice is None else planned.choice.partition(": ")[2].removesuffix(".").split("; ")
     rounds = "1 round" if cost.rounds == 1 else f"{cost.rounds:,} rounds"
     found.append(("method", ": ".join([f"{plan.algorithm}, {rounds}", *reasons[:1]])))
@@ -137,8 +137,8 @@ def paid_for(promised: Guarantee) -> list[str]:
     looked = 0.0 if promised.health is None else promised.health.share * (1 - bought)  # of what is left
     parts = [
         ("training", 1 - bought - looked),
-        ("declarations that nobody made", bought),
-        ("a look at the table", looked),
+        ("bounds that are not declared", bought),
+        ("a data quality check", looked),
     ]
     return [f"{what} {100 * share:.3g} %" for what, share in parts if share > 0]
 
@@ -153,7 +153,7 @@ def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
 
 def warnings(summary: "TrainingSummary", width: int) -> list[str]:
     """Every warning of a complete run: doubts whole, and of the others those that do not fit by how they begin."""
-    bought = sum(label.startswith(("bought: ", "and more")) for label, _ in figures(summary))
+    bought = sum(label.startswith(("estimated: ", "and more")) for label, _ in figures(summary))
     left = LINES - FIXED - bought - (0 if summary.health is not None else 3)
     return _named(
         [f"Warning: {each}" for each in summary.warnings],

@@ -236,13 +236,13 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
     paid = chosen.guarantee.bought
     for each in () if paid is None else paid.costs():
         shown = "" if each.least is None else f", shown from {each.least:,.0f} users on"
-        rows.append((f"bought: {each.what}", f"{each.share:.2g} of μ²: ± {each.error:,.0f} users{shown}"))
+        rows.append((f"estimated: {each.what}", f"{each.share:.2g} of μ²: ± {each.error:,.0f} users{shown}"))
     if chosen.guarantee.health is not None:
         health, left = chosen.guarantee.health, 1 - (0.0 if paid is None else paid.share)
         sees = f"sees {100 * min(health.visible, 1):.2g} % of the users or more without a usable row"
         rows.append(
             (
-                "a look at the table first",
+                "a data quality check first",
                 f"{health.share * left:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
             )
         )

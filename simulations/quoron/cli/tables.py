@@ -86,18 +86,20 @@ def stats(
     epsilon: Annotated[float, typer.Option(help="What all of it costs together.")],
     delta: Annotated[float, typer.Option(help="δ of all of it together.")] = 1e-6,
     numeric: Annotated[
-        Listed, typer.Option(metavar=WORDS["numeric"].metavar, help="Public ranges; bought without.")
+        Listed, typer.Option(metavar=WORDS["numeric"].metavar, help="Public ranges; estimated privately without.")
     ] = None,
     categorical: Annotated[
         Listed,
-        typer.Option(metavar=WORDS["categorical"].metavar, help="Public groups; bought without."),
+        typer.Option(metavar=WORDS["categorical"].metavar, help="Public groups; estimated privately without."),
     ] = None,
     items_per_user: Annotated[
         int | None, typer.Option(metavar="K", help="Let items weigh one each, up to K of a user; else users do.")
     ] = None,
     dates: Annotated[
         Listed,
-        typer.Option(metavar="COLUMN[=DAY:DAY]", help="Columns of dates, with their public range; bought without."),
+        typer.Option(
+            metavar="COLUMN[=DAY:DAY]", help="Columns of dates, with their public range; estimated privately without."
+        ),
     ] = None,
     users: ZeroOut = None,
     report: Page = None,

@@ -212,7 +212,9 @@ def _purchases(wants: Sequence[Want], shared: Asked, promise: plans.Privacy) -> 
     share = bought.share_for(users=shared.users, **sizes)
     paid = Bought.calibrate(users=looked_at(shared.users), share=share, **sizes)
     if paid.rest_epsilon < plans.LEAST_EPSILON:
-        raise Infeasible("statistics", f"epsilon={promise.epsilon:g} leaves nothing to buy ranges", "a larger epsilon")
+        raise Infeasible(
+            "statistics", f"epsilon={promise.epsilon:g} leaves nothing to estimate ranges", "a larger epsilon"
+        )
     return paid
 
 

@@ -49,7 +49,7 @@ SHOWS: Mapping[TrustModel, str] = {
 }
 UNSEEN: tuple[TrustModel, ...] = ("two-servers", "local")  # under which no coordinator sees an answer
 TRUSTED = None, "central-release", "central-broadcast"  # values of privacy.trust_model under which it does
-STRICTER: Mapping[str | None, tuple[TrustModel, ...]] = {  # trust models that do for a value of privacy.trust_model
+STRICTER: Mapping[str | None, tuple[TrustModel, ...]] = {  # by privacy.trust_model: those of plans that keep to it
     **dict.fromkeys((None, "central-release"), ("central-release", "central-broadcast", "local")),
     "central-broadcast": ("central-broadcast", "local"),
     "two-servers": UNSEEN,

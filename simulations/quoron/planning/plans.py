@@ -651,6 +651,11 @@ def _estimated(
     privacy, silos = privacy_of(config, _two_servers(info, config)), silos_of(config, problem.users)
     options = summed(options) if silos is not None and silos.sums else options
     plan = info.plan(problem, privacy, options, section.constants, config.run.seed)
+    if plan.guarantee.trust_model not in ("none", *STRICTER[config.privacy.trust_model]):
+        raise ConfigError(
+            f"Expected a plan of trust model {_trust_models(config)}, got one of {info.name} of trust model "
+            f"{plan.guarantee.trust_model}. Name another, set its options, or trust more."
+        )
     if rounds is not None and plan.cost.rounds != rounds:  # printed constants fix it
         raise Infeasible(
             info.name,

@@ -40,7 +40,7 @@ def epsilon_section(points: Sequence[EpsilonPoint]) -> Section:
     if all(point.accuracy is None for point in points):
         heads, rows = [each for each in heads if "accuracy" not in each], [[*row[:3], row[4]] for row in rows]
     below = [f"Infeasible at ε = {each.epsilon:.3g}: {each.infeasible}" for each in points if each.infeasible]
-    return Section(title="What ε buys", tables=[Table("What ε buys", heads, rows)], below=below)
+    return Section(title="Risk by ε", tables=[Table("Risk by ε", heads, rows)], below=below)
 
 
 def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:

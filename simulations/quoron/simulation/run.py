@@ -44,8 +44,8 @@ simulated = OnFirstUse("quoron.reports.simulated")
 held_out = OnFirstUse("quoron.simulation.told")
 STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
-    "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.data_quality), where the method "
-    "is Gaussian as a whole: this plan does not."
+    "`quoron train` spends up to a twentieth of μ² on a data quality check first (train.data_quality), where the "
+    "method is Gaussian as a whole: this plan does not."
 )
 
 

@@ -166,7 +166,7 @@ def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tup
         del registry[planned.plan.algorithm]
     else:
         raise ConfigError(
-            f"Expected a method that is Gaussian as a whole beside declarations that are bought, got algorithm.name="
+            f"Expected a method that is Gaussian as a whole where bounds are estimated privately, got algorithm.name="
             f"{named!r}. Declare the columns, or leave the method to the rule."
         )
     plan = with_purchases(planned.plan, paid, whole.epsilon, whole.delta)

@@ -82,7 +82,7 @@ def _cards(summary: "TrainingSummary", odds: Odds) -> list[Card]:
         best,
         sections.risked(odds),
         Card("people who trained it", f"{summary.users:,}", "all rows of one person are protected together"),
-        Card(f"spent by group {summary.group!r}", f"ε = {summary.group_epsilon:.3g}", left),
+        Card(f"spent by population {summary.group!r}", f"ε = {summary.group_epsilon:.3g}", left),
     ]
 
 
@@ -93,8 +93,8 @@ def _charged(summary: "TrainingSummary") -> list[Fact]:
     so_far = f"ε = {summary.group_epsilon:.4g} at δ = {summary.group_delta:.3g}: a guess about one person is right in "
     charged = [
         Fact("charged for this run", f"ε = {summary.epsilon:g}, δ = {summary.delta:g}{worth} ({summary.adjacency})"),
-        Fact("charged to the group", summary.group),
-        Fact("all of the group's runs together", f"{so_far}{after.percent} of cases at most"),
+        Fact("charged to the population", summary.group),
+        Fact("all of its releases together", f"{so_far}{after.percent} of cases at most"),
         Fact("limit", summary.group_limit),
     ]
     evaluated = summary.evaluation
@@ -123,7 +123,11 @@ def _made(summary: "TrainingSummary", model: Model) -> list[Fact]:
     """Its method and its marks."""
     elsewhere = [] if summary.evaluation is None else summary.evaluation.rows()
     elsewhere += [] if summary.health is None else summary.health.table()
-    told = [Fact(*row) for row in summary.rows() if not (row in elsewhere or row[0].startswith(("bought: ", "group ")))]
+    told = [
+        Fact(*row)
+        for row in summary.rows()
+        if not (row in elsewhere or row[0].startswith(("estimated: ", "privacy budget of ")))
+    ]
     if summary.choice is not None:
         told.insert(1, Fact("why this method", summary.choice))
     if model.promise is not None:

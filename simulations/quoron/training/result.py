@@ -77,7 +77,7 @@ class TrainingSummary(Printed):
     halted: bool
     predicted_excess_risk: float | None
     group: str
-    group_epsilon: float  # of everything charged to the group so far
+    group_epsilon: float  # of everything charged to the population so far
     group_delta: float
     group_limit: str  # in words
     warnings: tuple[str, ...]  # of what is public: declarations, and the model itself
@@ -91,7 +91,7 @@ class TrainingSummary(Printed):
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
     mu: float | None = None  # all that it releases is μ-GDP up to `variation`; None where nothing of the kind is proved
     variation: float = 0.0
-    group_mu: float | None = None  # of everything charged to the group, where all of it is Gaussian
+    group_mu: float | None = None  # of everything charged to the population, where all of it is Gaussian
     group_variation: float = 0.0
     group_left: str = ""  # what still fits the group's limit, in words; "" without a limit
     version: str = ""  # of quoron
@@ -143,7 +143,7 @@ class TrainingSummary(Printed):
             said = after.words() or f"excess risk at most {after.excess_risk:.2g}"
             said = said if after.sure else f"nothing is sure: excess risk at most {after.start:.2g}"
             rows.append(("by what the run released", said))
-        rows += [(f"bought: {each.column}", each.text()) for each in self.bought[:SHOWN]]
+        rows += [(f"estimated: {each.column}", each.text()) for each in self.bought[:SHOWN]]
         if len(self.bought) > SHOWN:
             rows.append(("and more", f"{len(self.bought) - SHOWN:,} facts of the table: declared.toml"))
         if self.health is not None:
@@ -153,7 +153,7 @@ class TrainingSummary(Printed):
         if self.evaluation is not None:
             rows += self.evaluation.rows()
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
-        rows.append((f"group {self.group!r} so far", so_far))
+        rows.append((f"privacy budget of {self.group!r}", so_far))
         return rows
 
 
