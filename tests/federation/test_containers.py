@@ -129,6 +129,17 @@ def test_every_command_and_variable_is_one_that_the_program_knows(name: str) -> 
     assert {word for word in OURS[name]["command"] if word.startswith("--")} <= options
 
 
+def test_every_health_check_is_a_command_of_the_program() -> None:
+    known, checked = typer.main.get_command(app), 0
+    for name in ("docker-compose.yml", "compose.client.yml", "compose.second-server.yml"):
+        for words in re.findall(r"test: \[CMD, quoron, (.*)\]", (ROOT / name).read_text(encoding="utf-8")):
+            with known.make_context("quoron", words.split(", ")[:1]) as context:
+                group = known.get_command(context, words.split(", ")[0])  # type: ignore[attr-defined]
+            assert group.commands[words.split(", ")[1]].name == "health", (name, words)
+            checked += 1
+    assert checked == 5
+
+
 SECOND_SERVER = ROOT / "compose.second-server.yml"
 WITH_SECOND = yaml.safe_load(SECOND_SERVER.read_text(encoding="utf-8"))
 OF_TWO = services(FILE, SECOND_SERVER, variables={})

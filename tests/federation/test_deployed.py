@@ -61,7 +61,7 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path) -> No
     with Engine(tmp_path / "c", all_services, names={HOST: "coordinator"}) as composed:
         composed.up(*CLIENTS)
         keys = {path: path.read_bytes() for path in (tmp_path / "c" / "volumes").rglob("*key.pem")}
-        assert len(keys) == 6, "of the coordinator, of three clients, and of two by number"
+        assert len(keys) == 2 * 6, "of the coordinator, three clients, two by number: theirs and the authority's copy"
         assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
 
         # An identity is carried over, and its client enrols from outside.

@@ -124,7 +124,7 @@ class TestCalibration:
         rest = (gdp.mu_for(plan.rest_epsilon, 1e-6) * (1 - 1e-9), 1e-40)
         asked = {**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest} | given_
         a_plan().verify(**({**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest}))
-        with pytest.raises(VerificationError, match="bought declarations"):
+        with pytest.raises(VerificationError, match="private bounds"):
             plan.verify(**asked)
 
     @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])

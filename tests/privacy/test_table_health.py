@@ -110,7 +110,7 @@ def verify(health, own, *, users=1000, adjacency="replace-one", epsilon=1.0, del
 )
 def test_a_look_with_too_little_noise_or_other_numbers_is_refused(broken):
     health, own, given = broken(*paid()[:2])
-    with pytest.raises(VerificationError, match="look at the table"):
+    with pytest.raises(VerificationError, match="data quality check"):
         verify(health, own, **given)
 
 

@@ -322,7 +322,7 @@ class Bought:
             ("a share of μ² in (0, 1]", 0 < self.share <= 1, self.share),
             ("no more than its share", spent.mu**2 <= self.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
             ("names of one user alone hidden", lone <= self.tail * (1 + 1e-9), lone),
-            (f"delta <= {delta} for algorithm and declarations together", both.delta(epsilon, delta) <= delta, both.mu),
+            (f"delta <= {delta} with private bounds", both.delta(epsilon, delta) <= delta, both.mu),
         ):
             if not holds:
                 raise VerificationError(f"Expected {what} in private bounds, got {got}.")

@@ -166,7 +166,7 @@ class TableHealth:
             (f"adjacency {adjacency}", self.adjacency == adjacency, self.adjacency),
             ("a share of μ² in (0, 1)", 0 < self.share < 1, self.share),
             ("no more than its share", spent.mu**2 <= self.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
-            (f"delta <= {delta} for algorithm and table health together", both.delta(epsilon, delta) <= delta, both.mu),
+            (f"delta <= {delta} with a data quality check", both.delta(epsilon, delta) <= delta, both.mu),
         ):
             if not holds:
                 raise VerificationError(f"Expected {what} in a data quality check, got {got}.")

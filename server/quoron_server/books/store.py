@@ -277,7 +277,7 @@ class Store:
         except (OSError, ValueError):
             raise LedgerError(
                 f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. "
-                "Remove it if you know what it said; `quoron restore` then takes the file for what it is.",
+                "Remove it if you know what it said; `quoron admin restore` then takes the file for what it is.",
                 outside=OUTSIDE,
             ) from None
         if self._as_it_is:
@@ -286,7 +286,7 @@ class Store:
             raise LedgerError(
                 f"Expected the number of acknowledged transactions beside {self.name}, in {self._tally.path.name}, "
                 "found none: the file was copied or put back without it, and may be older than what somebody was "
-                "shown. Put back both. If there is nothing else, `quoron restore` takes it for what it is.",
+                "shown. Put back both. If there is nothing else, `quoron admin restore` takes it for what it is.",
                 outside=OUTSIDE,
             )
         if kept is not None and found < kept:
