@@ -417,16 +417,6 @@ def is_wanted(config: Config, *, simulated: bool = False) -> bool:
     return bool(bought_of(section).keys() - (section.categorical.keys() if simulated else ()))
 
 
-def require_declared(config: Config, door: str) -> None:
-    """ConfigError for a table of which something is to be bought: by what would be left, and of what, nobody knows."""
-    if is_wanted(config, simulated=True):
-        raise ConfigError(
-            f"Expected a table whose features are declared for {door}, got some to be estimated. Declare them "
-            "(numeric, categorical, hashed, dates), or take declared.toml of a run of quoron train; simulate and "
-            "plan estimate."
-        )
-
-
 def bought_of(section: TableSection) -> dict[str, str]:
     """Columns and patterns of which something is bought, each with its kind."""
     if not (section.estimate or section.numeric or section.categorical or section.hashed or section.dates):

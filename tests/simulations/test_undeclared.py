@@ -54,7 +54,7 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
 ):
     monkeypatch.setattr(votes, "release", lambda *_: pytest.fail("somebody looked"))
     planned = quoron.train(people, user="who", label="ill", **QUICK, dry_run=True)
-    assert any("are bought with" in each and "epsilon=" in each for each in planned.remarks)
+    assert any("estimating them takes" in each and "epsilon=" in each for each in planned.remarks)
     assert any("two classes and 4 numbers, the fewest; the most, 97, leave 0." in each for each in planned.remarks)
     assert planned.plan.guarantee.epsilon == 4.0
     assert planned.plan.guarantee.bought.share > 0
@@ -62,7 +62,27 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     people.to_csv(tmp_path / "people.csv", index=False)
     told = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--epsilon", "4", "--dry-run"]
     assert invoke([*told, "--set", "algorithm.name=one-pass-dp-sgd"]) == 0
-    assert "are bought with" in " ".join(capsys.readouterr().out.split())
+    assert "estimating them takes" in " ".join(capsys.readouterr().out.split())
+
+
+def test_how_many_users_would_do_is_answered_before_anything_is_estimated_and_no_value_is_looked_at(people):
+    answers = quoron.plan(people, user="who", label="ill", epsilon=2.0, risk="5%", epsilons=True).advice
+    assert answers.enough.coefficients < answers.widest.coefficients
+    assert answers.enough.users < answers.widest.users
+    risks = [point.risk for point in answers.curve if point.risk is not None]
+    assert risks == sorted(risks, reverse=True)
+    other = people.assign(ill=np.roll(people.ill.to_numpy(), 7), age=-people.age)
+    assert quoron.plan(other, user="who", label="ill", epsilon=2.0, risk="5%", epsilons=True).advice == answers
+    few = people[people.who.isin(people.who.unique()[: answers.enough.users // 2])]
+    held = quoron.plan(few, user="who", label="ill", epsilon=2.0).forecast
+    assert held is None or held.excess_risk > answers.enough.risk
+
+
+def test_a_comparison_of_a_table_with_nothing_declared_runs_on_what_a_simulation_estimates(people, tmp_path):
+    run = quoron.compare(
+        people, user="who", label="ill", epsilon=8.0, algorithms=["auto"], seeds=1, out=tmp_path / "c", engine="inline"
+    )
+    assert len(run.to_pandas()) == 1
 
 
 def test_a_rehearsal_buys_the_same_for_the_same_seed_and_another_for_another(people):
@@ -147,10 +167,10 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     given = dict(user="who", label="ill", **QUICK)
     runs = [quoron.simulate(tmp_path / "people.csv", **given, out=tmp_path / each) for each in "ab"]
     np.testing.assert_array_equal(runs[0].weights, runs[1].weights)
-    (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED purchases")]
+    (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED estimates")]
     assert "ill: classes = no, yes" in remark
     written = (tmp_path / "a" / "config.toml").read_text()
-    assert written.startswith("# SIMULATED purchases")  # or they would be declared to a real run as if they were public
+    assert written.startswith("# SIMULATED estimates")  # or they would be declared to a real run as if they were public
     assert configs.parse(written).population.classes == ("no", "yes")
     assert runs[0].config.privacy.epsilon < 4.0
     assert set(runs[0].model.classes_) == {"no", "yes"}

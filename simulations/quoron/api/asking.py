@@ -13,17 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
-from quoron.config import Config, TableSection, require_declared
+from quoron.config import Config, TableSection, is_wanted
 from quoron.paths import PACKAGED
 from quoron.planning.plans import choose
-from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
+from quoron.planning.questions import Advice, Enough, Planner, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations.table import binary, classes
 from quoron.populations.users import Vector, held_back
 from quoron.simulation.scene import problem_for_real, setup
 from quoron.sources import Frame, needed
+from quoron.training import buying
+from quoron.training import run as training
 from quoron_client.losses import Classification
-from quoron_privacy.errors import ConfigError, Infeasible, RunError
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
+from quoron_server.plan import RunPlan
+from quoron_server.problem import Problem
 
 DIRECTIONS = 4
 SAMPLE = 2_000  # users whose items are read where none are held out
@@ -36,7 +40,10 @@ def advice_for(
     """Return what would do for a risk or an accuracy, and with `epsilons` what each ε allows: see `quoron.plan`."""
     if risk is not None and accuracy is not None:
         raise ConfigError("Expected a risk or an accuracy to ask about, got both.")
-    require_declared(config, "questions of how many users and which ε")
+    if is_wanted(config, simulated=True):
+        if accuracy is None:
+            return _before_estimates(config, frame, risk=risk, epsilons=epsilons)
+        config, _ = training.simulated(config, Path.cwd(), frame)
     table, config = needed(frame, config)
     scene = setup(config, Path.cwd(), table)
     problem = problem_for_real(config, scene.population)
@@ -56,6 +63,31 @@ def advice_for(
         accuracies = [None if each is None else accuracy_of(scene.population, each) for each in risks]
         points = tuple(replace(point, accuracy=each) for point, each in zip(points, accuracies, strict=True))
     return Advice(points, found)
+
+
+def _before_estimates(config: Config, frame: Frame, *, risk: str | float | None, epsilons: bool) -> Advice:
+    """What would do for a table with columns still to be estimated: for the fewest coefficients and the most."""
+    asked, users = buying.undeclared(config, Path.cwd(), frame)
+
+    def of(width: int) -> tuple[Problem, Planner]:
+        def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
+            try:
+                return buying.plan_of_width(config, asked, problem.users, width)
+            except QuoronError as error:
+                return error
+
+        return buying.problem_of_width(config, asked, users, width), plan
+
+    def would_do(problem: Problem, plan: Planner) -> Enough:
+        found = enough(config, problem, wanted_risk(str(risk), problem), plan=plan)
+        return replace(found, coefficients=problem.dimension)
+
+    narrow, wide = of(1), of(buying.WIDEST) if buying.any_text(asked) else None
+    return Advice(
+        epsilon_curve(config, narrow[0], plan=narrow[1]) if epsilons else None,
+        None if risk is None else would_do(*narrow),
+        None if risk is None or wide is None else would_do(*wide),
+    )
 
 
 def _is_public(config: Config) -> bool:

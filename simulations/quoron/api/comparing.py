@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+from quoron.api.simulating import with_estimates
 from quoron.arguments import PlanArguments, entry_point
 from quoron.comparing import comparison as comparisons
 from quoron.comparing.comparison import Comparison
 from quoron.comparing.request import Request
-from quoron.config import require_declared
 from quoron.engines import Engine, Inline, Ray, inline_or_ray
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, write
@@ -33,7 +33,8 @@ def compare(
     """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
 
     Args:
-        source, user, label, epsilon, delta, items_per_user, settings, columns: as of `simulate`.
+        source, user, label, epsilon, delta, items_per_user, settings, columns: as of `simulate`. What is not declared
+            is estimated once, with the source's ε, for all runs.
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
@@ -54,7 +55,7 @@ def compare(
     """
     chosen = inline_or_ray(engine)
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout})
-    require_declared(config, "compare")
+    config, _ = with_estimates(config, frame)
     table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     folder = comparisons.claim(out, name)

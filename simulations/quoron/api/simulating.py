@@ -70,7 +70,7 @@ def simulate(
     """
     where = from_spec(engine)
     config, name, frame = described(source, user, label, arguments)
-    config, remark = _with_bought(config, frame)
+    config, remark = with_estimates(config, frame)
     table, config = needed(frame, config)
     if isinstance(where, Service):
         from quoron.local.people import cut
@@ -135,6 +135,7 @@ def plan(
         Infeasible: if nothing satisfies it; with what would, and what was asked in its `advice`.
     """
     config, _, frame = described(source, user, label, arguments)
+    frame = frame.read_all() if hasattr(frame, "read_all") else frame  # a RecordBatchReader can be read only once
     advice = None
     if risk is not None or accuracy is not None or epsilons:
         advice = asking.advice_for(config, frame, risk=risk, accuracy=accuracy, epsilons=epsilons)
@@ -154,7 +155,7 @@ def _planned(config: Config, frame: Frame) -> Plan:
     return replace(planned, remarks=(*planned.remarks, *unread_of(config, Path.cwd(), frame)))
 
 
-def _with_bought(config: Config, frame: Any) -> tuple[Config, str]:
+def with_estimates(config: Config, frame: Any) -> tuple[Config, str]:
     """Return a configuration with private bounds, with noise of the simulation's seed, and a remark."""
     if not is_wanted(config, simulated=True):
         return config, ""

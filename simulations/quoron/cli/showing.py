@@ -142,7 +142,7 @@ def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
 
 
 def _answers(answers: Advice) -> list[Section]:
-    enough = [] if answers.enough is None else [Section(note=enough_lines(answers.enough))]
+    enough = [Section(note=enough_lines(found)) for found in (answers.enough, answers.widest) if found is not None]
     return enough + ([] if answers.curve is None else [curve_plot.epsilon_section(answers.curve)])
 
 
@@ -151,7 +151,8 @@ def enough_lines(found: Enough) -> list[str]:
     asked = f"a predicted excess risk of {found.risk:.2g} ({100 * found.share:.2g} % of the bound on the start's)"
     if found.accuracy is not None:
         asked = f"an accuracy of {100 * found.accuracy:.3g} % (simulation only), that is {asked}"
-    lines = [f"For {asked}:"]
+    of = "" if found.coefficients is None else f" of a model of {found.coefficients:,} coefficients"
+    lines = [f"For {asked}{of}:"]
     if found.users is None:
         lines.append(f"  with this ε, no number of users up to {MOST_USERS:,} would do;")
     else:

@@ -42,13 +42,13 @@ class EpsilonPoint:
         return self.guessed_excess_risk if self.predicted_excess_risk is None else self.predicted_excess_risk
 
     @classmethod
-    def of(cls, epsilon: float, planned: RunPlan | QuoronError) -> "EpsilonPoint":
+    def of(cls, epsilon: float, plan: RunPlan | QuoronError) -> "EpsilonPoint":
         """From a plan, or the reason why there is none."""
-        if isinstance(planned, QuoronError):
-            why = f"{planned.condition}; needs {planned.needs}." if isinstance(planned, Infeasible) else str(planned)
+        if isinstance(plan, QuoronError):
+            why = f"{plan.condition}; needs {plan.needs}." if isinstance(plan, Infeasible) else str(plan)
             return cls(epsilon, None, None, None, why)
-        bound, guess = planned.predicted_excess_risk, planned.guessed_excess_risk
-        return cls(epsilon, planned.algorithm, planned.cost.rounds, bound, guessed_excess_risk=guess)
+        bound, guess = plan.predicted_excess_risk, plan.guessed_excess_risk
+        return cls(epsilon, plan.algorithm, plan.cost.rounds, bound, guessed_excess_risk=guess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class Enough:
     accuracy: float | None = None  # that was asked for, of which the risk was made
     users_guessed: bool = False  # whether no bound stands behind the answer, but a guess that nobody has measured
     epsilon_guessed: bool = False
+    coefficients: int | None = None  # of the model, where columns are still to be estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Advice:
 
     curve: tuple[EpsilonPoint, ...] | None = None
     enough: Enough | None = None
+    widest: Enough | None = None  # as `enough`, of the most coefficients that columns still to be estimated may become
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers."""
@@ -80,27 +82,42 @@ class Advice:
             answers["epsilon_curve"] = [asdict(point) for point in self.curve]
         if self.enough is not None:
             answers["enough"] = asdict(self.enough)
+        if self.widest is not None:
+            answers["widest"] = asdict(self.widest)
         return answers
 
 
-def epsilon_curve(config: Config, problem: Problem, steps: Sequence[float] = STEPS) -> tuple[EpsilonPoint, ...]:
+def planned(config: Config, problem: Problem) -> RunPlan | QuoronError:
+    """Return the plan, or why there is none."""
+    try:
+        return choose(config, problem, alternatives=False).plan
+    except QuoronError as error:
+        return error
+
+
+Planner = Callable[[Config, Problem], RunPlan | QuoronError]
+
+
+def epsilon_curve(
+    config: Config, problem: Problem, steps: Sequence[float] = STEPS, *, plan: Planner = planned
+) -> tuple[EpsilonPoint, ...]:
     """What ε from an eighth of the configured one to eight times as much buys, everything else as configured."""
     points = []
     for epsilon in (config.privacy.epsilon * step for step in steps):
         if not EPSILONS[0] <= epsilon <= EPSILONS[1]:
             continue
-        points.append(EpsilonPoint.of(epsilon, _planned(with_epsilon(config, epsilon), problem)))
+        points.append(EpsilonPoint.of(epsilon, plan(with_epsilon(config, epsilon), problem)))
     return tuple(points)
 
 
-def enough(config: Config, problem: Problem, risk: float) -> Enough:
+def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = planned) -> Enough:
     """The fewest users, and the least ε, for which a plan predicts at most `risk`, or guesses so where it has no bound.
 
     ConfigError unless risk > 0, and where nothing is predicted for the method.
     """
     if not (math.isfinite(risk) and risk > 0):
         raise ConfigError(f"Expected a risk > 0, got {risk}.")
-    here = _planned(config, problem)
+    here = plan(config, problem)
     if isinstance(here, RunPlan) and here.predicted_excess_risk is None and here.guessed_excess_risk is None:
         raise ConfigError(
             f"Expected a method whose risk is predicted, got {here.algorithm}, for which nothing is with this loss. "
@@ -108,10 +125,10 @@ def enough(config: Config, problem: Problem, risk: float) -> Enough:
         )
 
     def at_users(users: float) -> RunPlan | None:
-        return _good(_planned(config, replace(problem, users=round(users))), risk)
+        return _good(plan(config, replace(problem, users=round(users))), risk)
 
     def at_epsilon(epsilon: float) -> RunPlan | None:
-        return _good(_planned(with_epsilon(config, epsilon), problem), risk)
+        return _good(plan(with_epsilon(config, epsilon), problem), risk)
 
     users = least(at_users, problem.users, 2, MOST_USERS)
     epsilon = least(at_epsilon, config.privacy.epsilon, *EPSILONS)
@@ -171,16 +188,8 @@ def wanted_risk(text: str, problem: Problem) -> float:
     return value * start_risk(problem) / 100 if text.strip().endswith("%") else value
 
 
-def _planned(config: Config, problem: Problem) -> RunPlan | QuoronError:
-    """The plan, or why there is none."""
-    try:
-        return choose(config, problem, alternatives=False).plan
-    except QuoronError as error:
-        return error
-
-
-def _good(planned: RunPlan | QuoronError, risk: float) -> RunPlan | None:
-    if isinstance(planned, QuoronError):
+def _good(plan: RunPlan | QuoronError, risk: float) -> RunPlan | None:
+    if isinstance(plan, QuoronError):
         return None
-    best = planned.guessed_excess_risk if planned.predicted_excess_risk is None else planned.predicted_excess_risk
-    return None if best is None or best > risk else planned
+    best = plan.guessed_excess_risk if plan.predicted_excess_risk is None else plan.predicted_excess_risk
+    return None if best is None or best > risk else plan

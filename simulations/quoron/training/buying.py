@@ -34,6 +34,7 @@ from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
 from quoron.training.votes import Released
 from quoron_client.data import columns, tables
+from quoron_client.data.encoding import Encoding
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import Numbering
 from quoron_privacy.counts import bought
@@ -47,7 +48,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.preface import with_purchases
 from quoron_server.budget import check_delta
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON
+from quoron_server.plan import LEAST_EPSILON, RunPlan
 from quoron_server.problem import Problem
 
 WIDEST = 32  # categories of one column, at most
@@ -86,6 +87,13 @@ def prepared(
     planned, widest = forecast(config, asked, users, identity.seed, assumptions)
     planned = replace(planned, remarks=(*planned.remarks, *unread(section, source.names)))
     return Undeclared(source, owners, users, people, asked, base, frame, identity, tuple(assumptions), widest), planned
+
+
+def undeclared(config: Config, base: Path, frame: Any) -> tuple[Wanted, int]:
+    """Return what of a table is to be estimated, and how many users there are. Raises what `hold` raises."""
+    section = check_section(config)
+    source = source_of(section, base, frame)
+    return wanted(config, base, source, frame), slots(config, _whose(section, base, source, frame)[0])
 
 
 def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tuple[int, Owners, bytes]:
@@ -127,17 +135,13 @@ def forecast(
     """
     trained = trained_users(users, config.train.holdout)
     paid = purchases_of(config, asked, trained)
-    words = [each.column for each in asked.features if each.what != "number"]
 
     def at(width: int) -> Plan:
-        guess = Found.guessed(asked, dict.fromkeys(words, width))
-        likely = configured(config, asked, guess)
-        problem, encoding = _public(likely, trained)
-        planned, _ = within(_seeded(likely, seed), problem, encoding, paid)
+        planned, encoding = _of_width(_seeded(config, seed), asked, trained, paid, width)
         planned = evaluated.with_held_out(planned, config, encoding, users)
         return replace(planned, plan=planned.plan.as_curated(assumptions))
 
-    plan, widest = at(1), WIDEST if words else 1
+    plan, widest = at(1), WIDEST if any_text(asked) else 1
     privacy, items = plan.plan.guarantee, plan.plan.problem.items_per_user
     if asked.label is not None:  # whatever of it is found, its held-out users are enough
         evaluated.measured_by(privacy, config, users, classes=MOST_CLASSES, cap=max(items, 2), bought=True)
@@ -149,6 +153,32 @@ def forecast(
         else:
             return _told(plan, asked, paid, wide), widest
     return _told(plan, asked, paid, plan), widest
+
+
+def any_text(asked: Wanted) -> bool:
+    """Whether a feature to be estimated may have categories, so that the number of coefficients is not known yet."""
+    return any(feature.what != "number" for feature in asked.features)
+
+
+def plan_of_width(config: Config, asked: Wanted, users: int, width: int) -> RunPlan:
+    """Return the plan for so many users if every column of text has `width` categories. Raises what `choose` raises."""
+    return _of_width(config, asked, users, purchases_of(config, asked, users), width)[0].plan
+
+
+def problem_of_width(config: Config, asked: Wanted, users: int, width: int) -> Problem:
+    """Return what that plan is for."""
+    return _public(_guessed(config, asked, width), users)[0]
+
+
+def _of_width(config: Config, asked: Wanted, trained: int, paid: Bought, width: int) -> tuple[Plan, Encoding]:
+    likely = _guessed(config, asked, width)
+    problem, encoding = _public(likely, trained)
+    return within(likely, problem, encoding, paid)[0], encoding
+
+
+def _guessed(config: Config, asked: Wanted, width: int) -> Config:
+    texts = [feature.column for feature in asked.features if feature.what != "number"]
+    return configured(config, asked, Found.guessed(asked, dict.fromkeys(texts, width)))
 
 
 def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tuple[Plan, str | None]:
@@ -232,7 +262,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
     return configs.from_tree(tree)
 
 
-def _public(config: Config, users: int) -> tuple[Problem, Any]:
+def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
     """The problem and the encoding of a declared table of so many users, with no value looked at."""
     assert isinstance(config.population, TableSection)
     loss = loss_of(config.loss)
@@ -251,16 +281,16 @@ def _seeded(config: Config, seed: int) -> Config:
 def _told(planned: Plan, asked: Wanted, paid: Bought, wide: Plan) -> Plan:
     """The forecast with what is bought, in words."""
     remarks = [
-        f"Nobody declared {len(asked.all)} facts of the table: they are bought with "
-        f"{100 * paid.share:.3g} % of what ε pays for, which leaves epsilon={paid.rest_epsilon:.3g} of "
-        f"{planned.plan.guarantee.epsilon:g} for training, whatever is found."
+        f"{len(asked.all)} facts of the table are not declared: estimating them takes {100 * paid.share:.3g} % of what "
+        f"ε pays for, which leaves epsilon={paid.rest_epsilon:.3g} of {planned.plan.guarantee.epsilon:g} for training, "
+        "whatever is found."
     ]
     low, high = planned.plan.problem.dimension, wide.plan.problem.dimension
     taken = ["a label of two classes"] * (asked.label is not None)
     taken += [f"{low:,} numbers, the fewest"] * (high > low)
     if taken:
         most = _at_most(wide) if high > low else ""
-        remarks.append(f"Until then the forecast is of {' and '.join(taken)}{most}.")
+        remarks.append(f"Before that the forecast is for {' and '.join(taken)}{most}.")
     return replace(planned, remarks=(*planned.remarks, *remarks, *asked.left_out))
 
 

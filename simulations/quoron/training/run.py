@@ -149,7 +149,7 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
     left = found.privacy.model_copy(update={"epsilon": paid.rest_epsilon})
     said = ", ".join(f"{each.column}: {each.text()}" for each in bought.lines())
     remark = (
-        f"SIMULATED purchases, with noise from a seed, of everybody in the table: {said}. They cost {paid.share:.2g} "
+        f"SIMULATED estimates, with noise from a seed, from everybody in the table: {said}. They cost {paid.share:.2g} "
         f"of μ², and leave epsilon={paid.rest_epsilon:.3g} of {config.privacy.epsilon:g} for what is simulated."
     )
     return found.model_copy(update={"privacy": left}), " ".join([remark, *bought.left_out])
