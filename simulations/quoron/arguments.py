@@ -198,7 +198,7 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:  # one that is needed and not there, or too many
-            raise ConfigError(f"Expected the arguments of {function.__name__}, got: {error}.") from None
+            raise ConfigError(f"Expected {_call(function.__name__, signature)}, got: {error}.") from None
         for name, value in given.items():
             if name not in others:
                 _check(function.__name__, name, value, signature.parameters[name].default)
@@ -219,6 +219,17 @@ def _one_by_one(signature: inspect.Signature) -> inspect.Signature:
         default, kind = (inspect.Parameter.empty, hint) if needed else (None, hint | None)
         words.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     return signature.replace(parameters=[*own[:-1], *words])
+
+
+def _call(name: str, signature: inspect.Signature) -> str:
+    """How a function is called: what may stand without a name, and what has to be given."""
+    parts = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            parts.append(parameter.name)
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is inspect.Parameter.empty:
+            parts.append(f"{parameter.name}=")
+    return f"{name}({', '.join(parts)})"
 
 
 def _unknown(door: str, name: str, known: Sequence[str]) -> ConfigError:
