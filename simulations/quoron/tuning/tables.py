@@ -260,7 +260,7 @@ def _planned(
 def _of_a_trial(config: Config, epsilon: float, delta: float, seed: int) -> Config:
     privacy = config.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
     train, run = (
-        config.train.model_copy(update={"health": 0.0, "holdout": None}),
+        config.train.model_copy(update={"data_quality": 0.0, "holdout": None}),
         config.run.model_copy(update={"seed": seed}),
     )
     return config.model_copy(update={"privacy": privacy, "train": train, "run": run})
