@@ -1,6 +1,7 @@
 """Populations: items are a function of the seed and the user, the optimum is one, and what is amiss is named."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -24,11 +25,12 @@ from quoron.populations import (
 )
 from quoron.populations._made_up import divergence
 from quoron.populations.synthetic import exponential
-from quoron.populations.table import auc
+from quoron.populations.table import TrainingObjective, auc
 from quoron.populations.users import fill_normals, fill_uniforms, normals, words
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Range
+from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
 from quoron_client.protocol.domains import Box, L2Ball, on_boundary
 from quoron_client.protocol.tasks import AverageGradient
@@ -506,6 +508,42 @@ def test_the_non_private_model_ranks_held_out_flights_with_an_auc_of_684_thousan
     assert figures["auc"] >= 0.684
     assert np.linalg.norm(late.optimum) < late.domain.radius
     assert late.excess_risk(np.zeros(32)) > 0.18
+
+
+@pytest.fixture(scope="module")
+def wide():
+    rng = np.random.default_rng(3)
+    features = rng.uniform(-1, 1, (6000, 8))
+    sick = rng.random(6000) < expit(features @ rng.standard_normal(8))
+    frame = pd.DataFrame(features, columns=[f"x{i}" for i in range(8)]).assign(
+        who=rng.integers(0, 900, 6000), sick=sick
+    )
+    return from_table(
+        frame, user="who", label="sick", features=tuple(Numeric(f"x{i}", -1, 1) for i in range(8)), items_per_user=6
+    )
+
+
+@pytest.mark.parametrize("scale", [2.0, 0.1, 1e-3, 1e-5])
+def test_a_sample_tells_the_risk_of_a_round_to_a_share_of_itself_however_small_it_is(wide, scale, monkeypatch):
+    model = wide.optimum + scale * np.random.default_rng(5).standard_normal(9)
+    assert wide.risk_by_sample(model) == {"excess_risk": wide.excess_risk(model)}  # few items: all of them
+    monkeypatch.setattr("quoron.populations.table.TRACED", wide.training.features.size // 4)
+    told, exact = replace(wide).risk_by_sample(model), wide.excess_risk(model)
+    assert told["excess_risk_error"] < 0.15 * exact
+    assert abs(told["excess_risk"] - exact) < 7 * told["excess_risk_error"]  # fixed seeds; of others 1e-11 would fail
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.5, 60.0])
+def test_whether_classes_can_be_told_apart_is_seen_by_the_least_chance_as_by_all_curvatures(apart):
+    rng = np.random.default_rng(2)
+    labels = rng.choice([-1.0, 1.0], 300)
+    features = rng.standard_normal((300, 2)).astype(np.float32) + np.array([apart, 0], np.float32) * labels[:, None]
+    objective = TrainingObjective(ItemBatch(features / 100, labels, np.arange(301)), Logistic())
+    model = objective.minimiser(L2Ball(1e6))
+    even, basis = np.linalg.eigh(features.T.astype(float) @ features.astype(float) / 300 / 1e4)
+    whiten = basis / np.sqrt(even)
+    least = np.linalg.eigvalsh(whiten.T @ objective.expansion(model)[2] @ whiten)[0]
+    assert objective.separates(model) == (least < 1e-8) == (apart == 60.0)
 
 
 USERS, ROWS = 40, 400

@@ -137,6 +137,10 @@ class DatasetPopulation(FileUsers):
         """Training objective of `model` minus that of the optimum (honest users)."""
         return self._figures.excess_risk(model)
 
+    def risk_by_sample(self, model: Vector) -> dict[str, float]:
+        """The same for a round of a run, as of a table."""
+        return self._figures.risk_by_sample(model)
+
     def test_metrics(self, model: Vector) -> dict[str, float]:
         """On usable items of held-out users, as of a table."""
         return self._figures.test_metrics(model)

@@ -32,6 +32,7 @@ is left out, as the intercept stands for it. Data: see data/README.md.
 It is a function of private data, as the figures of a classifier or regressor on items are: for reports of simulations.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -234,7 +235,9 @@ def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
     return float((scipy.stats.rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-_ROWS = 1 << 16  # items whose products are held at a time
+_CACHED = 1 << 17  # numbers of rows that are held as float64 at a time: a megabyte, which stays in a processor's cache
+_SQUARED = 1 << 20  # the same where matrices are made of them: threads of a library meet at the end of every product
+TRACED = 1 << 22  # numbers of the items, at most, of whom the risk of a round is told exactly; of more by a sample
 _NONE = 1e-12  # share of the largest moment, below which a direction holds nothing
 _TOLD_APART = 1e-8  # p (1 - p): no table has a chance as small that is not approached without end
 _WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each solution the next one's start
@@ -244,14 +247,19 @@ SETTLED = 1e-9  # of what there is to gain, where no point is best and better on
 _FLAT = 1e-12  # eigenvalues below this share of the largest are lifted to it, so that unused columns stay at zero
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TrainingObjective:
     """F(x) = mean over users u of (1/m_u) sum of u's weighted item losses, plus ridge/2 |x|^2."""
 
     items: ItemBatch
     loss: Loss
 
-    @property
+    @cached_property
+    def labels(self) -> Vector:
+        """Those of the items, within the loss's bound, shape (N,)."""
+        return self.loss.bound_labels(self.items.labels)
+
+    @cached_property
     def weights(self) -> Vector:
         """What one item counts: its weight / (n m_u), shape (N,)."""
         counts = np.diff(self.items.offsets)
@@ -260,17 +268,34 @@ class TrainingObjective:
 
     def scores(self, model: Vector) -> Vector:
         """<a, x> of every item, shape (N,), float64; <a, x_k>, shape (N, K), of a loss with K outputs."""
-        point = model if self.loss.outputs == 1 else model.reshape(self.loss.outputs, -1).T
-        return np.concatenate(
-            [self.items.features[i : i + _ROWS].astype(np.float64) @ point for i in self._starts]
-            or [np.zeros((0, *point.shape[1:]))]
-        )
+        found = np.empty((len(self.items.features), *self._point(model).shape[1:]))
+        for part, rows in self._pieces(_CACHED):
+            found[part] = rows @ self._point(model)
+        return found
 
     def difference(self, model: Vector, other: Vector) -> float:
         """F(model) - F(other), subtracted item by item so that little cancels."""
-        labels = self.loss.bound_labels(self.items.labels)
-        apart = self.loss.value(self.scores(model), labels) - self.loss.value(self.scores(other), labels)
+        apart = self.loss.value(self.scores(model), self.labels) - self.loss.value(self.scores(other), self.labels)
         return float(self.weights @ apart + 0.5 * self.loss.ridge * ((model - other) @ (model + other)))
+
+    def gradient(self, model: Vector) -> Vector:
+        """Of F at `model`, shape (d,); where F has a kink, one of its subgradients."""
+        gradient = np.zeros_like(self._point(model))
+        slopes = (self.weights * self.loss.slope(self.scores(model), self.labels).T).T
+        for part, rows in self._pieces(_CACHED):
+            gradient += rows.T @ slopes[part]
+        return gradient.T.ravel() + self.loss.ridge * model
+
+    def apart(self, model: Vector, other: Vector) -> Vector:
+        """How far each user's share of F at `model` lies above its tangent at `other`, shape (n,); F is their mean."""
+        before, labels = self.scores(other), self.labels
+        moved = self.scores(model) - before
+        along = self.loss.slope(before, labels) * moved
+        above = self.loss.value(before + moved, labels) - self.loss.value(before, labels)
+        above -= along if along.ndim == 1 else along.sum(axis=1)
+        users = np.repeat(np.arange(self.items.users), np.diff(self.items.offsets))
+        shares: Vector = np.bincount(users, self.weights * above, minlength=self.items.users).astype(np.float64)
+        return self.items.users * shares + 0.5 * self.loss.ridge * float((model - other) @ (model - other))
 
     def expansion(self, model: Vector) -> tuple[float, Vector, Matrix]:
         """Value, gradient (d,) and Hessian (d, d) at `model`; second derivatives are central differences of slopes.
@@ -279,37 +304,32 @@ class TrainingObjective:
         """
         if isinstance(self.loss, Softmax):
             return self._expansion_of_classes(self.loss, model)
-        labels, scores, weights = self.loss.bound_labels(self.items.labels), self.scores(model), self.weights
-        slopes = weights * self.loss.slope(scores, labels)
-        nudge = 1e-5
-        bends = self.loss.slope(scores + nudge, labels) - self.loss.slope(scores - nudge, labels)
-        bends *= weights / (2 * nudge)
-        gradient = self.loss.ridge * model
-        hessian = self.loss.ridge * np.eye(len(model))
-        for i in self._starts:
-            rows = self.items.features[i : i + _ROWS].astype(np.float64)
-            gradient = gradient + slopes[i : i + _ROWS] @ rows
-            hessian += rows.T @ (bends[i : i + _ROWS, None] * rows)
-        value = weights @ self.loss.value(scores, labels) + 0.5 * self.loss.ridge * (model @ model)
+        gradient, hessian = self.loss.ridge * model, self.loss.ridge * np.eye(len(model))
+        value, nudge = 0.5 * self.loss.ridge * (model @ model), 1e-5
+        for part, rows in self._pieces(_SQUARED):
+            labels, weights, scores = self.labels[part], self.weights[part], rows @ model
+            bends = self.loss.slope(scores + nudge, labels) - self.loss.slope(scores - nudge, labels)
+            value = value + weights @ self.loss.value(scores, labels)
+            gradient = gradient + (weights * self.loss.slope(scores, labels)) @ rows
+            hessian += rows.T @ ((weights / (2 * nudge) * bends)[:, None] * rows)
         return float(value), gradient, hessian
 
     def _expansion_of_classes(self, loss: Softmax, model: Vector) -> tuple[float, Vector, Matrix]:
-        labels, scores, weights = loss.bound_labels(self.items.labels), self.scores(model), self.weights
-        slopes, chances = weights[:, None] * loss.slope(scores, labels), loss.chances(scores)
-        classes, features = loss.classes, self.items.dimension
+        classes, features, value = loss.classes, self.items.dimension, 0.5 * loss.ridge * (model @ model)
         gradient, hessian = np.zeros((classes, features)), np.zeros((classes, features, classes, features))
-        for i in self._starts:
-            rows, part = self.items.features[i : i + _ROWS].astype(np.float64), slice(i, i + _ROWS)
-            gradient += slopes[part].T @ rows
+        for part, rows in self._pieces(_SQUARED):
+            labels, weights, scores = self.labels[part], self.weights[part], rows @ self._point(model)
+            chances = loss.chances(scores)
+            value = value + weights @ loss.value(scores, labels)
+            gradient += (weights[:, None] * loss.slope(scores, labels)).T @ rows
             for k in range(classes):
                 for j in range(k + 1):
-                    bends = weights[part] * chances[part, k] * ((k == j) - chances[part, j])
+                    bends = weights * chances[:, k] * ((k == j) - chances[:, j])
                     hessian[k, :, j] += rows.T @ (bends[:, None] * rows)
         for k in range(classes):
             for j in range(k):
                 hessian[j, :, k] = hessian[k, :, j].T
         whole = hessian.reshape(model.size, model.size) + loss.ridge * np.eye(model.size)
-        value = weights @ loss.value(scores, labels) + 0.5 * loss.ridge * (model @ model)
         return float(value), gradient.ravel() + loss.ridge * model, whole
 
     @property
@@ -321,8 +341,12 @@ class TrainingObjective:
         """Whether no model is best: in some direction from `model`, a minimiser, classes are told apart without error.
 
         There the curvature is next to nothing beside what it is for even chances, as all chances are next to 0 or 1.
+        Where no chance is, none has to be looked for: the curvature is at least p (1 - p), and between more classes at
+        least their least chance, times that of the rows' second moment.
         """
         if self.loss.ridge or not isinstance(self.loss, Logistic | Softmax):
+            return False
+        if self._least_curvature(model) >= _TOLD_APART:
             return False
         even, basis = np.linalg.eigh(self._moment())
         used = even > _NONE * even[-1]
@@ -331,13 +355,18 @@ class TrainingObjective:
         alike = int(used.sum()) if self.loss.outputs > 1 else 0  # the same added to all classes changes nothing
         return bool(np.any(curvatures[alike:] < _TOLD_APART))
 
+    def _least_curvature(self, model: Vector) -> float:
+        """Of one item, between its scores."""
+        scores = self.scores(model)
+        if isinstance(self.loss, Softmax):
+            return float(self.loss.chances(scores).min(initial=1.0))
+        return float(np.exp(-np.abs(scores).max(initial=0.0))) / 4  # p (1 - p) = 1 / (2 + e^s + e^-s)
+
     def _moment(self) -> Matrix:
         """Second moment of the items by their weights, (p, p)."""
-        features, weights = self.items.features, self.weights
         moment = np.zeros((self.items.dimension, self.items.dimension))
-        for i in self._starts:
-            rows = features[i : i + _ROWS].astype(np.float64)
-            moment += rows.T @ (weights[i : i + _ROWS, None] * rows)
+        for part, rows in self._pieces(_SQUARED):
+            moment += rows.T @ (self.weights[part, None] * rows)
         return moment
 
     def minimiser(self, domain: Domain) -> Vector:
@@ -358,9 +387,16 @@ class TrainingObjective:
             point = minimise(scaled, domain, point)
         return point
 
-    @property
-    def _starts(self) -> range:
-        return range(0, len(self.items.features), _ROWS)
+    def _point(self, model: Vector) -> Vector:
+        """As rows (p,) are multiplied by it: (p,), or (p, K) of a loss with K outputs."""
+        return model if self.loss.outputs == 1 else model.reshape(self.loss.outputs, -1).T
+
+    def _pieces(self, numbers: int) -> Iterator[tuple[slice, Matrix]]:
+        """The rows in float64, piece by piece, and where they are."""
+        features, most = self.items.features, max(1, numbers // max(1, self.items.dimension))
+        for first in range(0, len(features), most):
+            part = slice(first, first + most)
+            yield part, features[part].astype(np.float64)
 
 
 def _smooth_forms(loss: Loss) -> list[tuple[Loss, float]]:
@@ -570,6 +606,33 @@ class TablePopulation:
         has none: there it is that over the domain.
         """
         return self._honest.difference(np.asarray(model, np.float64), self._free)
+
+    def risk_by_sample(self, model: Vector) -> dict[str, float]:
+        """The excess risk for a round of a run: exact where items are few, else by a sample, with its standard error.
+
+        How far the sample's users' losses lie above their tangents at the best model, whose slope is known of
+        everybody: an unbiased estimate, off by a share of itself, however small it is.
+        """
+        point, sample = np.asarray(model, np.float64), self._sample
+        if sample is None:
+            return {"excess_risk": self.excess_risk(point)}
+        above, slope = sample.apart(point, self._free), self._slope
+        error = float(np.std(above, ddof=1)) * math.sqrt(1 / len(above) - 1 / self._honest.items.users)
+        return {"excess_risk": float(np.mean(above) + slope @ (point - self._free)), "excess_risk_error": error}
+
+    @cached_property
+    def _slope(self) -> Vector:
+        return self._honest.gradient(self._free)
+
+    @cached_property
+    def _sample(self) -> TrainingObjective | None:
+        """Honest users, drawn by the public seed, who hold about TRACED numbers; None where all hold no more."""
+        items = self._honest.items
+        few = int(items.users * TRACED / max(1, items.features.size))
+        if few >= items.users:
+            return None
+        drawn = np.random.default_rng(self.seed).choice(items.users, max(few, 2), replace=False)
+        return TrainingObjective(items.of(np.sort(drawn)), self.loss)
 
     def test_metrics(self, model: Vector) -> dict[str, float]:
         """On usable items of held-out users: auc (of two classes), accuracy and log_loss, or rmse; empty without any.

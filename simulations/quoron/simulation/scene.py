@@ -75,7 +75,9 @@ class Setup:
         return Setup(population, problem, engine)
 
     def evaluate(self, model: Vector) -> Mapping[str, float]:
-        """Excess risk of a model over the infimum, in its domain or not."""
+        """Excess risk of a model over the infimum, in its domain or not; of a large table by a sample."""
+        if (by_sample := getattr(self.population, "risk_by_sample", None)) is not None:
+            return cast(Mapping[str, float], by_sample(model))
         return {"excess_risk": self.population.excess_risk(model)}
 
 
