@@ -261,7 +261,7 @@ def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_c
 
 def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(people, ledger, tmp_path):
     """Missed by six standard errors with probability 2e-9."""
-    more = ["privacy.adjacency=zero-out", "train.users=2000", "algorithm.options.rounds=3"]
+    more = ["privacy.adjacency=zero-out", "population.users=2000", "algorithm.options.rounds=3"]
     zero = {"algorithm": "winsorised-erm", "epsilon": 8.0, "settings": more}
     lost = people.assign(age=people.age.where(people.who >= 500))
     trained = train(lost, tmp_path / "run", **zero)

@@ -260,7 +260,7 @@ def _planned(
 def _of_a_trial(config: Config, epsilon: float, delta: float, seed: int) -> Config:
     privacy = config.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
     train, run = (
-        config.train.model_copy(update={"health": 0.0, "holdout": None}),
+        config.train.model_copy(update={"data_quality": 0.0, "holdout": None}),
         config.run.model_copy(update={"seed": seed}),
     )
     return config.model_copy(update={"privacy": privacy, "train": train, "run": run})
@@ -286,12 +286,12 @@ class _Rows:
     @staticmethod
     def key(config: Config) -> str:
         """Alike for settings that encode rows alike."""
-        encoding = encoding_of(check_section(config), loss_of(config.loss))
-        return json.dumps([encoding.as_json(), config.problem.items_per_user], sort_keys=True, default=str)
+        encoding = encoding_of(check_section(config), loss_of(config))
+        return json.dumps([encoding.as_json(), config.population.items_per_user], sort_keys=True, default=str)
 
     def of(self, config: Config) -> HeldRows:
         """As `config` encodes and declares them. Raises what `hold` raises."""
-        loss, key = loss_of(config.loss), self.key(config)
+        loss, key = loss_of(config), self.key(config)
         encoding = encoding_of(check_section(config), loss)
         if key not in self._held:
             self._held.clear()  # before others are read
