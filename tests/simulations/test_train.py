@@ -198,7 +198,7 @@ def test_an_interrupted_run_on_a_data_frame_says_how_it_goes_on(people, ledger, 
 
 def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
     zero = {"algorithm": "dp-sgd-poisson", "settings": ["privacy.adjacency=zero-out", "algorithm.options.rounds=3"]}
-    with pytest.raises(ConfigError, match=r"train\.users with adjacency zero-out"):
+    with pytest.raises(ConfigError, match=r"population\.users with adjacency zero-out"):
         train(people, tmp_path / "a", **zero)
     with pytest.raises(DataError, match=r"at most population\.users=299"):
         train(people, tmp_path / "b", **zero | {"settings": [*zero["settings"], "population.users=299"]})

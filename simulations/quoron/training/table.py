@@ -110,7 +110,7 @@ def _fields(declared: Declared) -> dict[str, Any]:
 Slots = NDArray[np.int64]
 NUMBERS = 1 << 23  # of users, that are looked at together
 UNDECLARED = (
-    "problem.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
+    "population.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
     "and, with some methods, less noise."
 )
 
