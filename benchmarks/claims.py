@@ -124,7 +124,7 @@ def task_of(experiment: Experiment, row: Row, sizes: Sizes) -> Task:
         f"population.dimension={sizes.dimension}",
         f"privacy.epsilon={sizes.epsilon:g}",
         f"privacy.delta={sizes.delta:g}",
-        *((f"population.outlier_fraction={sizes.share:g}",) if sizes.share else ()),
+        *((f"population.outliers.share={sizes.share:g}",) if sizes.share else ()),
         *experiment.settings,
         *experiment.scaled(sizes),
         *(

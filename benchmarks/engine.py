@@ -72,7 +72,6 @@ def main() -> None:
         f"population.users={given.users}",
         f"population.items_per_user={given.items}",
         f"population.dimension={given.features}",
-        "population.in_memory=true",
         f"algorithm.options={{rounds={given.rounds}, rate={given.cohort / given.users}}}",
     ]
     with tempfile.TemporaryDirectory() as folder:

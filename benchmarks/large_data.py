@@ -29,12 +29,11 @@ COLUMNS = [f"x{j}" for j in range(FEATURES)]
 TOML = """
 [population]
 kind = "table"
+items_per_user = 10
 path = "{path}"
 user = "user"
 label = "y"
 numeric = {{ {numeric} }}
-[problem]
-items_per_user = 10
 [privacy]
 trust_model = "central-release"
 epsilon = 1.0

@@ -73,7 +73,7 @@ def printed(row: Row) -> Row:
 
 def flat(sizes: Sizes) -> Settings:
     """The quadratic instance, as flat as the statistical error is small."""
-    return (f"population.flat={4 / math.sqrt(sizes.users * sizes.items):.4g}",)
+    return (f"population.curvature=[1.0, {4 / math.sqrt(sizes.users * sizes.items):.4g}]",)
 
 
 # --- formulas, with all constants and logarithms one

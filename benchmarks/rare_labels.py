@@ -140,9 +140,8 @@ def made() -> Iterator[dict[str, Any]]:
 
 def _trained(frame: pd.DataFrame, section: dict[str, Any], epsilon: float, seed: int) -> Model:
     tree = {
-        "population": {"kind": "table", "path": "frame", **section},
+        "population": {"kind": "table", "path": "frame", "items_per_user": 3, **section},
         "privacy": {"epsilon": epsilon, "allow_large_delta": True},
-        "problem": {"items_per_user": 3},
     }
     config: Config = from_tree(tree)
     return rehearse(config, simulation_seed=seed, frame=frame)[0]

@@ -78,8 +78,8 @@ def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[s
         found["one client a patient"] = found["silos, a row a patient"] | {
             "messages": found["silos, a row a patient"]["rounds"] * hospitals * patients
         }
-        way("silos, one sum each", text, ["population.silo_sums=true"])
-        way("silos by rows, the largest away", text, ["population.silos_away=[1]"])
+        way("silos, one sum each", text, ["population.silos.sums=true"])
+        way("silos by rows, the largest away", text, ["population.silos.away=[1]"])
         found["one user a hospital"] = as_users(plain, folder, people, settings)
         for method in ("dp-sgd-wor", "whitened-tracking"):
             found[f"{method} in each hospital, models averaged"] = averaged(plain, folder, people, settings, method)
@@ -93,7 +93,7 @@ def as_users(plain: str, folder: Path, people: Any, settings: list[str]) -> dict
         "privacy.min_cohort=none",
         "privacy.allow_large_delta=true",
         "algorithm.name=dp-sgd-wor",
-        "problem.items_per_user=800",
+        "population.items_per_user=800",
     ]
     more += ["algorithm.options.rounds=5"]
     try:

@@ -1,6 +1,6 @@
 """Ten million made-up users (10 items × 20 features), two algorithms: seconds, memory, what ten times as many take.
 
-    python benchmarks/ten_million.py [--users 10000000] [--kept] [SETTING ...]
+    python benchmarks/ten_million.py [--users 10000000] [SETTING ...]
 
 Each run is a process of its own, from the import to the report's page, over a hundredth, a tenth and all of the users.
 Seconds grow as a + b · users, with the least relative errors, which are printed: how far the model holds that projects
@@ -77,10 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--users", type=int, default=10_000_000)
-    parser.add_argument("--kept", action="store_true", help="users are made once and kept in memory")
     parser.add_argument("--one", choices=ALGORITHMS, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    settings = [*given.settings, *(["population.in_memory=true"] if given.kept else [])]
+    settings = given.settings
     if given.one:
         print(json.dumps(carried_out(given.one, given.users, settings)))
         return

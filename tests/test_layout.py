@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from measures import FOLDERS, ROOT, distributions, source
+from quoron import config
 
 # Upper bounds: a change may lower them, none may raise them. Printed into docs/architecture.md.
 BOUNDS = {
@@ -89,6 +90,17 @@ def test_size_and_imports_stay_within_their_bounds() -> None:
 
 # Loops of the accelerated solver are the solver, and one forecast's are its model: both are read as such.
 WITH_LOOPS = {"algorithms/acsa.py", "one_epoch/forecast.py"}
+
+
+def test_a_configuration_has_no_more_keys_than_these() -> None:
+    """A key of several kinds of population counts once, as does one that is a table, and algorithms' options."""
+    kinds = (config.SyntheticSection, config.TableSection, config.FlightsSection, config.CubeSection)
+    keys = {f"population.{key}" for kind in kinds for key in kind.model_fields}
+    for name, section in config.Config.model_fields.items():
+        if name != "population":
+            assert isinstance(section.annotation, type)
+            keys |= {f"{name}.{key}" for key in section.annotation.model_fields}
+    assert len(keys) <= 73, sorted(keys)
 
 
 def test_no_statement_needs_a_compiler() -> None:

@@ -1,7 +1,7 @@
-"""A budget in rounds, item gradients, ε, answers and bytes, refused before it is exceeded; and how large δ may be.
+"""A budget in rounds, item gradients, answers and bytes, refused before it is exceeded; and how large δ may be.
 
->>> Budget(rounds=10).check(rounds=10, gradient_evaluations=0, epsilon=1.0)
->>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0, epsilon=1.0)
+>>> Budget(rounds=10).check(rounds=10, gradient_evaluations=0)
+>>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0)
 Traceback (most recent call last):
 quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quoron_privacy.errors import BudgetExceeded, ConfigError, count, positive
+from quoron_privacy.errors import BudgetExceeded, ConfigError, count
 from quoron_server.plan import RunPlan
 
 EVERYONE = "everyone"  # whose lifetime account is charged, and as whom users are enrolled, unless told
@@ -25,7 +25,6 @@ class Budget:
     rounds: int | None = None  # adaptive interactions: exactly so many are planned for
     max_rounds: int | None = None  # and of these at most so many
     gradient_evaluations: int | None = None  # item gradients at the nominal items per user
-    epsilon: float | None = None
     answers_per_user: int | None = None  # questions that one user is asked
     bytes_per_user: int | None = None  # float64 payload that one who is asked as often as anybody sends and receives
 
@@ -38,14 +37,10 @@ class Budget:
         for name in ("rounds", "max_rounds", "gradient_evaluations", "answers_per_user", "bytes_per_user"):
             if getattr(self, name) is not None:
                 count(**{name: getattr(self, name)})
-        if self.epsilon is not None:
-            positive(epsilon=self.epsilon)
 
-    def check(self, *, rounds: int, gradient_evaluations: int, epsilon: float) -> None:
+    def check(self, *, rounds: int, gradient_evaluations: int) -> None:
         """Raises BudgetExceeded if any of these totals is over its limit."""
-        self._check(
-            {"rounds": rounds, "max_rounds": rounds, "gradient_evaluations": gradient_evaluations, "epsilon": epsilon}
-        )
+        self._check({"rounds": rounds, "max_rounds": rounds, "gradient_evaluations": gradient_evaluations})
 
     def check_plan(self, plan: RunPlan) -> None:
         """Raises BudgetExceeded if the whole plan could exceed the budget."""
@@ -72,7 +67,6 @@ def used(plan: RunPlan) -> dict[str, float]:
         "rounds": cost.rounds,
         "max_rounds": cost.rounds,
         "gradient_evaluations": cost.gradient_evaluations,
-        "epsilon": plan.guarantee.epsilon,
         "answers_per_user": asked,
         "bytes_per_user": -(-asked * (cost.bytes_down + cost.bytes_up) // max(1, cost.messages)),
     }

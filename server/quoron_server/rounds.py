@@ -184,7 +184,10 @@ def _carry_out(
         cost = _cost(algorithm.plan, question)
         encoded_down, encoded_up = sizes.of(question)
         spent = spent or ledger.spent(before=question.round)
-        _check_budget(budget, algorithm.plan, spent, cost["gradient_evaluations"])
+        budget.check(
+            rounds=spent["rounds"] + 1,
+            gradient_evaluations=spent["gradient_evaluations"] + cost["gradient_evaluations"],
+        )
         ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
         spent = {
             "rounds": spent["rounds"] + 1,
@@ -300,14 +303,6 @@ def _cost(plan: RunPlan, question: Question) -> dict[str, int]:
         "bytes_down": down,
         "bytes_up": up,
     }
-
-
-def _check_budget(budget: Budget, plan: RunPlan, spent: Mapping[str, int], evaluations: int) -> None:
-    budget.check(
-        rounds=spent["rounds"] + 1,
-        gradient_evaluations=spent["gradient_evaluations"] + evaluations,
-        epsilon=plan.guarantee.epsilon,
-    )
 
 
 def _diagnose(

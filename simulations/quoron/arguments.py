@@ -36,7 +36,7 @@ KEYS = {  # of the configuration
     "seed": ("run", "seed"),
     "algorithm": ("algorithm", "name"),
     "options": ("algorithm", "options"),
-    "items_per_user": ("problem", "items_per_user"),
+    "items_per_user": ("population", "items_per_user"),
     "out": ("run", "out"),
     "data_quality": ("train", "data_quality"),
     "population": ("train", "population"),

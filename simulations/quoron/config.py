@@ -46,20 +46,16 @@ class SyntheticSection(Simulated):
         default=3.0, description="Euclidean norm of the true parameter (linear: of the mean, quadratic: of the optimum)"
     )
     label_noise: NonNegative = Field(default=0.1, description="least squares: labels are off by at most this")
-    steep: Positive = Field(
-        default=1.0, description="quadratic: curvature of every item's loss along the first coordinate"
+    curvature: tuple[Positive, Positive] = Field(
+        default=(1.0, 0.01),
+        description="quadratic: curvature of every item's loss along the first coordinate, and along all others, where "
+        "the optimum lies",
     )
-    flat: Positive = Field(default=0.01, description="quadratic: curvature along all others, where the optimum lies")
     heterogeneity: NonNegative = Field(
         default=0.0, description="spread between users' own parameters; 0 is i.i.d. users"
     )
     unequal_items: bool = Field(
         default=False, description="draw each user's number of items uniformly from 1 to 2m - 1"
-    )
-    in_memory: bool = Field(
-        default=False,
-        description="make all users once and keep them (4 n m d bytes) rather than whenever they are asked: for "
-        "several passes; the numbers are the same",
     )
 
 
@@ -105,9 +101,6 @@ class LossSection(Section):
         default=1.0,
         description="width of the smooth part: Huber's threshold, the hinge's rounding, or that of a package's loss",
     )
-    classes: Annotated[int, Field(ge=2, le=10_000)] | None = Field(
-        default=None, description="number of classes of the softmax loss, whose labels are 0, 1, ..., classes - 1"
-    )
     ridge: NonNegative = Field(default=0.0, description="adds ridge/2 times the squared norm of the model")
     feature_bound: Positive | None = Field(
         default=None, description="every feature is held within [-bound, bound], beside feature_norm; default: by it"
@@ -142,7 +135,6 @@ class DomainSection(Section):
 class ProblemSection(Section):
     """Public knowledge about the users, fixed without looking at them."""
 
-    items_per_user: Count | None = Field(default=None, description="nominal m; default: the population's public value")
     user_smoothness: str | float = Field(
         default="item",
         description="bound on the Hessian of a user's average loss, enforced by scaling on the client: the item's own "
@@ -156,7 +148,7 @@ class ProblemSection(Section):
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
         default=None,
         description="declared share of users that may send anything, which makes some methods clip more and so learn "
-        "less (docs/few-users.md); default: of synthetic users their outlier_fraction, else 0",
+        "less (docs/few-users.md); default: of synthetic users the share of outliers, else 0",
     )
     label_rate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,
@@ -258,7 +250,6 @@ class BudgetSection(Section):
         "leave the least predicted error; not with rounds",
     )
     gradient_evaluations: Count | None = Field(default=None, description="item gradients")
-    epsilon: Positive | None = Field(default=None, description="ε spent")
     answers_per_user: Count | None = Field(default=None, description="questions that one user is asked")
     bytes_per_user: Count | None = Field(
         default=None,
@@ -328,11 +319,6 @@ class TrainSection(Section):
     estimate_share: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
         default=None,
         description="share of μ² for what is estimated of the table; default: by the number of users and of columns",
-    )
-    users: Count | None = Field(
-        default=None,
-        description="declared number of users, for adjacency zero-out: slots without rows hold nobody. With "
-        "replace-one the number of users in the table is public",
     )
 
 
@@ -458,9 +444,4 @@ def _with_loss(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         return tree
     many = len(values(population.get("classes")))
     chosen = "least_squares" if population.get("label_range") else "softmax" if many > 2 else None
-    name = loss.get("name", "auto")
-    if chosen and name == "auto":
-        name, loss = chosen, {**loss, "name": chosen}
-    if many > 2 and name == "softmax" and loss.get("classes") is None:
-        loss = {**loss, "classes": many}
-    return {**tree, "loss": loss} if loss else tree
+    return {**tree, "loss": {**loss, "name": chosen}} if chosen and loss.get("name", "auto") == "auto" else tree

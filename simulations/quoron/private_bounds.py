@@ -10,13 +10,11 @@
     [population]
     kind = "table"
     user = "who"
+    items_per_user = 3 # epsilon = 1
     <BLANKLINE>
     [population.categorical]
     ward = ["C", "B", "A"] # epsilon = 1, delta = 1e-06
     <BLANKLINE>
-    [problem]
-    items_per_user = 3 # epsilon = 1
-
 Rows are read as training reads them, one value at a time, and none of them raises: what is no number is no vote for a
 range, what is missing or empty is no category, and a row without a user is nobody's. ε is shared equally by all that is
 asked for, and charged before anything is told.
@@ -63,7 +61,6 @@ from quoron_server.budget import check_delta
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
 STATEMENT = "facts of a table: docs/privacy/votes.md, docs/privacy/bought-declarations.md"
 SECTIONS = {"numeric": "population.numeric", "dates": "population.dates", "categorical": "population.categorical"}
-SECTIONS |= {"items": "problem"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +129,9 @@ class PrivateBounds(results.Release):
             f"# {self.statement}",
             f"# Proofs: {self.proofs}.{remark}",
         ]
-        table = {"kind": "table", "path": self.path, "user": self.user, **self.dialect.declared()}
-        parts = ["\n".join([*head, toml_text.dumps({"population": table})])]
+        table = {"kind": "table", "path": self.path, "user": self.user, "csv": self.dialect.declared() or None}
+        items = [each.line() for each in self.declared if each.kind == "items"]
+        parts = ["\n".join([*head, toml_text.dumps({"population": table}), *items])]
         for kind, section in SECTIONS.items():
             lines = [each.line() for each in self.declared if each.kind == kind]
             if lines:

@@ -236,10 +236,9 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         """The sections of a configuration that the constructor's arguments stand for."""
         by_row = self.unit == "row"
         asked: dict[str, dict[str, Any]] = {
-            "population": section,
+            "population": section | {"items_per_user": 1 if by_row else self.items_per_user},
             "loss": self._loss(section),
             "domain": {"radius": self.radius},
-            "problem": {"items_per_user": 1 if by_row else self.items_per_user},
             "privacy": {"epsilon": self.epsilon, "delta": self.delta},
             "algorithm": {"name": self.algorithm},
             "budget": {"rounds": self.rounds, "max_rounds": self.max_rounds},
@@ -290,8 +289,7 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
     """Classes, declared or found."""
 
     classes: Sequence[Any] | None = None  # public values of the label; rows with another one are left out
-    class_weight: Mapping[Any, float] | str | None = None  # weights of classes, or "balanced": by released shares
-    class_weight_cap: float = 10.0  # balanced: the most that one class weighs of another
+    class_weight: Mapping[Any, float] | str | None = None  # weights, or "balanced:CAP": by released shares
 
     def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         found: Any = self.classes
@@ -303,7 +301,7 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
         self.classes_ = arrays.classes_of(found)
         label = arrays.labels_of_classes(labels, self.classes_)
         weights = arrays.class_weights(self.class_weight, self.classes_, label)
-        return replace(label, declared=label.declared | weights | {"class_weight_cap": self.class_weight_cap})
+        return replace(label, declared=label.declared | weights)
 
     def _publish(self, model: Model) -> None:
         self.coef_ = np.atleast_2d(model.coef_)

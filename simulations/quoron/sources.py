@@ -168,7 +168,7 @@ def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Confi
     section = config.population
     if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
-    encoding = encoding_of(section, loss_of(config.loss))
+    encoding = encoding_of(section, loss_of(config))
     table = tables.read(frame, (*encoding.columns, section.user), dialect=section.dialect)
     check_types(encoding, types_of(frame, table.schema))
     return table, config.model_copy(update={"population": section.model_copy(update={"exclude": ()})})

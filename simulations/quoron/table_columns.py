@@ -39,16 +39,6 @@ def _ranges(typed: str) -> dict[str, Any] | list[str]:
     return list(named) if not any(named.values()) else named
 
 
-def _one_or_many(typed: str) -> dict[str, Any] | tuple[float, float]:
-    """`0:1` for all; or `age=0:100,x*=0:1`."""
-    return dict(map(_named_ends, _parts(typed))) if "=" in typed else _ends(typed)
-
-
-def _named_ends(typed: str) -> tuple[str, tuple[float, float]]:
-    column, _, ends = typed.rpartition("=")
-    return column, _ends(ends)
-
-
 def _buckets(typed: str) -> dict[str, int]:
     """`code=64,drug=256`."""
     named = (each.rpartition("=") for each in _parts(typed))
@@ -94,9 +84,15 @@ def _most(typed: str) -> dict[str, str | float]:
 
 
 def _by_class(typed: str) -> str | dict[str, float]:
-    """`balanced`; `no=1,yes=5`."""
+    """`balanced`, `balanced:5`; `no=1,yes=5`."""
     named = (each.rpartition("=") for each in _parts(typed))
-    return typed if typed == "balanced" else {name: float(weight) for name, _, weight in named}
+    return {name: float(weight) for name, _, weight in named} if "=" in typed else typed
+
+
+def _written(typed: str) -> dict[str, str]:
+    """`separator=;`."""
+    key, _, value = typed.partition("=")
+    return {key: value}
 
 
 def _parts(typed: str) -> list[str]:
@@ -140,7 +136,6 @@ class Columns(TypedDict, total=False):
     Args:
         numeric: public range of each column of numbers.
         categorical: public values of a column of words; once for each column.
-        ranges: ranges of columns of numbers that are listed without.
         hashed: columns of too many values to list, each hashed into so many buckets.
         dates: parts of a column of dates: month, weekday, day, hour, year:FIRST:LAST, days:FIRST:LAST, format:...,
             zone:...; once for each column.
@@ -151,13 +146,9 @@ class Columns(TypedDict, total=False):
         classes: public values of the label.
         label_range: public range of a label that is a number.
         weight: what a row counts: a column, and the most that it says.
-        class_weight: what a row counts by its class: a weight for each, or 'balanced'.
-        class_weight_cap: balanced: the most that one class weighs of another.
+        class_weight: what a row counts by its class: a weight for each, or 'balanced:5', within a factor of 5.
         missing: what becomes of a row where a number is missing.
-        separator: what separates cells of text, if the header does not say.
-        decimal: how numbers in text are written, 3.14 or 3,14.
-        encoding: of text, if not UTF-8: utf-16, latin-1 or cp1252.
-        quoting: whether cells of text may stand in quotes.
+        csv: how a file of text is written: its separator, decimal, encoding, quoting.
         intercept: whether there is a constant.
         normalize: whether rows are divided by their own length.
     """
@@ -168,9 +159,6 @@ class Columns(TypedDict, total=False):
     categorical: Annotated[
         Mapping[str, Sequence[str | int]] | Sequence[str], Word("COLUMN=VALUE,...", _vocabularies, True)
     ]
-    ranges: Annotated[
-        tuple[float, float] | Mapping[str, tuple[float, float]], Word("LOW:HIGH|COLUMN=LOW:HIGH,...", _one_or_many)
-    ]
     hashed: Annotated[Mapping[str, int], Word("COLUMN=BUCKETS,...", _buckets)]
     dates: Annotated[Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str], Word("COLUMN=PART,...", _dates)]
     exclude: Annotated[Sequence[str], Word("COLUMN,...", _parts)]
@@ -180,14 +168,10 @@ class Columns(TypedDict, total=False):
     label_range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends)]
     weight: Annotated[Mapping[str, str | float], Word("COLUMN=MOST", _most)]
     class_weight: Annotated[
-        Literal["balanced"] | Mapping[str | int | bool, float], Word("balanced|CLASS=NUMBER,...", _by_class)
+        str | Mapping[str | int | bool, float], Word("balanced|balanced:CAP|CLASS=NUMBER,...", _by_class)
     ]
-    class_weight_cap: Annotated[float, Word("NUMBER", float)]
     missing: Annotated[Literal["drop", "midpoint"], Word("drop|midpoint")]
-    separator: Annotated[str, Word("CHARACTER")]
-    decimal: Annotated[Literal[".", ","], Word(".|,")]
-    encoding: Annotated[str, Word("NAME")]
-    quoting: Annotated[Literal["double", "none"], Word("double|none")]
+    csv: Annotated[Mapping[str, str], Word("KEY=VALUE", _written)]
     intercept: Annotated[bool, Word("true|false")]
     normalize: Annotated[bool, Word("true|false")]
 

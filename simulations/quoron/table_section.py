@@ -1,15 +1,14 @@
 """Sections of a configuration: what all are, and the one that says what the rows of a table are and what they mean.
 
->>> with_columns_listed({"numeric": ["age", "dose"], "ranges": {"age": [0, 100], "*": [0, 1]}})["numeric"]
-{'age': [0, 100], 'dose': [0, 1]}
+>>> with_columns_listed({"numeric": {"age": [0, 100], "dose": None}})
+{'numeric': {'age': [0, 100]}, 'estimate': {'dose': 'number'}}
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from quoron.wildcards import ranged
 from quoron_client.data.formats import Dialect, can_separate
 from quoron_client.data.labels import ByClass
 from quoron_client.data.spans import MOST, Vocabulary
@@ -28,30 +27,52 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class OutlierSection(Section):
+    """Users of a simulation who do not answer honestly."""
+
+    share: Fraction = Field(default=0.0, description="share of users who are outliers")
+    send: Literal["shifted", "huge", "nan", "inf", "missing", "zero"] = Field(
+        default="shifted", description="what they send"
+    )
+
+
+class SiloSection(Section):
+    """Clients that hold many users each."""
+
+    sizes: Annotated[tuple[Count, ...], Field(min_length=1)] | Count = Field(
+        description="how many silos, or how many users each has, as a list, which is public"
+    )
+    sums: bool = Field(
+        default=False,
+        description="each silo clips the rows of its own users and sends one sum: less to send, and its users trust it "
+        "with that",
+    )
+    away: tuple[Count, ...] = Field(default=(), description="of a simulation: silos that never answer, from 1")
+    hostile: tuple[Count, ...] = Field(
+        default=(), description="of a simulation: silos that send as much as is taken of them, against the others"
+    )
+
+
+def _sized(given: object) -> object:
+    plain = isinstance(given, int | list | tuple) and not isinstance(given, bool)
+    said = {"sizes": given} if plain else given
+    return _tuples(said) if isinstance(said, dict) else said
+
+
 class Simulated(Section):
     """What every simulated population has."""
 
-    outlier_fraction: Fraction = Field(default=0.0, description="share of users who answer as `outlier_kind` says")
-    outlier_kind: Literal["shifted", "huge", "nan", "inf", "missing", "zero"] = Field(
-        default="shifted", description="what outlier users send"
+    items_per_user: Count | None = Field(
+        default=None, description="nominal number m of items of a user, public; default: the population's, of a table 1"
+    )
+    outliers: OutlierSection = Field(
+        default=OutlierSection(), description="of a simulation: users who do not answer honestly, { share, send }"
     )
     seed: Seed = Field(default=0, description="seed of the users (and which are held out), apart from the run's seed")
-    silos: Annotated[tuple[Count, ...], Field(min_length=1)] | Count | None = Field(
+    silos: Annotated[SiloSection | None, BeforeValidator(_sized)] = Field(
         default=None,
-        description="clients that hold many users each, persons of theirs: how many, or their sizes as a list, which "
-        "is public (docs/silos.md). Default: every user has a client of its own",
-    )
-    silo_sums: bool = Field(
-        default=False,
-        description="each silo clips its own persons' rows and sends one sum: less to send, and its own persons trust "
-        "it with that",
-    )
-    silos_away: tuple[Count, ...] = Field(
-        default=(), description="of a simulation: silos that never answer, by number from 1"
-    )
-    silos_hostile: tuple[Count, ...] = Field(
-        default=(),
-        description="of a simulation: silos that send as much as is taken of them, against the others",
+        description="clients that hold many users each (docs/silos.md), { sizes, sums, away, hostile }; "
+        "`silos = 3` is short for { sizes = 3 }. Default: every user has a client of its own",
     )
 
 
@@ -86,29 +107,47 @@ class Dates(Section):
         return self
 
 
-class TableSection(Simulated):
-    """A file, or a folder of Parquet files, with one item a row and a column that names the user."""
+class Csv(Section):
+    """How a table's text is written."""
 
-    kind: Literal["table"] = "table"
-    path: str = Field(
-        description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet, .feather), relative to the configuration "
-        "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
-        "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
-    )
     separator: str | None = Field(
-        default=None, description="what separates cells of text, one character; default: what the header has"
+        default=None, description="what separates cells, one character; default: what the header has"
     )
     decimal: Literal[".", ","] = Field(
-        default=".", description="how numbers in text are written; with `','` they are `3,14` and `1.234,5`"
+        default=".", description="how numbers are written; with `','` they are `3,14` and `1.234,5`"
     )
     encoding: Literal["utf-8", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "cp1252"] | None = Field(
-        default=None, description="of text; default: UTF-8, or UTF-16 where the file's first two bytes say so"
+        default=None, description="default: UTF-8, or UTF-16 where the file's first two bytes say so"
     )
     quoting: Literal["double", "none"] = Field(
         default="double",
         description="whether cells may stand in quotes, a quote in them being doubled; with `none` a quote is a letter "
         "like others, and every line end ends a row",
     )
+
+    @field_validator("separator")
+    @classmethod
+    def _one_letter(cls, separator: str | None) -> str | None:
+        if separator is not None and not can_separate(separator):
+            raise ValueError("to be one character, such as ';' or a tab ($'\\t' in a shell)")
+        return separator
+
+
+class TableSection(Simulated):
+    """A file, or a folder of Parquet files, with one item a row and a column that names the user."""
+
+    kind: Literal["table"] = "table"
+    users: Count | None = Field(
+        default=None,
+        description="declared number of users, for `quoron train` with adjacency zero-out: slots without rows hold "
+        "nobody. With replace-one the number of users in the table is public",
+    )
+    path: str = Field(
+        description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet, .feather), relative to the configuration "
+        "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
+        "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
+    )
+    csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/tables.md)")
     user: str = Field(description="column that says whose item a row is")
     label: str | None = Field(
         default=None,
@@ -127,7 +166,9 @@ class TableSection(Simulated):
         "the ends",
     )
     numeric: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="numeric features, { column = [low, high] }, public; `x[0:9]`: x0 to x8; `x*`"
+        default_factory=dict,
+        description="numeric features, { column = [low, high] }, public; also by `x[0:9]`, which is x0 to x8, and by "
+        "patterns: `x*`, and `*` for all columns that are not declared",
     )
     categorical: dict[str, Vocabulary] = Field(
         default_factory=dict,
@@ -140,11 +181,6 @@ class TableSection(Simulated):
         "{ column = kind }: `number` for its range, `category` for its values, `any` for which of these it is, too; "
         "`x*`, and `*` for all of which nothing is said; the label's own name with `any` for what it is. "
         "`numeric = [columns]` is short for numbers. Default, where no feature is declared: all",
-    )
-    ranges: tuple[float, float] | dict[str, tuple[float, float]] | None = Field(
-        default=None,
-        description="of `numeric = [columns]`, or `'*'` for all others: one [low, high], or { column = [low, high] }, "
-        "also by patterns, `*` for the rest",
     )
     hashed: dict[str, Annotated[int, Field(ge=2, le=MOST)]] = Field(
         default_factory=dict,
@@ -167,10 +203,8 @@ class TableSection(Simulated):
     class_weight: ByClass | None = Field(
         default=None,
         description="what a row counts by its class: { class = number }, divided by the largest, or 'balanced', by the "
-        "shares of classes that `quoron train` sees in its look at the table (docs/tables.md); default: all alike",
-    )
-    class_weight_cap: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
-        default=10.0, description="balanced: the largest weight is at most so many times the smallest"
+        "shares of classes that the data quality check estimates (docs/tables.md): 'balanced:5' holds the largest "
+        "weight to 5 times the smallest, 'balanced' to 10 times; default: all alike",
     )
     missing: Literal["drop", "midpoint"] = Field(
         default="drop",
@@ -184,14 +218,7 @@ class TableSection(Simulated):
     @property
     def dialect(self) -> Dialect:
         """How its text is written, as far as that is declared."""
-        return Dialect(self.separator, self.decimal, self.encoding, self.quoting)
-
-    @field_validator("separator")
-    @classmethod
-    def _one_letter(cls, separator: str | None) -> str | None:
-        if separator is not None and not can_separate(separator):
-            raise ValueError("to be one character, such as ';' or a tab ($'\\t' in a shell)")
-        return separator
+        return Dialect(**self.csv.model_dump())
 
     @field_validator("numeric", mode="before")
     @classmethod
@@ -201,8 +228,7 @@ class TableSection(Simulated):
             return named
         if None in named.values():
             raise ValueError(
-                "to have a range for every column, as { column = [low, high] } or by ranges = [low, high], or released "
-                "by `quoron bounds`"
+                "to have a range for every column, as { column = [low, high] }, or released by `quoron bounds`"
             )
         return {column: tuple(ends) if isinstance(ends, list) else ends for column, ends in named.items()}
 
@@ -220,13 +246,6 @@ class TableSection(Simulated):
             return named
         said = {column: {"parts": each} if isinstance(each, list | tuple) else each for column, each in named.items()}
         return {column: _tuples(each) if isinstance(each, dict) else each for column, each in said.items()}
-
-    @field_validator("ranges")
-    @classmethod
-    def _taken(cls, given: object) -> object:
-        if given is not None:
-            raise ValueError("to be beside numeric = [columns], whose ranges they are")
-        return given
 
     @field_validator("numeric")
     @classmethod
@@ -247,42 +266,19 @@ def _as_mapping(given: object, meant: object = None) -> object:
 
 
 def with_columns_listed(population: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A section not yet checked, with ranges for numbers that are listed; those without are columns to estimate.
-
-    ConfigError for a range of a column that is not listed.
-    """
-    return _with_bought(_with_ranges(population))
-
-
-def _with_ranges(population: Mapping[str, Any]) -> Mapping[str, Any]:
-    numeric, ranges = population.get("numeric", {}), population.get("ranges")
-    listed = [numeric] if isinstance(numeric, str) else numeric
-    named = dict.fromkeys(listed) if isinstance(listed, list | tuple) and all(map(_is_text, listed)) else listed
-    if not isinstance(named, Mapping) or (ranges is None and numeric is named):
-        return population
-    bare = [column for column, ends in named.items() if ends is None]
-    if isinstance(ranges, Mapping):
-        named = {**named, **ranged(bare, ranges)}
-    elif ranges is not None:
-        if not bare:
-            return population
-        named = {**named, **dict.fromkeys(bare, ranges)}
-    return {**population, "numeric": named, "ranges": None}
-
-
-def _with_bought(population: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a section not yet checked in which numeric columns without a range are columns to estimate."""
     numeric = population.get("numeric")
-    if not isinstance(numeric, Mapping) or None not in numeric.values():
+    listed = [numeric] if isinstance(numeric, str) else numeric
+    if isinstance(listed, list | tuple) and all(isinstance(column, str) for column in listed):
+        listed = dict.fromkeys(listed)
+    if not isinstance(listed, Mapping):
         return population
-    said = {column: ends for column, ends in numeric.items() if ends is not None}
-    bought = {column: "number" for column, ends in numeric.items() if ends is None}
-    return {**population, "numeric": said, "estimate": {**population.get("estimate", {}), **bought}}
+    declared = {column: ends for column, ends in listed.items() if ends is not None}
+    estimated = {column: "number" for column, ends in listed.items() if ends is None}
+    kinds = {"estimate": {**population.get("estimate", {}), **estimated}} if estimated else {}
+    return {**population, "numeric": declared, **kinds}
 
 
 def _tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
     """What a validator was given as lists, as fields take them."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)

@@ -56,7 +56,7 @@ def assignment(text: str) -> Tree:
         raise ConfigError(f"Expected key=value, such as privacy.epsilon=2, got {text!r}.")
     bare = not value.strip().startswith(("'", '"', "[", "{"))
     word = json.dumps(value.strip())
-    if value.strip() in ("nan", "inf") and key.strip().endswith("kind"):  # words there, numbers elsewhere
+    if value.strip() in ("nan", "inf") and key.strip().endswith("send"):  # words there, numbers elsewhere
         return _loads(f"{key} = {word}")
     for candidate in (value, word) if bare else (value,):
         try:

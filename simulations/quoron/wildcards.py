@@ -8,13 +8,11 @@ from then on are the columns themselves.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Sequence
 
 from quoron_client.data.spans import MOST, is_span, named
 from quoron_privacy.errors import ConfigError
 
-T = TypeVar("T")
 WILD = "*"  # any characters, also none
 
 
@@ -62,33 +60,6 @@ def meant(declared: Sequence[str], header: Sequence[str], *, roles: Collection[s
     """As `resolved`, and spans as their columns too."""
     found = zip(declared, resolved(declared, header, roles=roles), strict=True)
     return [some if WILD in given else named(given) for given, some in found]
-
-
-def ranged(declared: Sequence[str], ranges: Mapping[str, T]) -> dict[str, T | None]:
-    """What each declared name has of `ranges`, whose keys are names or patterns, too; None where there is none.
-
-    A name's own comes before that of a pattern, and any pattern's before that of `*`. A key that a pattern among the
-    names stands for is an entry of its own. ConfigError for a name of two, and for a key that no name has.
-    """
-    found: dict[str, T | None] = {}
-    wild = [each for each in declared if WILD in each]
-    own = [each for each in ranges if each not in declared and any(_fits(each, pattern) for pattern in wild)]
-    patterns = [each for each in ranges if WILD in each and each != WILD]
-    used = {*own}
-    for each in (*declared, *own):
-        fitting = [each] if each in ranges else [pattern for pattern in patterns if _fits(each, pattern)]
-        if len(fitting) > 1:
-            raise ConfigError(
-                f"Expected one range of {each!r}, got those of {fitting[0]!r} and of {fitting[1]!r}. Write one of its "
-                "own."
-            )
-        key = fitting[0] if fitting else WILD
-        found[each] = ranges.get(key)
-        used.add(key)
-    unused = next((each for each in ranges if each not in used), None)
-    if unused is not None:
-        raise ConfigError(f"Expected ranges of columns that are numeric, got {unused!r}, which is none. Name it there.")
-    return found
 
 
 class _Header:

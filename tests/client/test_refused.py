@@ -119,7 +119,7 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("'yes'", lambda: ClassWeights.declared(None, {"yes": 1.0})),
     ("one weight for each", lambda: Encoding(AGE, label=TWO, class_weight=ClassWeights((1.0,)))),
     ("nobody looks", lambda: Encoding(AGE, label=TWO, class_weight=Balanced(10.0)).check_public()),
-    ("class_weight_cap >= 1", lambda: Balanced(0.5)),
+    ("a cap >= 1", lambda: Balanced(0.5)),
     ("Expected separator", lambda: Dialect(separator=";;")),
     ("Expected decimal", lambda: Dialect(decimal=";")),
     ("Expected encoding", lambda: Dialect(encoding="ebcdic")),

@@ -58,9 +58,9 @@ def table(own: Rows) -> pa.Table:
 @cache
 def prepared(name: str) -> Prepared[Any]:
     section = {"kind": "table", "path": "frame", "user": "who", "label": "ill", "classes": ["a", "b"]}
-    section |= {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "class_weight": "balanced", "class_weight_cap": 1000}
+    section |= {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "items_per_user": ROWS, "class_weight": "balanced:1000"}
     tree = {"population": section, "privacy": {"epsilon": 8.0, "delta": 1e-4}, "domain": {"radius": 2.0}}
-    tree |= {"algorithm": {"name": name, "options": METHODS[name]}, "problem": {"items_per_user": ROWS}}
+    tree |= {"algorithm": {"name": name, "options": METHODS[name]}}
     return run.prepare(from_tree(tree), Path.cwd(), name="replayed", frame=table([(0.0, 0.0, "a")]))
 
 

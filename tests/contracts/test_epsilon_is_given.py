@@ -35,13 +35,11 @@ NAMED = r"(?i)expected epsilon|argument.*'epsilon'"
 FEDERATED = """
 [population]
 kind = "table"
+items_per_user = 1
 path = "visits.csv"
 user = "who"
 label = "ill"
 numeric = { age = [0, 100] }
-
-[problem]
-items_per_user = 1
 """
 COMMANDS = {
     "train": ["visits.csv", "--user", "who", "--label", "ill"],

@@ -332,14 +332,12 @@ Captured = pytest.CaptureFixture[str]
 TABLE = f"""
 [population]
 kind = "table"
+items_per_user = 50
 path = "nobody-reads-this.parquet"
 user = "who"
 label = "sick"
 numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
 categorical = {{ ward = ["A", "B"] }}
-
-[problem]
-items_per_user = 50
 
 [privacy]
 epsilon = 4.0

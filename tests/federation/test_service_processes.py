@@ -46,15 +46,13 @@ USERS = 20
 CONFIG = f"""
 [population]
 kind = "table"
+items_per_user = 4
 path = "nobody-reads-this.parquet"
 user = "who"
 label = "sick"
 numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
 intercept = false
 test_fraction = 0.0
-
-[problem]
-items_per_user = 4
 
 [domain]
 radius = 2.0

@@ -23,7 +23,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "examples": (("example", "hospitals", "--out", "trial"), ("example", "scorecard")),
     "plan": (
         ("plan", *TABLE, "--epsilon", "2"),
-        ("train", *TABLE, "--epsilon", "2", "--set", "population.outlier_fraction=0.3"),
+        ("train", *TABLE, "--epsilon", "2", "--set", "population.outliers.share=0.3"),
     ),
     "predict": (
         ("simulate", *TABLE, *RUN),

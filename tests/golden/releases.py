@@ -99,7 +99,7 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
     "train undeclared with classes weighted and people held out": lambda: _trained(
         20_000, holdout=0.3, columns={"class_weight": "balanced"}
     ),
-    "train zero-out": lambda: _trained(adjacency="zero-out", settings=["train.users=7000"], **DECLARED),
+    "train zero-out": lambda: _trained(adjacency="zero-out", settings=["population.users=7000"], **DECLARED),
     "train a number": lambda: _trained(
         8_000,
         label="dose",

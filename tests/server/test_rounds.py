@@ -144,11 +144,6 @@ def test_an_overspending_round_is_refused_before_anyone_is_asked(tmp_path, limit
     assert len(engine.asked) == cost.rounds - 1
 
 
-def test_epsilon_over_budget_is_refused(ledger):
-    with pytest.raises(BudgetExceeded, match="epsilon"):
-        run(make(NAME), Quadratic(), ledger, SeededNoise(1), budget=Budget(epsilon=0.5), simulation=True)
-
-
 def test_a_run_continues_with_its_own_noise_only(ledger):
     engine = Quadratic()
     with pytest.raises(LedgerError, match="Expected the noise source that began the run"):

@@ -212,13 +212,11 @@ def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
         "train",
         str(tmp_path / "people.csv"),
         *words,
-        "--set",
-        "population.class_weight=balanced",
         "-q",
         "--epsilon",
         "2",
     ]
-    assert invoke([*command, "--set", "population.class_weight_cap=4", "--out", str(tmp_path / "run")]) == 0
+    assert invoke([*command, "--set", "population.class_weight=balanced:4", "--out", str(tmp_path / "run")]) == 0
     assert "a row counts" in capsys.readouterr().out
     assert min(quoron.load(tmp_path / "run").encoding.class_weight.counts) == 0.25
 

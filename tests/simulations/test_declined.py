@@ -21,13 +21,11 @@ WORDS = r"needs n >= [\d,]+, or [\d.]+ times this epsilon; or name an algorithm"
 TABLE = f"""
 [population]
 kind = "table"
+items_per_user = 1
 path = "people.csv"
 user = "who"
 label = "ill > 0"
 numeric = {{ {", ".join(f"{name} = [-3, 3]" for name in NAMES)} }}
-
-[problem]
-items_per_user = 1
 
 [privacy]
 epsilon = 1.0

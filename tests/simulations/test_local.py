@@ -367,6 +367,7 @@ class TestAClientThatFails:
 TABLE = f"""
 [population]
 kind = "table"
+items_per_user = 4
 path = "people.parquet"
 user = "who"
 label = "sick"
@@ -376,9 +377,6 @@ test_fraction = 0.25
 
 [domain]
 radius = 2.0
-
-[problem]
-items_per_user = 4
 
 [privacy]
 epsilon = 8.0
@@ -462,7 +460,7 @@ class TestItems:
         assert [len(each) for each in held] == [3, 4, 5]
         assert max(held[0]) < min(held[1]) <= max(held[1]) < min(held[2])
         told = parse((folder.path / RUN).read_text())
-        assert (told.population.silos, told.population.user) == ((3, 4, 5), user)  # type: ignore[union-attr]
+        assert (told.population.silos.sizes, told.population.user) == ((3, 4, 5), user)  # type: ignore[union-attr]
         assert declared(told, 12).users == 12
         folder.write(ORDER, {"people": [3, 4, 5], "user": user})
         assert silos_in(folder, None, tmp_path / "gone") == (user, Silos((3, 4, 5))), (
@@ -493,7 +491,7 @@ class TestItems:
         assert not _items(folder)
 
     @pytest.mark.parametrize(
-        "source", [TABLE, TABLE.replace("test_fraction", "outlier_fraction = 0.3\ntest_fraction"), TOML]
+        "source", [TABLE, TABLE.replace("test_fraction", "outliers.share = 0.3\ntest_fraction"), TOML]
     )
     def test_after_a_simulation_everybody_has_a_table_and_nothing_else_of_it_is_left(
         self, source: str, table: Path, tmp_path: Path

@@ -21,6 +21,7 @@ from quoron_server.specification import describe, make_plan
 TABLE = f"""
 [population]
 kind = "table"
+items_per_user = 4
 path = "people.parquet"
 user = "who"
 label = "sick"
@@ -30,9 +31,6 @@ test_fraction = 0.25
 
 [domain]
 radius = 2.0
-
-[problem]
-items_per_user = 4
 
 [privacy]
 epsilon = 8.0

@@ -142,8 +142,9 @@ def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.
     return [np.concatenate(part) for part in parts]
 
 
-def described(path: str, **more: Any) -> configs.Config:
-    table = {"kind": "table", "path": path, "user": "who", "label": "ill", "numeric": {"age": [0, 100], "dose": [0, 5]}}
+def described(path: str, slots: int | None = None, **more: Any) -> configs.Config:
+    table = {"kind": "table", "path": path, "user": "who", "label": "ill", "users": slots}
+    table |= {"numeric": {"age": [0, 100], "dose": [0, 5]}}
     return configs.from_tree({"population": table, "privacy": {"epsilon": 1.0}, **more})
 
 
@@ -158,7 +159,7 @@ def test_a_folder_of_files_is_looked_at_as_the_same_table_in_memory(at_once, adj
         own = table.filter(pa.array(people.who.to_numpy() % 3 == number))
         pq.write_table(own, tmp_path / "people" / f"{number}.parquet", row_group_size=300)
     more: dict[str, Any] = {"privacy": {"adjacency": adjacency}}
-    more |= {"train": {"users": 1100}} if adjacency == "zero-out" else {}
+    more |= {"slots": 1100} if adjacency == "zero-out" else {}
     whole = fitting(described("none", **more), tmp_path, table)
     pieces = fitting(described("people", **more), tmp_path)
     order = [np.lexsort(np.round(np.column_stack([*part]), 9).T) for part in (whole, pieces)]
@@ -175,7 +176,7 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
     monkeypatch.setattr("quoron.training.table.most_rows", lambda *_, **__: most)
     monkeypatch.setattr("quoron_client.data.files.ROWS", 100)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    more = {"privacy": {"adjacency": adjacency}} | ({"train": {"users": USERS}} if adjacency == "zero-out" else {})
+    more = {"privacy": {"adjacency": adjacency}} | ({"slots": USERS} if adjacency == "zero-out" else {})
     rows = people.take(np.concatenate([np.arange(len(people)), np.full(500, int((people.who == 7).argmax()))]))
     rows = rows.assign(age=np.arange(len(rows), dtype=float) / 10)  # of the later rows most are out of range
     rows = rows.sort_values("who", kind="stable") if laid == "sorted" else rows
@@ -261,7 +262,7 @@ def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_c
 
 def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(people, ledger, tmp_path):
     """Missed by six standard errors with probability 2e-9."""
-    more = ["privacy.adjacency=zero-out", "train.users=2000", "algorithm.options.rounds=3"]
+    more = ["privacy.adjacency=zero-out", "population.users=2000", "algorithm.options.rounds=3"]
     zero = {"algorithm": "winsorised-erm", "epsilon": 8.0, "settings": more}
     lost = people.assign(age=people.age.where(people.who >= 500))
     trained = train(lost, tmp_path / "run", **zero)

@@ -183,13 +183,12 @@ USERS, ITEMS, SEED = 3000, 4, 7
 CONFIG = """
 [population]
 kind = "table"
+items_per_user = 4
 path = "mine.csv"
 user = "who"
 label = "kind"
 classes = [0, 1, 2]
 numeric = { a = [-1, 1], b = [-1, 1] }
-[problem]
-items_per_user = 4
 [privacy]
 trust_model = "central-release"
 epsilon = 15.0

@@ -241,13 +241,13 @@ def test_too_few_users_for_their_columns_are_declined_before_the_charge_however_
 SUBMITTED = """
 [population]
 kind = "table"
+items_per_user = 3
 path = "people.csv"
 user = "who"
 label = "ill > 0"
 numeric = { age = [0, 100], dose = [0, 5] }
 
 [problem]
-items_per_user = 3
 participation = 0.5
 
 [privacy]
@@ -274,8 +274,7 @@ UNTRUSTED = ("privacy.trust_model=two-servers",)
 
 
 FEDERATED = """
-population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", numeric = { x = [-1.0, 1.0] } }
-problem = { items_per_user = 50 }
+population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", items_per_user = 50, numeric = { x = [-1.0, 1.0] } }
 privacy = { epsilon = 1.0, server_epsilon = 4.0, trust_model = "two-servers", delta = 1e-6, min_cohort = 0.5 }
 algorithm = { name = "recentred-sgd" }
 """  # noqa: E501

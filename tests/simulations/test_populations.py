@@ -574,7 +574,7 @@ class TestRemarks:
             (amiss(ward=["A", "C", "B", "D"] * 100), {}, ("50 % of the values of 'ward'", "Declare them")),
             (amiss(who="me"), {}, ("one user", "Name the column that tells users apart")),
             (amiss(who=np.arange(ROWS)), {}, ("one row", "user-level privacy is then item-level")),
-            (amiss(), {"items_per_user": None}, ("items_per_user is not declared", "problem.items_per_user")),
+            (amiss(), {"items_per_user": None}, ("items_per_user is not declared", "population.items_per_user")),
             (amiss(), {"features": (FEATURES[0], Categorical("ward", "from-data"))}, ("'ward'", "List them")),
         ],
     )

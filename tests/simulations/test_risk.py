@@ -47,8 +47,8 @@ def test_a_few_outliers_are_filtered_and_do_no_harm(risk):
     attacked = risk(
         "filtered-sgd",
         "population.users=64000",
-        "population.outlier_fraction=4e-5",
-        "population.outlier_kind=huge",
+        "population.outliers.share=4e-5",
+        "population.outliers.send=huge",
     )
     assert attacked < 2 * clean
 

@@ -74,12 +74,11 @@ def _compared(seed: int | None, folder: Path) -> str:
 CONFIG = """
 [population]
 kind = "table"
+items_per_user = 4
 path = "nobody-reads-this.parquet"
 user = "who"
 label = "sick"
 numeric = { x = [-1.0, 1.0] }
-[problem]
-items_per_user = 4
 [domain]
 radius = 2.0
 [privacy]

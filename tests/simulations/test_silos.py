@@ -62,7 +62,7 @@ def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, t
 def test_auto_takes_whitened_tracking_for_sums_and_plans_its_questions() -> None:
     """As it does for rows, and forecasts the same."""
     plans = []
-    for silos in ("silos = 3", "silos = 3\nsilo_sums = true"):
+    for silos in ("silos = 3", "silos = { sizes = 3, sums = true }"):
         config = configs.parse(TABLE.replace("SILOS", silos).partition("[algorithm]")[0])
         wanted, plan = specify(config, run="trial", users=900, seconds=5.0)
         assert plan.algorithm == "whitened-tracking"
@@ -81,22 +81,23 @@ def small(tmp_path: Path, **population: Any) -> Any:
 
 class TestSimulation:
     def test_a_silo_that_is_away_is_as_many_absent_persons(self, tmp_path: Path) -> None:
-        rows = small(tmp_path, silos=4, silos_away=[2])
-        sums = small(tmp_path, silos=4, silo_sums=True, silos_away=[2])
+        rows = small(tmp_path, silos={"sizes": 4, "away": [2]})
+        sums = small(tmp_path, silos={"sizes": 4, "sums": True, "away": [2]})
         assert np.array_equal(rows.weights, sums.weights)
         assert not np.array_equal(rows.weights, small(tmp_path).weights)
 
     def test_a_hostile_silo_moves_the_model_no_farther_by_a_sum_than_by_rows(self, tmp_path: Path) -> None:
         honest = small(tmp_path).weights
-        rows = small(tmp_path, silos=20, silos_hostile=[1]).weights
-        sums = small(tmp_path, silos=20, silo_sums=True, silos_hostile=[1]).weights
+        rows = small(tmp_path, silos={"sizes": 20, "hostile": [1]}).weights
+        sums = small(tmp_path, silos={"sizes": 20, "sums": True, "hostile": [1]}).weights
         far = np.linalg.norm(rows - honest)
         assert far > 0
         assert np.linalg.norm(sums - honest) < 1.5 * far
 
     def test_silos_change_no_bit_but_what_is_sent(self, tmp_path: Path) -> None:
         alone = small(tmp_path)
-        rows, sums = small(tmp_path, silos=[1500, 300, 200]), small(tmp_path, silos=[1500, 300, 200], silo_sums=True)
+        rows = small(tmp_path, silos=[1500, 300, 200])
+        sums = small(tmp_path, silos={"sizes": [1500, 300, 200], "sums": True})
         assert np.array_equal(alone.weights, rows.weights)
         assert np.array_equal(alone.weights, sums.weights)
         assert rows.summary.silos["messages"] == sums.summary.silos["messages"] == 3 * 4
@@ -182,13 +183,12 @@ class TestPlans:
 TABLE = """
 [population]
 kind = "table"
+items_per_user = 3
 path = "hospital.csv"
 user = "patient"
 label = "again"
 numeric = { age = [0, 100] }
 SILOS
-[problem]
-items_per_user = 3
 [privacy]
 epsilon = 2.0
 min_cohort = 0.5

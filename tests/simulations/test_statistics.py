@@ -220,7 +220,7 @@ def rows_of(path: Path) -> Path:
 
 
 def check(declared: dict) -> None:
-    assert declared["problem"] == {"items_per_user": 4}
+    assert declared["population"]["items_per_user"] == 4
     numeric, categorical = declared["population"]["numeric"], declared["population"]["categorical"]
     assert -140 <= numeric["delay"][0] < -60
     assert 140 < numeric["delay"][1] < 260

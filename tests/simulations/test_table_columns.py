@@ -37,7 +37,7 @@ COMMANDS = ("train", "simulate", "compare", "plan")
 
 
 def test_every_word_is_a_key_of_the_configuration_and_every_key_of_a_table_a_word() -> None:
-    shared = {*Simulated.model_fields, "kind", "path", "test_fraction"}  # of simulations, or the source itself
+    shared = {*Simulated.model_fields, "kind", "path", "users", "test_fraction"}  # of simulations, or the source itself
     assert set(WORDS) == {"user", "label", *quoron.Columns.__annotations__} == set(TableSection.model_fields) - shared
 
 
@@ -60,11 +60,12 @@ def test_columns_say_what_every_key_means_and_so_do_the_options() -> None:
 
 def test_columns_are_a_plain_mapping_and_a_section_of_toml(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(ROWS)
-    text = 'separator = ";"\nnumeric = { age = [0, 90], dose = [0, 5] }\nclasses = [0, 1]\nhashed = { code = 64 }'
+    text = 'csv = { separator = ";" }\nnumeric = { age = [0, 90], dose = [0, 5] }\n'
+    text += "classes = [0, 1]\nhashed = { code = 64 }"
     numeric = {"age": (0, 90), "dose": (0, 5)}
     given = [
-        quoron.Columns(separator=";", numeric=numeric, classes=[0, 1], hashed={"code": 64}),
-        {"separator": ";", "numeric": numeric, "classes": [0, 1], "hashed": {"code": 64}},
+        quoron.Columns(csv={"separator": ";"}, numeric=numeric, classes=[0, 1], hashed={"code": 64}),
+        {"csv": {"separator": ";"}, "numeric": numeric, "classes": [0, 1], "hashed": {"code": 64}},
         tomllib.loads(text),
     ]
     found = [described(tmp_path / "a.csv", "who", "ill", {"columns": columns})[0] for columns in given]
@@ -78,14 +79,13 @@ def test_a_command_has_an_option_for_every_word_that_is_one(name: str) -> None:
     options = {option for each in command.commands[name].params for option in each.opts}
     typed = {word: f"--{word.replace('_', '-')}" for word in WORDS}
     assert {typed[word] for word in WORDS if WORDS[word].option} | {"--csv", "--set"} < options
-    assert not {typed[word] for word in WORDS if not WORDS[word].option} & options
+    assert not {typed[word] for word in WORDS if not WORDS[word].option} - {"--csv"} & options
 
 
 ROWS = "who;age;dose;code;id;w;ill\n" + "".join(
     f"{row // 4};{row % 90};0,5;c{row % 30};{row};1;{row % 2}\n" for row in range(4_000)
 )
 BESIDE: dict[str, tuple[str, Any]] = {  # every word that is no option: how it is typed, and its Python value
-    "ranges": ("0:5", (0, 5)),
     "dates": ("came=month,weekday", {"came": {"parts": ["month", "weekday"]}}),
     "positive": ("1", 1),
     "label_range": ("0:1", (0, 1)),
@@ -94,7 +94,7 @@ BESIDE: dict[str, tuple[str, Any]] = {  # every word that is no option: how it i
     "classes": ("0,1", [0, 1]),
     "weight": ("w=2", {"column": "w", "most": 2}),
     "class_weight": ("0=1,1=2", {0: 1, 1: 2}),
-    "class_weight_cap": ("5", 5),
+    "csv": ("separator=;", {"separator": ";"}),
     "missing": ("midpoint", "midpoint"),
     "intercept": ("false", False),
     "normalize": ("true", True),
@@ -103,17 +103,15 @@ BESIDE: dict[str, tuple[str, Any]] = {  # every word that is no option: how it i
 
 def test_what_is_no_option_is_set_beside_a_plain_table_in_the_grammar_of_the_shell_or_in_toml(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(ROWS)
-    words = {word for word in WORDS if not WORDS[word].option} - {"separator", "decimal", "encoding", "quoting"}
-    assert set(BESIDE) == words
-    given: dict[str, Any] = {"numeric": ["age", "dose"], "separator": ";"}
+    assert set(BESIDE) == {word for word in WORDS if not WORDS[word].option}
+    given: dict[str, Any] = {"numeric": {"age": (0, 9), "dose": (0, 9)}, "csv": {"separator": ";"}}
     for word, (typed, value) in BESIDE.items():
-        others = {"ranges": (0, 90)} if word != "ranges" else {}
-        meant = described(tmp_path / "a.csv", "who", "ill", {"columns": given | others | {word: value}})[0]
+        meant = described(tmp_path / "a.csv", "who", "ill", {"columns": given | {word: value}})[0]
         for text in (typed, toml_text.literal(plain(value, word))):
             settings = [f"population.{word}={text}"]
-            asked = {"columns": given | others, "settings": settings}
+            asked = {"columns": given, "settings": settings}
             assert described(tmp_path / "a.csv", "who", "ill", asked)[0] == meant
-    nested = [*(f"population.ranges.{each}=[0, 9]" for each in ("age", "dose")), "population.hashed.code=64"]
+    nested = [*(f"population.numeric.{each}=[0, 9]" for each in ("age", "dose")), "population.hashed.code=64"]
     found = described(tmp_path / "a.csv", "who", "ill", {"columns": given, "settings": nested})[0].population
     assert isinstance(found, TableSection)
     assert (found.hashed, found.numeric) == ({"code": 64}, {"age": (0, 9), "dose": (0, 9)})
@@ -128,8 +126,12 @@ def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
     Path("a.csv").write_text(ROWS)
     words = ["--user", "who", "--label", "ill", "--numeric", "age=0:90,dose=0:5", "--epsilon", "8"]
     words += ["--csv", "separator=;", "--csv", "decimal=,", "--set", "population.hashed.code=64"]
-    words += ["--set", "problem.items_per_user=4", "--set", "privacy.allow_large_delta=true"]
-    columns = {"numeric": {"age": (0, 90), "dose": (0, 5)}, "hashed": {"code": 64}, "decimal": ",", "separator": ";"}
+    words += ["--set", "population.items_per_user=4", "--set", "privacy.allow_large_delta=true"]
+    columns = {
+        "numeric": {"age": (0, 90), "dose": (0, 5)},
+        "hashed": {"code": 64},
+        "csv": {"decimal": ",", "separator": ";"},
+    }
     more: dict[str, Any] = {"items_per_user": 4, "settings": ["privacy.allow_large_delta=true"]}
     planned = quoron.plan("a.csv", "who", "ill", epsilon=8.0, columns=columns, **more)
     assert invoke(["plan", "a.csv", *words, "--json"]) == 0
@@ -197,11 +199,17 @@ class TestAPattern:
         with pytest.raises(ConfigError, match="exclude that nobody declares, got 'age'"):
             found("age")
 
-    def test_gives_no_range_twice_and_none_to_a_column_that_is_not_listed(self) -> None:
-        with pytest.raises(ConfigError, match=r"one range of 'x1', got those of 'x\*' and of '\*1'"):
-            wildcards.ranged(["x1"], {"x*": 1, "*1": 2})
-        with pytest.raises(ConfigError, match="that are numeric, got 'b', which is none"):
-            wildcards.ranged(["a"], {"b": 1})
+    def test_gives_the_range_of_a_name_then_of_a_pattern_then_of_all_others_and_no_two(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text("who,age,x1,x2,dose,ill\n")
+
+        def found(*patterns: str) -> Any:
+            ranges = {each: (0, place) for place, each in enumerate(patterns, 1)}
+            config = described(tmp_path / "a.csv", "who", "ill", {"columns": {"numeric": ranges}})[0]
+            return with_columns(config, tmp_path).population.numeric
+
+        assert found("x1", "x*", "*") == {"x1": (0, 1), "x2": (0, 2), "age": (0, 3), "dose": (0, 3)}
+        with pytest.raises(ConfigError, match=r"every column to be declared once, got 'x1' as 'x\*' and as '\*1'"):
+            found("x*", "*1")
 
     def test_is_a_column_whose_own_name_it_is_if_it_is_no_other(self) -> None:
         assert wildcards.resolved(["age*sex"], ["age", "sex", "age*sex"], roles=()) == [("age*sex",)]
@@ -225,17 +233,15 @@ USERS = 400
 TOML = """
     [population]
     kind = "table"
+    items_per_user = 2
     path = "{path}"
     user = "who"
     label = "sick"
-    numeric = ["age", "x*"]
-    ranges = {{ age = [0, 100], "*" = [0, 1] }}
+    numeric = {{ age = [0, 100], "x*" = [0, 1] }}
     hashed = {{ code = 8 }}
     dates.admitted = {{ parts = ["weekday", "hour"], year = [2020, 2025], days = [2020-01-01, 2025-12-31] }}
     dates.born = ["month"]
     exclude = ["x_id*"]
-    [problem]
-    items_per_user = 2
     [privacy]
     epsilon = 8.0
     delta = 1e-5
@@ -279,7 +285,7 @@ def config(path: str, place: Path) -> configs.Config:
 
 def rules(given: configs.Config) -> Encoding:
     assert isinstance(given.population, configs.TableSection)
-    return encoding_of(given.population, loss_of(given.loss))
+    return encoding_of(given.population, loss_of(given))
 
 
 class TestAConfiguration:
@@ -287,8 +293,8 @@ class TestAConfiguration:
         ("old", "new", "message"),
         [
             (
-                'ranges = { age = [0, 100], "*" = [0, 1] }',
-                "",
+                'numeric = { age = [0, 100], "x*" = [0, 1] }',
+                'numeric = ["age", "x*"]',
                 r"the range or the values of every column that is a feature, got none of age, x",
             ),
             ("age = [0, 100],", "age = [100, 0],", "low < high for numeric column 'age'"),
@@ -329,8 +335,9 @@ class TestTheCommandLine:
     @pytest.mark.parametrize(
         ("word", "typed", "value"),
         [
-            ("ranges", ["0:1"], (0.0, 1.0)),
-            ("ranges", ["age=0:100,x*=-1:1"], {"age": (0.0, 100.0), "x*": (-1.0, 1.0)}),
+            ("numeric", ["age=0:100,x*=-1:1"], {"age": (0.0, 100.0), "x*": (-1.0, 1.0)}),
+            ("csv", ["separator=;", "decimal=,"], {"separator": ";", "decimal": ","}),
+            ("class_weight", ["balanced:5"], "balanced:5"),
             ("hashed", ["code=64,drug=256", "note=8"], {"code": 64, "drug": 256, "note": 8}),
             ("dates", ["a=month,hour", "b=day"], {"a": {"parts": ["month", "hour"]}, "b": {"parts": ["day"]}}),
             (
@@ -346,7 +353,7 @@ class TestTheCommandLine:
         assert read(word, typed) == value
 
     @pytest.mark.parametrize(
-        ("word", "typed"), [("hashed", "code"), ("hashed", "code=x"), ("dates", "a=year:x:y"), ("ranges", "1")]
+        ("word", "typed"), [("hashed", "code"), ("hashed", "code=x"), ("dates", "a=year:x:y"), ("numeric", "a=1")]
     )
     def test_is_refused_with_its_option(self, word: str, typed: str) -> None:
         said = f"--{word} " if WORDS[word].option else f"--set population.{word}="
@@ -361,13 +368,12 @@ def toml(path: str, numeric: str = '"x*" = [0, 1], age = [0, 100]', more: str = 
     return f"""
         [population]
         kind = "table"
+        items_per_user = 2
         path = "{path}"
         user = "who"
         label = "sick"
         numeric = {{ {numeric} }}
         {more}
-        [problem]
-        items_per_user = 2
         [privacy]
         epsilon = 8.0
         delta = 1e-5
@@ -404,14 +410,14 @@ def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> Non
     config = configs.parse(text)
     assert 'code = "0:50000"' in config.as_toml()
     assert configs.parse(config.as_toml()) == config
-    rules = encoding_of(config.population, loss_of(config.loss))  # type: ignore[arg-type]
+    rules = encoding_of(config.population, loss_of(config))  # type: ignore[arg-type]
     assert len(json.dumps(rules.as_json())) < 500
     assert rules.dimension == 50_000 + 3 + 2
     told = [
         described("people.csv", "who", "sick", {"columns": {"categorical": {"code": values}}})[0].population
         for values in ("0:200", range(200), list(range(200)))
     ]
-    assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in told}) == 1
+    assert len({str(encoding_of(each, loss_of(config)).as_json()) for each in told}) == 1
 
 
 CONFIG = """

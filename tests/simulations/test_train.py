@@ -198,18 +198,18 @@ def test_an_interrupted_run_on_a_data_frame_says_how_it_goes_on(people, ledger, 
 
 def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
     zero = {"algorithm": "dp-sgd-poisson", "settings": ["privacy.adjacency=zero-out", "algorithm.options.rounds=3"]}
-    with pytest.raises(ConfigError, match=r"train\.users with adjacency zero-out"):
+    with pytest.raises(ConfigError, match=r"population\.users with adjacency zero-out"):
         train(people, tmp_path / "a", **zero)
-    with pytest.raises(DataError, match=r"at most train\.users=299"):
-        train(people, tmp_path / "b", **zero | {"settings": [*zero["settings"], "train.users=299"]})
-    some = train(people, tmp_path / "c", **zero | {"settings": [*zero["settings"], "train.users=350"]})
+    with pytest.raises(DataError, match=r"at most population\.users=299"):
+        train(people, tmp_path / "b", **zero | {"settings": [*zero["settings"], "population.users=299"]})
+    some = train(people, tmp_path / "c", **zero | {"settings": [*zero["settings"], "population.users=350"]})
     assert some.summary.users == 350
 
 
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("population.outlier_fraction=0.1", "nobody's answers are made up"),
+        ("population.outliers.share=0.1", "nobody's answers are made up"),
         ("privacy.min_cohort=0.5", "everybody answers"),
         ("algorithm.name=sgd", "a proved promise"),
     ],

@@ -21,12 +21,11 @@ MANY = 2400
 LARGE = """
 [population]
 kind = "table"
+items_per_user = 4
 path = "people.csv"
 user = "who"
 label = "ill"
 numeric = { age = [0, 100], dose = [0, 5] }
-[problem]
-items_per_user = 4
 [domain]
 radius = 2.0
 [privacy]

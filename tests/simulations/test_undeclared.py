@@ -138,7 +138,7 @@ def test_a_table_without_a_column_that_can_be_told_ends_with_a_statement(ledger,
 
 
 def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, ledger, tmp_path):
-    more = {"adjacency": "zero-out", "algorithm": "tracking-srgd", "settings": [f"train.users={USERS + 200}"]}
+    more = {"adjacency": "zero-out", "algorithm": "tracking-srgd", "settings": [f"population.users={USERS + 200}"]}
     trained = train(people, tmp_path / "run", **more)
     assert trained.summary.adjacency == "zero-out"
     assert trained.plan["guarantee"]["bought"]["users"] == USERS + 200

@@ -54,7 +54,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
         *(5, True, THING, [3], [["ward"]], {"wrad": ["n"]}, {"age": ["x"]}, {3: ["n"]}),
         *({"ward": each} for each in (5, "n", [1.5], ["n", "n"], [None], {"n", "s"}, [["n"]])),
     ),
-    "ranges": (*NO_RANGE, "age", {"age": (0, 1)}, {"nope": (0, 1)}, [[0, 1]]),
     "hashed": (5, True, THING, {"wrad": 8}, {"ward": 0}, {"ward": "x"}, {"ward": 2**40}),
     "dates": (
         *(5, True, THING, {"ward": 3}, {"nope": ["month"]}, {"ward": ["moon"]}, {"ward": ["day", "day"]}),
@@ -62,12 +61,24 @@ WRONG: dict[str, tuple[Any, ...]] = {
     ),
     "exclude": (5, True, THING, [3], "age", {"age": 1}, [["age"]]),
     "estimate": (5, True, THING, "age", [3], {"age": "nope"}, {"age": 3}, {"nope": "number"}, ["nope"], [["age"]]),
-    "class_weight": (5, True, THING, "nope", {"1": 0}, {"1": -1}, {"1": "x"}, {"7": 2.0}, [1, 2], {}),
-    "class_weight_cap": ("x", 0, -1, True, THING, [3], NAN, INF),
-    "separator": (5, True, THING, "", "ab", [";"], "\n", '"'),
-    "decimal": (5, True, THING, ";", [","]),
-    "encoding": (5, True, THING, "klingon", ["utf-8"]),
-    "quoting": (5, True, THING, "maybe", ["none"]),
+    "class_weight": (
+        5,
+        True,
+        THING,
+        "nope",
+        "balanced:0",
+        "balanced:x",
+        {"1": 0},
+        {"1": -1},
+        {"1": "x"},
+        {"7": 2.0},
+        [1, 2],
+        {},
+    ),
+    "csv": (
+        *(5, True, THING, ";", [";"], {"sep": ";"}, *({"separator": each} for each in (5, "", "ab", [";"], "\n", '"'))),
+        *(*({"decimal": each} for each in (5, ";")), {"encoding": "klingon"}, {"quoting": "maybe"}),
+    ),
     "positive": (1.5, [1], THING, {}, ("a",), NAN, b"a"),
     "classes": ("yes", 3, ["a"], ["a", "a"], {"a", "b"}, [1.5, 2.5], [None, "a"], THING, [["a"], ["b"]]),
     "label_range": NO_RANGE,
@@ -278,7 +289,7 @@ def test_rows_need_both_numbers_of_a_guarantee_and_a_radius(missing: str) -> Non
 
 def test_arguments_are_the_settings_they_stand_for() -> None:
     texts = ["privacy.epsilon=2.0", "privacy.delta=1e-5", "algorithm.name=dp-ftrl", "algorithm.options.rounds=4"]
-    texts += ["problem.items_per_user=3", "run.seed=4", "train.population=clinic", "run.out=here"]
+    texts += ["population.items_per_user=3", "run.seed=4", "train.population=clinic", "run.out=here"]
     said = {"epsilon": 2.0, "delta": 1e-5, "algorithm": "dp-ftrl", "options": {"rounds": 4}, "items_per_user": 3}
     tree = arguments.sections(said | {"seed": 4, "out": "here", "population": "clinic"})
     assert configs.parse("", settings=[tree]) == configs.parse("", settings=texts)
@@ -352,7 +363,7 @@ def headerless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "t.tsv").write_text("\n".join(rows).replace(",", "\t") + "\n")
     (tmp_path / "t.toml").write_text(
-        '[population]\nkind = "table"\npath = "t.csv"\nuser = "who"\nlabel = "ill"\nnumeric = "*"\nranges = [0, 1]\n'
+        '[population]\nkind = "table"\npath = "t.csv"\nuser = "who"\nlabel = "ill"\nnumeric = { "*" = [0, 1] }\n'
     )
     encoding = Encoding((Numeric("age", 0, 100), Categorical("ward", ("north",))), label=read_label("ill"))
     Model(np.zeros(encoding.dimension), encoding, make_loss("logistic"), None).save(tmp_path / "model.json")
@@ -365,8 +376,8 @@ def headerless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"train t.csv {ASKED} {FEATURES} {PRIVATE}",
         f"train t.tsv {ASKED} {FEATURES} {PRIVATE} --dry-run",
         f"train t.csv {ASKED} {PRIVATE}",
-        f"train t.csv {ASKED} --numeric * --set population.ranges=0:1 {PRIVATE}",
-        f"train t.csv {ASKED} --numeric age --set population.ranges=*=0:1 --set population.exclude=A* {PRIVATE}",
+        f"train t.csv {ASKED} --numeric *=0:1 {PRIVATE}",
+        f"train t.csv {ASKED} --numeric age=0:1 --set population.exclude=A* {PRIVATE}",
         f"train t.toml {PRIVATE} --dry-run",
         f"plan t.csv {ASKED} {FEATURES} --epsilon 8",
         "plan t.toml",
@@ -393,7 +404,7 @@ def test_nor_does_a_function_of_a_frame(headerless):
     roles = {"user": "who", "label": "ill"}
     asked = [
         lambda: quoron.train(frame, **roles, columns={"numeric": {"age": (0, 100)}}, epsilon=8.0),
-        lambda: quoron.train(frame, **roles, columns={"numeric": "*", "ranges": (0, 1)}, epsilon=8.0),
+        lambda: quoron.train(frame, **roles, columns={"numeric": {"*": (0, 1)}}, epsilon=8.0),
         lambda: quoron.simulate(frame, **roles, columns={"categorical": ["ward"]}),
         lambda: quoron.load("model.json").predict(frame),
         lambda: PrivateLogisticRegression(epsilon=8.0, bounds={"age": (0, 100), "dose": (0, 1)}).fit(

@@ -89,7 +89,7 @@ def test_two_values_for_one_thing_are_refused_with_both(quoron: Command) -> None
         ("population.silos=10",),
         ("privacy.min_cohort=0.5",),
         ("privacy.adjacency=zero-out",),
-        ("population.outlier_fraction=0.02",),
+        ("population.outliers.share=0.02",),
     ],
     ids=["two servers", "silos", "a minimum cohort", "zero-out", "outliers"],
 )

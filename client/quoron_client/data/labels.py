@@ -244,9 +244,14 @@ def in_words(value: str | int | bool) -> str:
 def _by_class(given: object) -> object:
     numbers = [*given.values()] if isinstance(given, dict) else []
     plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
-    if given != "balanced" and not (numbers and plain and all(0 < each < np.inf for each in numbers)):
-        raise ValueError("to be 'balanced', or a table of a number > 0 for each class")
+    if isinstance(given, str):
+        Balanced.declared(given)
+    elif not (numbers and plain and all(0 < each < np.inf for each in numbers)):
+        raise ValueError(f"to be {_BALANCED}, or a table of a number > 0 for each class")
     return given
+
+
+_BALANCED = "'balanced', 'balanced:CAP' with a number >= 1"
 
 
 ByClass = Annotated[str | dict[str, float], BeforeValidator(_by_class)]  # as a configuration says what classes count
@@ -262,7 +267,19 @@ class Balanced:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.cap) and self.cap >= 1):
-            raise ConfigError(f"Expected class_weight_cap >= 1 and finite, got {self.cap}.")
+            raise ConfigError(f"Expected a cap >= 1 and finite of balanced class weights, got {self.cap}.")
+
+    @classmethod
+    def declared(cls, text: str) -> "Balanced":
+        """Return what `balanced`, which is `balanced:10`, or `balanced:CAP` means; ValueError for another text."""
+        word, colon, cap = text.partition(":")
+        try:
+            number = float(cap) if colon else 10.0
+        except ValueError:
+            number = np.nan
+        if word != "balanced" or not 1 <= number < np.inf:
+            raise ValueError(f"to be {_BALANCED}, or a table of a number > 0 for each class")
+        return cls(number)
 
     def by(self, shares: Sequence[float] | Vector, error: float) -> "ClassWeights":
         """What shares (K,) say that were released with this standard error: docs/privacy/table-health.md#h3.

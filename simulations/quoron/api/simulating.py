@@ -96,9 +96,10 @@ def carry_out(
     if isinstance(engine, Inline | Ray):
         with shared(prepared, engine.sharing) as prepared:
             return runs.carry_out(prepared, folder, observers)
-    if prepared.config.population.silos_away or prepared.config.population.silos_hostile:
+    silos = prepared.config.population.silos
+    if silos is not None and (silos.away or silos.hostile):
         raise ConfigError(
-            f"Expected no silos_away or silos_hostile with the engine {type(engine).__name__}, got some. Leave out "
+            f"Expected no silos.away or silos.hostile with the engine {type(engine).__name__}, got some. Leave out "
             "the engine, or end clients while they run."
         )
     if isinstance(engine, Service):

@@ -26,7 +26,9 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def given(**options: Any) -> None:
         said = {name: options.pop(name) for name in OPTIONS}
-        columns = {name: read(name, typed) for name, typed in said.items() if typed} | csv_words(options.pop("csv"))
+        columns = {name: read(name, typed) for name, typed in said.items() if typed}
+        if written := csv_words(options.pop("csv")):
+            columns["csv"] = written
         roles = {name: columns.pop(name) for name in ("user", "label") if name in columns}
         command(columns=DescribedTable(**roles, columns=Columns(**columns)), **options)  # type: ignore[typeddict-item]
 

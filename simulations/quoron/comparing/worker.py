@@ -125,7 +125,7 @@ def _but_for_the_seed(config: Config) -> dict[str, Any]:
 
 def _users(config: Config) -> tuple[Any, ...]:
     """What decides the users."""
-    return config.model_dump(include={"population", "loss", "domain"}), config.problem.items_per_user
+    return config.model_dump(include={"population", "loss", "domain"}), config.population.items_per_user
 
 
 class _Progress:

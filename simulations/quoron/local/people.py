@@ -64,7 +64,7 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
 def give(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
     """Every client of a simulation its items, and the coordinator what it measures models on."""
     config, population = prepared.config, prepared.scene.population
-    owned = isinstance(config.population, TableSection) and not config.population.outlier_fraction
+    owned = isinstance(config.population, TableSection) and not config.population.outliers.share
     table = _table(_one_file(config, base, None), base, None) if isinstance(config.population, TableSection) else None
     if table is not None:
         with pa.OSFile(str(folder.path / FRAME), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -85,7 +85,7 @@ def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]
     """
     people = config.population
     assert isinstance(people, TableSection)
-    encoding = encoding_of(people, loss_of(config.loss)).resolved(table)
+    encoding = encoding_of(people, loss_of(config)).resolved(table)
     users, owners = group(table, people.user)
     training = np.flatnonzero(trained(users, people.test_fraction, people.seed))
     order = np.argsort(owners, kind="stable")
@@ -108,7 +108,7 @@ def _with_domain(config: Config, population: Population) -> Config:
 def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
     people = with_columns(config, base, frame).population
     assert isinstance(people, TableSection)
-    encoding = encoding_of(people, loss_of(config.loss))
+    encoding = encoding_of(people, loss_of(config))
     given = table_file(people.path, base) if frame is None else frame
     return tables.read(given, (*encoding.columns, people.user), dialect=people.dialect)
 
@@ -140,7 +140,7 @@ def silos_in(folder: Folder, config: Config | None, base: Path) -> tuple[str, Si
         user, users = people.user, group(_table(config, base, None), people.user)[0]
     else:
         user, users = PERSON, setup(config, base).population.users
-    return user, Silos.declared(said, users, sums=people.silo_sums)
+    return user, Silos.declared(said.sizes, users, sums=said.sums)
 
 
 def give_tables(folder: Folder, config: Config | None, base: Path, clients: int, silos: Silos | None = None) -> None:
@@ -278,14 +278,14 @@ def _declared(config: Config, population: Population) -> Config:
         path=ITEMS,
         user=PERSON,
         silos=config.population.silos,
-        silo_sums=config.population.silo_sums,
+        items_per_user=population.items_per_user,
         label=None if loss.name == "linear" else LABEL,
         label_range=None if bound is None else (-bound, bound),
         numeric={f"x[0:{population.dimension // loss.outputs}]": (-norm, norm)},
         intercept=False,
     )
     bounds = {} if bound is None else {"label_bound": bound}
-    problem: dict[str, object] = {"items_per_user": population.items_per_user}
+    problem: dict[str, object] = {}
     if config.problem.user_smoothness == "isotropic":  # which a table's declarations do not say
         problem["user_smoothness"] = population.knowledge.user_smoothness or "item"
     return config.model_copy(

@@ -56,7 +56,7 @@ def specify(
     before anybody is asked. Messages travel `whole` through Flower, and may then be no longer than that takes. Raises
     ConfigError for a configuration that leaves something public unsaid, and what planning raises.
     """
-    loss = loss_of(config.loss)
+    loss = loss_of(config)
     columns = _encoding(config, loss)
     waiting = WAITING if waiting is None else waiting
     if not 0 < waiting <= LONGEST_WAITING:  # nan would wait for ever
@@ -126,14 +126,14 @@ def specification_of(
 
 def declared(config: Config, users: int) -> Problem:
     """The problem of a federation of so many users, from the configuration alone. ConfigError as `specify`."""
-    loss = loss_of(config.loss)
-    columns, items = _encoding(config, loss), config.problem.items_per_user
-    if (sizes := config.population.silos) is not None and not isinstance(sizes, int):
-        Silos.declared(sizes, users)  # nobody is held out here
+    loss = loss_of(config)
+    columns, items = _encoding(config, loss), config.population.items_per_user
+    if (silos := config.population.silos) is not None and not isinstance(silos.sizes, int):
+        Silos.declared(silos.sizes, users)  # nobody is held out here
     if items is None:
         raise ConfigError(
-            "Expected problem.items_per_user for a federation, got none: nobody may look at the data to find it. Set "
-            "it to a low typical number of items of a user."
+            "Expected population.items_per_user for a federation, got none: nobody may look at the data to find it. "
+            "Set it to a low typical number of items of a user."
         )
     columns.check_loss(loss)
     domain = make_domain(config.domain, loss.feature_norm)
@@ -183,12 +183,12 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
         raise ConfigError(
             f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."
         )
-    if table.silos_away or table.silos_hostile:
+    if table.silos is not None and (table.silos.away or table.silos.hostile):
         raise ConfigError(
-            "Expected no population.silos_away or silos_hostile in a federation, got some: its silos are real."
+            "Expected no population.silos.away or silos.hostile in a federation, got some: its silos are real."
         )
-    if table.outlier_fraction:
-        raise ConfigError("Expected no population.outlier_fraction in a federation, got one: its users are real.")
+    if table.outliers.share:
+        raise ConfigError("Expected no population.outliers in a federation, got some: its users are real.")
     for column, values in table.categorical.items():
         if not values:
             raise ConfigError(

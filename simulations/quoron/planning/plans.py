@@ -21,6 +21,7 @@ from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Costs, Projection, of_candidates, of_plan
 from quoron.results import Axes, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
+from quoron.table_section import SiloSection
 from quoron.toml_text import comment
 from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.counts.min_cohort import spent_on
@@ -60,19 +61,13 @@ def silos_of(config: Config, users: int) -> Silos | None:
     """
     section = config.population
     if section.silos is None:
-        for key in ("silo_sums", "silos_away", "silos_hostile"):
-            if given := getattr(section, key):
-                raise ConfigError(
-                    f"Expected population.silos with population.{key}, got none and "
-                    f"{key}={given if isinstance(given, bool) else list(given)}. Say how many silos there are."
-                )
         return None
-    said = section.silos
+    said = section.silos.sizes
     of = None
     if isinstance(section, TableSection) and not isinstance(said, int):
         whole, kept = sum(said), 1 - section.test_fraction  # each is held out by a coin of its own
         of = whole if abs(users - whole * kept) <= 1 + 6 * math.sqrt(whole * kept * (1 - kept)) else None
-    return Silos.declared(said, users, sums=section.silo_sums, of=of)
+    return Silos.declared(said, users, sums=section.silos.sums, of=of)
 
 
 def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
@@ -526,8 +521,8 @@ def _without_silos(plan: RunPlan, silos: Silos, config: Config, algorithms: Regi
 
 def _in_equal_silos(config: Config, count: int) -> Config:
     """The same of users of another number than configured, in so many silos of which none is away or hostile."""
-    left = {"silos": count, "silos_away": (), "silos_hostile": ()}
-    return config.model_copy(update={"population": config.population.model_copy(update=left)})
+    silos = SiloSection(sizes=count, sums=config.population.silos is not None and config.population.silos.sums)
+    return config.model_copy(update={"population": config.population.model_copy(update={"silos": silos})})
 
 
 def with_epsilon(config: Config, epsilon: float) -> Config:

@@ -518,7 +518,7 @@ __all__ = [
 ]
 
 _UNDECLARED = (
-    "items_per_user is not declared: planned as if every user had 1. Set problem.items_per_user to a low typical "
+    "items_per_user is not declared: planned as if every user had 1. Set population.items_per_user to a low typical "
     "number of items."
 )
 _UNBALANCED = (

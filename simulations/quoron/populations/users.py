@@ -344,10 +344,10 @@ class Outliers:
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1:
-            raise ConfigError(f"Expected outlier_fraction in [0, 1], got outlier_fraction={self.fraction}.")
+            raise ConfigError(f"Expected a share of outliers in [0, 1], got {self.fraction}.")
         if self.kind not in get_args(OutlierKind):
             allowed = ", ".join(get_args(OutlierKind))
-            raise ConfigError(f"Expected outlier_kind to be one of {allowed}, got outlier_kind={self.kind!r}.")
+            raise ConfigError(f"Expected outliers.send to be one of {allowed}, got {self.kind!r}.")
 
     def corruption(self, users: Users, *, seed: int) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""

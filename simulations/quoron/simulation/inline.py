@@ -485,7 +485,7 @@ class InSilos:
     _moved: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, given in (("silos_away", self.away), ("silos_hostile", self.hostile)):
+        for name, given in (("silos.away", self.away), ("silos.hostile", self.hostile)):
             if given and not 1 <= min(given) <= max(given) <= len(self.silos.sizes):
                 raise ConfigError(f"Expected {name} from 1 to {len(self.silos.sizes)}, got {name}={list(given)}.")
 

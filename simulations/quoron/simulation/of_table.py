@@ -45,9 +45,9 @@ def users_of(
     rules: dict[str, Any] = made_of | {
         "user": section.user,
         "test_fraction": section.test_fraction,
-        "items_per_user": config.problem.items_per_user,
+        "items_per_user": section.items_per_user,
         "seed": section.seed,
-        "weighing": weighing(config) if section.class_weight == "balanced" else None,
+        "weighing": weighing(config) if isinstance(section.class_weight, str) else None,
     }
     source = dataset(section.path, folder) if table is None else None
     if source is not None:

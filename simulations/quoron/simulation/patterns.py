@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import PACKAGED, dataset, table_file
 from quoron.wildcards import WILD, left_out, resolved
@@ -49,8 +50,8 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
 def _check_written(table: TableSection, base: Path) -> None:
     if dataset(table.path, base) is not None:
         raise ConfigError(
-            f"Expected no separator, decimal, encoding or quoting of the Parquet files {table.path!r}, which are no "
-            "text, got some. Leave them out."
+            f"Expected no population.csv of the Parquet files {table.path!r}, which are no text, got "
+            f"{toml_text.literal(table.dialect.declared())}. Leave it out."
         )
 
 

@@ -127,13 +127,13 @@ def carry_out(
 
 def _in_silos(prepared: Prepared[Setup]) -> Engine:
     """The engine, asked silo by silo where users come in such."""
-    section, scene = prepared.config.population, prepared.scene
+    section, scene = prepared.config.population.silos, prepared.scene
     silos = silos_of(prepared.config, scene.problem.users)
-    if silos is None:
+    if silos is None or section is None:
         return scene.engine
     from quoron.simulation.inline import InSilos
 
-    return InSilos(scene.engine, silos, scene.population.dimension, section.silos_away, section.silos_hostile)
+    return InSilos(scene.engine, silos, scene.population.dimension, section.away, section.hostile)
 
 
 def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> SimulatedRun:

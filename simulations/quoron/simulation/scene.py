@@ -99,7 +99,7 @@ def problem_for_real(config: Config, population: Population) -> Problem:
     """
     if not isinstance(config.population, configs.TableSection):
         return problem(config, population)
-    slots = config.train.users if config.privacy.adjacency == "zero-out" else None
+    slots = config.population.users if config.privacy.adjacency == "zero-out" else None
     public = {each.name: getattr(population, each.name) for each in fields(Declared)}
     return problem(config, Declared(**public | {"users": slots or cast(Any, population).everybody}))
 
@@ -110,7 +110,7 @@ def problem(config: Config, population: Known) -> Problem:
     curvature, wide = known.typical_curvature, _free(config, population)
     return Problem(
         users=population.users,
-        items_per_user=section.items_per_user or population.items_per_user,
+        items_per_user=config.population.items_per_user or population.items_per_user,
         dimension=population.dimension,
         domain=population.domain,
         lipschitz=loss.lipschitz(population.domain, population.dimension),
@@ -199,13 +199,16 @@ def _user_smoothness(config: Config, population: Known) -> float | None:
 
 def _population(config: Config, folder: Path, table: "pa.Table | None") -> Population:
     section, domain, loss = config.population, make_domain(config.domain, config.loss.feature_norm), config.loss
-    outliers = Outliers(section.outlier_fraction, section.outlier_kind)
+    outliers = Outliers(section.outliers.share, section.outliers.send)
     match section:
         case configs.SyntheticSection():
             _refuse_other_loss(loss, section.family, section.kind)
-            shared = {"kind", *Simulated.model_fields} - {"seed"}
+            shared = {"kind", "curvature", *Simulated.model_fields} - {"seed", "items_per_user"}
+            steep, flat = section.curvature
             return Synthetic(
                 **section.model_dump(exclude=shared),
+                steep=steep,
+                flat=flat,
                 domain=domain,
                 feature_norm=loss.feature_norm,
                 ridge=loss.ridge,
@@ -214,7 +217,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
         case configs.TableSection():
             from quoron.simulation.of_table import users_of  # it brings pyarrow
 
-            chosen = loss_of(loss)
+            chosen = loss_of(config)
             made_of: dict[str, Any] = {"loss": chosen, "domain": domain, "outliers": outliers}
             return users_of(config, encoding_of(section, chosen), folder, table, **made_of)
         case configs.FlightsSection():
@@ -305,7 +308,7 @@ def _class_weight(table: configs.TableSection, label: AnyLabel | None) -> ClassW
     declared = table.class_weight
     if declared is None:
         return None
-    return Balanced(table.class_weight_cap) if isinstance(declared, str) else ClassWeights.declared(label, declared)
+    return Balanced.declared(declared) if isinstance(declared, str) else ClassWeights.declared(label, declared)
 
 
 def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
@@ -322,13 +325,14 @@ def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
             )
 
 
-def loss_of(section: LossSection) -> Loss:
-    """The loss that a configuration names, with the bounds that it knows."""
+def loss_of(config: Config) -> Loss:
+    """The loss that a configuration names, with the bounds that it knows and the label's number of classes."""
+    section, classes = config.loss, len(getattr(config.population, "classes", ()))
     name = "logistic" if section.name == "auto" else section.name
-    given = {**section.model_dump(exclude={"name"}, exclude_none=True), "threshold": section.width}
+    given = {**section.model_dump(exclude={"name"}, exclude_none=True), "threshold": section.width, "classes": classes}
     known = {field.name for field in fields(loss_family(name))}
-    if "classes" in known and "classes" not in given:
-        raise ConfigError(f"Expected loss.classes for the {name} loss, got none. Set it to the number of classes.")
+    if "classes" in known and classes < 2:
+        raise ConfigError(f"Expected population.classes for the {name} loss, got none. List the label's classes.")
     return make_loss(name, **{bound: value for bound, value in given.items() if bound in known})
 
 

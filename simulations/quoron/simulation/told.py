@@ -45,7 +45,7 @@ def held_out_release(config: Config, population: Population, adjacency: Adjacenc
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         adjacency=adjacency,
-        cap=config.problem.items_per_user or population.items_per_user,
+        cap=config.population.items_per_user or population.items_per_user,
     )
     figures.require_telling(held, privacy.epsilon)
     return held

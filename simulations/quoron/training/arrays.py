@@ -182,10 +182,10 @@ def largest(given: Vector) -> float:
 
 def class_weights(given: Any, classes: NDArray[Any], label: Label) -> dict[str, Any]:
     """What a configuration says of weights by class. InputError for a class that there is not, or another word."""
-    if given is None or (isinstance(given, str) and given == "balanced"):
+    if given is None or isinstance(given, str):
         return {} if given is None else {"class_weight": given}
     if not isinstance(given, Mapping):
-        raise InputError(f"Expected class_weight to be 'balanced' or a mapping, got class_weight={given!r}.")
+        raise InputError(f"Expected class_weight to be a text or a mapping, got class_weight={given!r}.")
     names = dict(zip(classes.tolist(), label.declared["classes"], strict=True))
     wrong = [each for each in given if each not in names]
     if wrong:

@@ -256,7 +256,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
     if "missing" not in section.model_fields_set:
         population["missing"] = "midpoint"
     if found.items is not None:
-        tree["problem"]["items_per_user"] = found.items
+        tree["population"]["items_per_user"] = found.items
     if found.rate is not None:
         tree["problem"].setdefault("label_rate", found.rate)
     return configs.from_tree(tree)
@@ -265,12 +265,12 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
 def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
     """The problem and the encoding of a declared table of so many users, with no value looked at."""
     assert isinstance(config.population, TableSection)
-    loss = loss_of(config.loss)
+    loss = loss_of(config)
     encoding = encoding_of(config.population, loss)
     encoding.check_meant(config.population.user)
     known = PublicKnowledge(intercept=encoding.intercept)
     domain = make_domain(config.domain, config.loss.feature_norm)
-    items = config.problem.items_per_user or 1
+    items = config.population.items_per_user or 1
     return problem_of(config, Declared(users, items, encoding.dimension * loss.outputs, loss, domain, known)), encoding
 
 

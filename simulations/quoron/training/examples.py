@@ -91,8 +91,8 @@ kind = "table"
 path = "visits"                     # one file a hospital; of a federation each hospital reads its own, nobody this
 user = "patient"
 label = "readmitted"
-silos = {silos}
-# silo_sums = true                  # each hospital clips its own patients' rows and sends one sum: fewer methods
+items_per_user = 2                  # a low typical number of visits
+silos = {{ sizes = {silos} }}       # with sums = true in it each hospital sends one sum of clipped rows: fewer methods
 test_fraction = 0.2                 # of a simulation: patients who are held out to measure the model
 
 [population.numeric]                # public ranges, agreed without looking at anybody's visits
@@ -104,9 +104,6 @@ emergency = [0, 1]
 
 [population.categorical]
 cases = ["heart", "lung", "kidney", "infection", "injury", "other"]
-
-[problem]
-items_per_user = 2                  # a low typical number of visits
 
 [privacy]
 epsilon = 4.0

@@ -104,7 +104,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     )
     if left and not (features or known or any(said)):
         raise ConfigError(f"Expected features, got none. {' '.join(left)}")
-    items = Want("items per user", "items") if config.problem.items_per_user is None else None
+    items = Want("items per user", "items") if config.population.items_per_user is None else None
     label = _wanted_label(section, source.schema)
     if label is not None:
         columns.check(source.empty([label.column]), label.column)

@@ -110,7 +110,7 @@ def _fields(declared: Declared) -> dict[str, Any]:
 Slots = NDArray[np.int64]
 NUMBERS = 1 << 23  # of users, that are looked at together
 UNDECLARED = (
-    "problem.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
+    "population.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
     "and, with some methods, less noise."
 )
 
@@ -252,7 +252,7 @@ def hold(
     and a row without a user, RunError where memory ends.
     """
     section = check_section(config)
-    loss, domain = loss_of(config.loss), make_domain(config.domain, config.loss.feature_norm)
+    loss, domain = loss_of(config), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
     encoding.check_loss(loss)
     encoding.check_meant(section.user)
@@ -262,7 +262,7 @@ def hold(
                 f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
                 "private. List them, or have them released with `quoron bounds`."
             )
-    items, zero_rows = config.problem.items_per_user, config.privacy.adjacency != "zero-out"
+    items, zero_rows = config.population.items_per_user, config.privacy.adjacency != "zero-out"
     most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
     warnings: tuple[str, ...] = () if items else (UNDECLARED,)
 
@@ -321,9 +321,9 @@ def check_section(config: Config) -> configs.TableSection:
             f"Expected population.kind='table' for training, got {section.kind!r}. "
             "Made-up users are for `quoron simulate`."
         )
-    if section.outlier_fraction > 0:
+    if section.outliers.share > 0:
         raise ConfigError(
-            f"Expected population.outlier_fraction=0 for training, got {section.outlier_fraction}: "
+            f"Expected population.outliers.share=0 for training, got {section.outliers.share}: "
             "nobody's answers are made up. To have real outliers removed, declare problem.hostile_share."
         )
     if privacy.min_cohort not in (None, "none"):
@@ -341,19 +341,20 @@ def check_section(config: Config) -> configs.TableSection:
 
 def slots(config: Config, found: int) -> int:
     """The number of slots: of users where that is public, as declared where it is not."""
-    declared, adjacency = config.train.users, config.privacy.adjacency
+    assert isinstance(config.population, configs.TableSection)
+    declared, adjacency = config.population.users, config.privacy.adjacency
     if adjacency == "replace-one":
         if declared not in (None, found):
             raise ConfigError(
-                f"Expected train.users={found}, the number of users in the table, which is public with replace-one; "
-                f"got {declared}. Leave it out."
+                f"Expected population.users={found}, the number of users in the table, which is public with "
+                f"replace-one; got {declared}. Leave it out."
             )
         return found
     if declared is None:
         raise ConfigError(
-            "Expected train.users with adjacency zero-out, got none: whether a user is in the table is private then. "
-            "Declare the most users that it may hold."
+            "Expected population.users with adjacency zero-out, got none: whether a user is in the table is private "
+            "then. Declare the most users that it may hold."
         )
     if found > declared:
-        raise DataError(f"Expected at most train.users={declared} users in the table, got more. Declare more.")
+        raise DataError(f"Expected at most population.users={declared} users in the table, got more. Declare more.")
     return declared

@@ -286,12 +286,12 @@ class _Rows:
     @staticmethod
     def key(config: Config) -> str:
         """Alike for settings that encode rows alike."""
-        encoding = encoding_of(check_section(config), loss_of(config.loss))
-        return json.dumps([encoding.as_json(), config.problem.items_per_user], sort_keys=True, default=str)
+        encoding = encoding_of(check_section(config), loss_of(config))
+        return json.dumps([encoding.as_json(), config.population.items_per_user], sort_keys=True, default=str)
 
     def of(self, config: Config) -> HeldRows:
         """As `config` encodes and declares them. Raises what `hold` raises."""
-        loss, key = loss_of(config.loss), self.key(config)
+        loss, key = loss_of(config), self.key(config)
         encoding = encoding_of(check_section(config), loss)
         if key not in self._held:
             self._held.clear()  # before others are read
