@@ -7,18 +7,22 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.placed import PlacedGradient
-from quoron_client.protocol.reports import RangeReport, VectorReport
-from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
-from quoron_client.randomisers.hadamard import rotated_coordinates
 
 from problems import changed, problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_client.protocol.tasks import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    PlacedGradient,
+    RangeReport,
+    SecondMoment,
+    VectorReport,
+)
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
+from quoron_client.randomisers.range_bits import rotated_coordinates
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
