@@ -37,9 +37,7 @@ from quoron.training.votes import Released
 from quoron_client.data import columns, tables
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import Numbering
-from quoron_privacy.counts import bought
 from quoron_privacy.counts.bought import Bought
-from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
@@ -48,7 +46,6 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.preface import with_purchases
 from quoron_server.budget import check_delta
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON
 from quoron_server.problem import Problem
 
 WIDEST = 32  # categories of one column, at most
@@ -104,19 +101,8 @@ def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tup
 
 def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
     """What is bought with which share of the promise; Infeasible where that tells nothing, or leaves nothing."""
-    privacy, share = privacy_of(config), config.train.estimate_share
-    sizes: dict[str, Any] = {
-        "columns": sum(each.may_be_number for each in asked.all),
-        "names": sum(each.may_be_text for each in asked.all),
-        "epsilon": privacy.epsilon,
-        "delta": privacy.delta,
-        "adjacency": config.privacy.adjacency,
-    }
-    share = bought.share_for(users=users, **sizes) if share is None else share
-    paid = Bought.calibrate(users=looked_at(users), share=share, **sizes)
-    if paid.rest_epsilon < LEAST_EPSILON:
-        raise Infeasible("declarations", f"epsilon={privacy.epsilon:g} leaves nothing for them", "a larger epsilon")
-    return paid
+    share = config.train.estimate_share
+    return votes.planned(asked.all, users, privacy_of(config), config.privacy.adjacency, share)
 
 
 def forecast(

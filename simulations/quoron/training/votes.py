@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from quoron_client.data import columns, row_kinds
 from quoron_client.data.first_rows import first_rows, most_rows
 from quoron_client.data.tables import Opened
-from quoron_privacy.counts.bought import CLOSER, Bought, name_counts
+from quoron_privacy.counts.bought import CLOSER, Bought, name_counts, share_for
 from quoron_privacy.counts.marks import KINDS, MARKS, Windows, marks, ranges
-from quoron_privacy.errors import DataError
+from quoron_privacy.counts.table_health import looked_at
+from quoron_privacy.errors import DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release
+from quoron_privacy.release import Adjacency, Release
+from quoron_server.plan import LEAST_EPSILON, Privacy
 
 Integers = NDArray[np.int64]
 What = Literal["number", "date", "category", "any", "label", "items"]
@@ -45,6 +47,28 @@ class Want:
     def may_be_text(self) -> bool:
         """Whether names are."""
         return self.what in ("category", "any", "label")
+
+
+def planned(
+    wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adjacency, share: float | None = None
+) -> Bought:
+    """Calibrate the private bounds of these columns for a share of a promise, by default as much as they need.
+
+    Infeasible where that tells nothing, or leaves nothing for what comes after.
+    """
+    sizes: dict[str, Any] = {
+        "columns": sum(want.may_be_number for want in wants),
+        "names": sum(want.may_be_text for want in wants),
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "adjacency": adjacency,
+    }
+    share = share_for(users=users, **sizes) if share is None else share
+    found = Bought.calibrate(users=looked_at(users), share=share, **sizes)
+    if found.rest_epsilon < LEAST_EPSILON:
+        condition = f"epsilon={privacy.epsilon:g} leaves nothing beside them"
+        raise Infeasible("private bounds", condition, "a larger epsilon")
+    return found
 
 
 def release(
