@@ -9,6 +9,7 @@ training. But of users that it was trained on figures flatter. Statement and pro
 import hashlib
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from quoron.evaluating.scores import Scorer
 from quoron.model import Model
 from quoron.paths import dataset
 from quoron.populations.users import Declared, PublicKnowledge
-from quoron.training import evaluated, lifetime
+from quoron.release import Planned, Promise, check_declared_users, release_once, slots_of
+from quoron.training import evaluated
 from quoron.training.room import ELSEWHERE, UNCHARGED, memory_for
 from quoron_client.data import tables
 from quoron_client.data.declared import check_types, typed
@@ -32,11 +34,9 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import outcomes
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
-from quoron_server.budget import check_delta
 from quoron_server.plan import Privacy
 from quoron_server.serial import dumps
 
@@ -54,13 +54,14 @@ class Prepared:
     items: ItemBatch | Rows
 
     @property
-    def statement(self) -> str:
-        """The promise in a sentence."""
-        return (
-            f"({self.privacy.epsilon:g}, {self.privacy.delta:g})-differential privacy for all rows of any one user at "
-            f"once, adjacency {self.held.adjacency}: protects against whoever sees these figures (the machine that "
-            "holds the table is trusted); by docs/privacy/evaluation.md#ev2."
-        )
+    def promise(self) -> Promise:
+        """Return the guarantee."""
+        theorem = "docs/privacy/evaluation.md#ev2"
+        return Promise.made(self.privacy.epsilon, self.privacy.delta, "figures", theorem, self.held.adjacency)
+
+    def verify(self) -> None:
+        """Raise VerificationError unless the second account finds the figures within the guarantee."""
+        self.held.verify(self.privacy.epsilon, self.privacy.delta, adjacency=self.held.adjacency)
 
     def foretold(self) -> str:
         """How wide intervals will be."""
@@ -85,16 +86,9 @@ def prepare(
     encoding = replace(model.encoding, class_weight=None, weight=None)
     if encoding.label is None or not (outcomes(encoding.label) or hasattr(encoding.label, "bound")):
         raise ConfigError("Expected a model of classes or of a number in a range to evaluate, got another.")
+    check_declared_users(adjacency, users)
     found, items = _read(encoding, source, user, zero_rows=adjacency != "zero-out", declared=users)
-    if (adjacency == "zero-out") != (users is not None):
-        raise ConfigError(
-            f"Expected users, the most that the table may hold, with adjacency zero-out and only there, got "
-            f"users={users} with {adjacency}."
-        )
-    slots = found if users is None else users
-    if found > slots:
-        raise DataError(f"Expected at most users={slots} users in the table, got more. Declare more.")
-    check_delta(privacy.delta, slots, allowed=allow_large_delta, key="allow_large_delta")
+    slots = slots_of(found, users, privacy.delta, allow_large_delta=allow_large_delta)
     held = HeldOut.calibrate(
         users=slots,
         classes=len(outcomes(encoding.label)),
@@ -103,45 +97,32 @@ def prepare(
         adjacency=adjacency,
         cap=cap,
     )
-    held.verify(privacy.epsilon, privacy.delta, adjacency=adjacency)
     figures.require_telling(held, privacy.epsilon)
     dimension, known = encoding.dimension * model.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
     declared = Declared(slots, cap, dimension, model.loss, L2Ball(1.0), known)
-    return Prepared(model, held, privacy, declared, items)
+    prepared = Prepared(model, held, privacy, declared, items)
+    prepared.verify()
+    return prepared
 
 
-def carry_out(prepared: Prepared, *, group: str | None, ledger: Any, simulation_seed: int | None = None) -> Evaluation:
-    """Charge, release, and say what it says. BudgetExceeded beyond the group's limit, with nothing released.
-
-    A kill between the charge and its end leaves the charge, and nothing that anybody has seen.
-    """
-    own = prepared
-    said = figures.Promise(own.privacy.epsilon, own.privacy.delta, own.statement)
+def carry_out(own: Prepared, *, group: str | None, ledger: Any, simulation_seed: int | None = None) -> Evaluation:
+    """Charge, release, and say what it says. BudgetExceeded beyond the group's limit, with nothing released."""
+    promise, everybody = own.promise, np.arange(own.declared.users)
+    said = figures.Promise(promise.epsilon, promise.delta, promise.statement)
     scorer = Scorer(own.model.weights, own.model.loss, own.model.encoding, own.model.decision)
-    if simulation_seed is not None:
-        said = replace(said, statement=f"SIMULATED, with noise from a seed, which protects nobody. {own.statement}")
-        return _released(own, scorer, SeededNoise(simulation_seed), said)
-    charged = lifetime.Charge.made(
-        "evaluation",
-        ledger,
-        group,
-        statement=own.statement,
-        epsilon=own.privacy.epsilon,
-        delta=own.privacy.delta,
-        mu=math.ceil(own.held.pair.mu * 1e8) / 1e8,  # the last bits of a library's functions are in no book
-        variation=own.held.pair.lack,
-        adjacency=own.held.adjacency,
+
+    def draw(noise: NoiseSource) -> tuple[Evaluation, dict[str, Any]]:
+        items = partial(evaluated.batches, own.declared, own.items, everybody)
+        found = figures.read(own.held, scorer, measuring.release(own.held, scorer, items, noise), said)
+        found = replace(found, remarks=(*found.remarks, OF_THEM))
+        return found, {"evaluation": hashlib.sha256(dumps(found.as_json()).encode()).hexdigest()}
+
+    mu = math.ceil(own.held.pair.mu * 1e8) / 1e8  # the last bits of a library's functions are in no book
+    planned = Planned(draw, own.verify, mu, own.held.pair.lack)
+    found, statement = release_once(
+        "evaluation", promise, planned, seed=simulation_seed, population=group, ledger=ledger
     )
-    evaluation = _released(own, scorer, SecureNoise.fresh(), said)
-    charged.end({"evaluation": hashlib.sha256(dumps(evaluation.as_json()).encode()).hexdigest()})
-    return evaluation
-
-
-def _released(own: Prepared, scorer: Scorer, noise: NoiseSource, said: figures.Promise) -> Evaluation:
-    everybody = np.arange(own.declared.users)
-    released = measuring.release(own.held, scorer, lambda: evaluated.batches(own.declared, own.items, everybody), noise)
-    evaluation = figures.read(own.held, scorer, released, said)
-    return replace(evaluation, remarks=(*evaluation.remarks, OF_THEM))
+    return replace(found, statement=statement)
 
 
 def _read(
