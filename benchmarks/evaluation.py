@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from quoron.evaluating import figures, measuring
 from quoron.evaluating.scores import Scorer, usable
+from quoron.release import Promise
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Range
 from quoron_privacy.counts.held_out import HeldOut
@@ -74,7 +75,7 @@ def measured(task: str, epsilon: float, users: int, repetitions: int, seed: int)
         items = everybody.of(draw.integers(0, everybody.users, users))
         noise = SeededNoise(10_000 * (seed - 1) + repetition)
         released = measuring.release(held, scorer, lambda items=items: [items], noise)
-        said = figures.read(held, scorer, released, figures.Promise(epsilon, 1e-6, ""))
+        said = figures.read(held, scorer, released, Promise(epsilon, 1e-6, ""))
         bound = measuring.where(held, scorer, np.array(released["places"])).bound
         if bound not in truths:
             truths[bound] = own_figures(scorer, everybody, bound)

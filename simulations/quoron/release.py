@@ -1,15 +1,12 @@
-"""One private release outside of a run: what is checked, verified and charged before anything is drawn.
-
-    planned = Planned(draw, verify, mu=0.3, variation=1e-40)  # calibrated, by public numbers alone
-    value, statement = release_once("mean", promise, planned, seed=None, population=None, ledger=None)
+"""One private release outside of a run.
 
 The order is the same for all: check, calibrate, verify by the second account, charge, draw, report. The charge is
 durable before the first draw; where it fails nothing is drawn. With a seed nothing is charged, and nobody is protected.
 """
 
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from quoron.training import lifetime
@@ -18,7 +15,7 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
-from quoron_server.budget import check_delta
+from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.wording import guaranteed, simulated
 
 T = TypeVar("T")
@@ -64,27 +61,15 @@ def release_once(
     planned.verify()
     if seed is not None:
         return planned.draw(SeededNoise(seed))[0], simulated(promise.statement)
-    charge = charged(what, promise, planned, population, ledger)
-    value, kept = planned.draw(SecureNoise.fresh())
-    charge.end(kept)
+    path, name = lifetime.place(ledger), f"{what}-{secrets.token_hex(8)}"
+    with lifetime.opened(path) as kept:
+        spent = asdict(promise) | {"mu": planned.mu, "variation": planned.variation}
+        kept.charge(name, population or EVERYONE, **spent)
+    value, record = planned.draw(SecureNoise.fresh())
+    with lifetime.opened(path) as kept:
+        kept.release(name, record)
+        kept.end(name, "complete")
     return value, promise.statement
-
-
-def charged(
-    what: str, promise: Promise, planned: Planned[T], population: str | None, ledger: str | Path | None
-) -> lifetime.Charge:
-    """Charge a population's privacy budget for a release."""
-    return lifetime.Charge.made(
-        what,
-        ledger,
-        population,
-        epsilon=promise.epsilon,
-        delta=promise.delta,
-        adjacency=promise.adjacency,
-        mu=planned.mu,
-        variation=planned.variation,
-        statement=promise.statement,
-    )
 
 
 def verify_gaussian(what: str, mu: float, variation: float, epsilon: float, delta: float) -> None:

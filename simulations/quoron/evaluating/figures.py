@@ -28,6 +28,7 @@ from scipy.special import expit, logit, ndtri
 from quoron.evaluating.evaluation import Bin, Evaluation, Figure, in_units
 from quoron.evaluating.measuring import Released, Where, places_said, where
 from quoron.evaluating.scores import MOST_LOSS, Scorer
+from quoron.release import Promise
 from quoron_client.data.labels import Range
 from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import PLACES, HeldMeans, HeldOut
@@ -254,15 +255,6 @@ NOBODY = (
     "hold out more users, or raise epsilon."
 )
 NO_MODEL = "the model's numbers are not all finite: it says nothing of any row, and no figure says anything of it."
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What an evaluation costs, in the words of whoever charged it."""
-
-    epsilon: float
-    delta: float
-    statement: str
 
 
 def read(held: HeldOut, scorer: Scorer, released: Released, promise: Promise) -> Evaluation:

@@ -11,6 +11,7 @@ from quoron.evaluating import figures, measuring
 from quoron.evaluating.scores import Scorer
 from quoron.evaluating.split import held_out, held_users
 from quoron.populations import Population, TablePopulation
+from quoron.release import Promise
 from quoron_client.data.labels import outcomes
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError
@@ -59,5 +60,5 @@ def told(config: Config, population: Population, model: NDArray[np.float64], adj
     scorer, everybody = Scorer(model, population.loss, population.encoding), population.held_out.users
     some = population.held_out.of(np.flatnonzero(held_out(SeededNoise(0), everybody, held.users)))
     released = measuring.release(held, scorer, lambda: [some], SeededNoise(config.run.seed))
-    found = figures.read(held, scorer, released, figures.Promise(privacy.epsilon, privacy.delta, ""))
+    found = figures.read(held, scorer, released, Promise(privacy.epsilon, privacy.delta, ""))
     return {f"{each.name} per {each.per}": (each.value, each.low, each.high) for each in found.figures}

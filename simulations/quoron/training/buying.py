@@ -99,12 +99,6 @@ def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tup
     return found, ranks[numbers].astype(np.int64), index.opened(files, section.user).digest.encode()
 
 
-def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
-    """What is bought with which share of the promise; Infeasible where that tells nothing, or leaves nothing."""
-    share = config.train.estimate_share
-    return votes.planned(asked.all, users, privacy_of(config), config.privacy.adjacency, share)
-
-
 def forecast(
     config: Config, asked: Wanted, users: int, seed: int, assumptions: Sequence[Assumption]
 ) -> tuple[Plan, int]:
@@ -113,7 +107,8 @@ def forecast(
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
     trained = trained_users(users, config.train.holdout)
-    paid = purchases_of(config, asked, trained)
+    share, adjacency = config.train.estimate_share, config.privacy.adjacency
+    paid = votes.planned(asked.all, trained, privacy_of(config), adjacency, share)
     words = [each.column for each in asked.features if each.what != "number"]
 
     def at(width: int) -> Plan:

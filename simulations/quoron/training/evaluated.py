@@ -23,6 +23,7 @@ from quoron.evaluating.split import Users, trained_users
 from quoron.planning.plans import Plan
 from quoron.populations.users import Declared
 from quoron.prepared import Prepared
+from quoron.release import Promise
 from quoron.training.curator import file_users
 from quoron.training.table import Curated
 from quoron_client.data.encoding import Encoding
@@ -112,7 +113,7 @@ def rehearsed(
         return None
     scorer = Scorer(weights, declared.loss, encoding)
     released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
-    said = figures.Promise(promise.epsilon, promise.delta, sentence(promise.simulated()))
+    said = Promise(promise.epsilon, promise.delta, sentence(promise.simulated()))
     return figures.read(promise.held_out, scorer, released, said)
 
 
@@ -133,5 +134,5 @@ def evaluation(prepared: Prepared[Curated], own: Ledger, encoding: Encoding, wei
     if not isinstance(promise.held_out, HeldOut) or told is None:
         return None
     scorer = Scorer(weights, prepared.scene.held.declared.loss, encoding)
-    said = figures.Promise(promise.epsilon, promise.delta, sentence(promise))
+    said = Promise(promise.epsilon, promise.delta, sentence(promise))
     return figures.read(promise.held_out, scorer, told["evaluation"], said)
