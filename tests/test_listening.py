@@ -78,6 +78,7 @@ def _index(place: Path) -> Words:
 # Every command, at rest in the middle of its work where that writes a run's ledger, else at its end. Those that speak
 # with a coordinator are at their end when there is none.
 NOBODY = "127.0.0.1:9"
+TOKENS = ["admin", "tokens", "add", "ada", "--role", "operator"]
 
 
 def _nobody(place: Path) -> Words:
@@ -104,9 +105,9 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "example": lambda place: ["example", "storms", "--out", place],
     "leave": lambda place: ["leave", "--state", place / "none"],
     "second-server runs": lambda place: ["second-server", "runs", "--database", f"sqlite:///{place}/none.sqlite"],
-    "silo": lambda place: ["silo", "account", "--state", place / "none"],
-    "certs": lambda place: ["certs", place / "certs"],
-    "tokens": lambda place: ["tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
+    "silo": lambda place: ["admin", "silo", "account", "--state", place / "none"],
+    "certs": lambda place: ["admin", "certs", place / "certs"],
+    "tokens": lambda place: [*TOKENS, "--file", place / "t", "--out", place / "a"],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
     "backup": lambda place: ["admin", "backup", place / "kept", *reaching(database=f"sqlite:///{place}/none.sqlite")],
     "restore": lambda place: ["admin", "restore", place / "none"],
@@ -149,7 +150,7 @@ def test_a_command_that_serves_nobody_listens_nowhere(
 def federation(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """A coordinator over TLS, and where its planes are."""
     files = ["--file", str(tmp_path / "tokens.json"), "--out", str(tmp_path / "ada")]
-    for words in (["certs", str(tmp_path), "--clients", "1"], ["tokens", "add", "ada", "--role", "operator", *files]):
+    for words in (["admin", "certs", str(tmp_path), "--clients", "1"], [*TOKENS, *files]):
         subprocess.run([sys.executable, "-m", "quoron", "admin", *words], check=True, capture_output=True)
     words = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
     words += ["--tokens", str(tmp_path / "tokens.json"), "--certs", str(tmp_path / "coordinator")]

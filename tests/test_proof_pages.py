@@ -94,7 +94,7 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
 
 
 LABEL = r"[A-Z]{1,2}\d+"
-MIN_COHORTS = ("min_cohort", "minimum cohort-free", "minimum cohort-secret")
+MIN_COHORTS = ("min-cohort", "min-cohort-free", "min-cohort-secret")
 PROMISES = (
     "bought-declarations",
     "srgd",
@@ -187,7 +187,7 @@ def numbers(text: str) -> list[float]:
         ("votes", "LAPLACE_SLACK", noise.LAPLACE_SLACK),
         ("lifetime", "SAMPLERS", lifetime.SAMPLERS),
         ("lifetime", "LOST", lifetime.LOST),
-        ("min_cohort", "BETA", min_cohort.BETA),
+        ("min-cohort", "BETA", min_cohort.BETA),
     ],
 )
 def test_a_constant_is_what_its_page_prints(page: str, name: str, value: float) -> None:

@@ -269,7 +269,7 @@ def require_private_participation(specification: RunSpecification) -> None:
 def willing_needed(specification: RunSpecification) -> int:
     """Members who have to agree before anybody is asked: the minimum cohort's share of all, ⌈q n⌉.
 
-    0 below its minimum cohort.
+    0 without one.
     """
     share = specification.min_cohort
     return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)

@@ -2,7 +2,7 @@
 
 >>> assumption_text(Assumption(Kind.SECRET_COHORTS))
 'cohort membership stays secret, but for what one curious client knows of its own'
->>> assumption_text(Assumption(Kind.DECLARED_ATTENDANCE, (0.9,)))
+>>> assumption_text(Assumption(Kind.DECLARED_PARTICIPATION, (0.9,)))
 'divisors count on an participation of 0.9, declared in advance; noise is scaled for it'
 """
 

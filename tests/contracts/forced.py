@@ -219,7 +219,7 @@ def _cutoff(world: World, draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _min_cohort(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
-    """The same decision in both worlds; minimum cohort#q1 is about counts that one user moves by one."""
+    """The same decision in both worlds; min-cohort#q1 is about counts that one user moves by one."""
 
     def forced(min_cohort: MinCohort, answered: int, asked: int, limit: int, stream: Stream) -> bool:
         public = stream.labels, min_cohort, asked

@@ -27,7 +27,7 @@ from quoron_client.data.features import Numeric
 from quoron_client.data.labels import Signs
 from quoron_client.losses import make_loss
 
-SIMULATED = {"simulate", "compare", "plan", "ask"}  # noise from a seed, or none
+SIMULATED = {"simulate", "compare", "plan", "serve"}  # noise from a seed, or of the runs that are submitted
 METHOD = {"items_per_user": 1, "radius": 1.0, "clip_norm": 1.0}
 TABLE: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
 NAMED = r"(?i)expected epsilon|argument.*'epsilon'"

@@ -104,7 +104,7 @@ TYPED = {
     ),
     "--csv twice": (
         ["train", "visits.csv", "--csv", "separator=;", "--csv", "separator=,"],
-        r"--csv separator, got ';' and ','",
+        r"--csv separator, got separator=; and separator=,",
     ),
     "--set twice": (["plan", "--set", "run.seed=1", "--set", "run.seed=2"], r"run\.seed, got 1 .* and 2"),
     "a file": (["train", "visits.toml", "--epsilon", "5"], r"privacy\.epsilon, got 1\.0 \(visits\.toml\) and 5\.0"),
@@ -172,7 +172,7 @@ def test_every_option_of_one_value_is_taken_once_by_every_command() -> None:
             with pytest.raises(click.UsageError, match=f"Expected one {option.opts[0]}, got .* 1 and .* 2"):
                 command.make_context(name, words)
             asked += 1
-    assert asked > 200
+    assert asked > 150
 
 
 def test_equal_values_are_one(capsys: pytest.CaptureFixture[str]) -> None:

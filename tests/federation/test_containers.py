@@ -16,6 +16,7 @@ import yaml
 from federation.engine import FILE, ROOT, Engine, in_containers, services
 from quoron.cli.app import app
 from quoron.cli.federation import SETTINGS
+from quoron.operate import profiles
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = services()
@@ -121,7 +122,7 @@ def test_every_command_and_variable_is_one_that_the_program_knows(name: str) -> 
     if command is None:
         return
     known = {str(each.envvar) for each in command.params if isinstance(each, click.Option) and each.envvar}
-    known |= {f"QUORON_{key.upper()}" for key in SETTINGS}
+    known |= {f"QUORON_{key.upper()}" for key in SETTINGS} | {*profiles.VARIABLES.values()}
     given = {key for key in OURS[name].get("environment", {}) if key.startswith("QUORON_")}
     assert given <= known
     options = {text for each in command.params for text in each.opts}

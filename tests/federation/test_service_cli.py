@@ -10,20 +10,20 @@ from quoron_server.service import certificates
 
 
 def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: Path) -> None:
-    assert invoke(["certs", str(tmp_path), "--clients", "2", "--client", "ada", "--host", "hub"]) == 0
+    assert invoke(["admin", "certs", str(tmp_path), "--clients", "2", "--client", "ada", "--host", "hub"]) == 0
     before = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*.*")}
     names, files = ("coordinator", "client-1", "client-2", "ada"), ("certificate.pem", "key.pem", "authority.pem")
     assert set(before) == {f"{name}/{file}" for name in names for file in files} | {
         *("authority.pem", "authority.key", "revoked.json", "coordinator/revoked.json")
     }
     assert {before[f"{name}/authority.pem"] for name in names} == {before["authority.pem"]}
-    assert invoke(["certs", str(tmp_path), "--clients", "3"]) == 0
+    assert invoke(["admin", "certs", str(tmp_path), "--clients", "3"]) == 0
     assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
     assert (tmp_path / "client-3/certificate.pem").is_file()
     for key in ("authority.key", *(f"{name}/key.pem" for name in names)):
         assert stat.S_IMODE((tmp_path / key).stat().st_mode) == 0o600
     own = certificates.load_certificate(tmp_path / "ada/certificate.pem")
-    assert invoke(["certs", str(tmp_path), "--client", "ada", "--renew"]) == 0
+    assert invoke(["admin", "certs", str(tmp_path), "--client", "ada", "--renew"]) == 0
     renewed = certificates.load_certificate(tmp_path / "ada/certificate.pem")
     assert renewed.serial_number != own.serial_number
     assert certificates.fingerprint(renewed) == certificates.fingerprint(own)
@@ -38,15 +38,15 @@ def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith("quoron_")
     assert invoke(["admin", "tokens", "list", "--file", file]) == 0
     assert capsys.readouterr().out == "ada\toperator\tno end\neve\tauditor\tno end\n"
-    assert invoke(["tokens", "remove", "ada", "--file", file]) == 0
-    assert invoke(["tokens", "remove", "ada", "--file", file]) == 2
+    assert invoke(["admin", "tokens", "remove", "ada", "--file", file]) == 0
+    assert invoke(["admin", "tokens", "remove", "ada", "--file", file]) == 2
 
 
 @pytest.fixture
 def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders of parties, and a working directory without any other file."""
     folder = tmp_path / "trial"
-    assert invoke(["certs", str(folder), "--clients", "1"]) == 0
+    assert invoke(["admin", "certs", str(folder), "--clients", "1"]) == 0
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.csv").write_text("x,sick\n0.5,1\n")
     return folder
@@ -54,7 +54,8 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 CLIENT = ["client", "--data", "own.csv", "--coordinator", "localhost:1"]
 SECOND = ["second-server", "serve", "--coordinator", "trial/client-1/certificate.pem"]
-WITH_CERTS = {"serve": ["serve"], "client": CLIENT, "second-server": SECOND, "health": ["health", "localhost:1"]}
+HEALTH = ["admin", "health", "localhost:1"]
+WITH_CERTS = {"serve": ["serve"], "client": CLIENT, "second-server": SECOND, "health": HEALTH}
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -92,7 +93,7 @@ def test_a_variable_that_names_what_the_folder_holds_is_no_second_value(
     trial: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUORON_AUTHORITY", "trial/authority.pem")
-    assert invoke(["health", "localhost:1", "--certs", "trial/client-1", "--timeout", "0.1"]) == 1
+    assert invoke(["admin", "health", "localhost:1", "--certs", "trial/client-1", "--timeout", "0.1"]) == 1
     assert "Expected a coordinator that serves at localhost:1" in capsys.readouterr().err
 
 
@@ -109,7 +110,7 @@ def test_plaintext_is_refused_with_certificates_of_either_kind(
 def test_plaintext_elsewhere_needs_the_option_and_the_variable(
     trial: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = ["health", "192.0.2.1:1", "--timeout", "0.01"]
+    away = ["admin", "health", "192.0.2.1:1", "--timeout", "0.01"]
     assert "QUORON_INSECURE_ANYWHERE=1" in refusal(capsys, *away, "--insecure")
     monkeypatch.setenv("QUORON_INSECURE_ANYWHERE", "1")
     assert "Expected --certs FOLDER" in refusal(capsys, *away)
@@ -131,7 +132,7 @@ def test_a_setting_that_is_unknown_or_given_two_values_is_refused_with_what_was_
     serve = ["serve", "--insecure"]
     said = refusal(capsys, *serve, "--set", "max_mesage=1MiB")
     assert "max_message, max_clients, max_users_per_client, gather, away_after, got 'max_mesage=1MiB'" in said
-    assert "Did you mean max_message=...?" in said
+    assert "Did you mean 'max_message'?" in said
     assert "got 'gather'. Did you mean gather=...?" in refusal(capsys, *serve, "--set", "gather")
     said = refusal(capsys, *serve, "--set", "gather=1", "--set", "gather=2")
     assert "Expected one --set gather, got gather=1 and gather=2." in said
@@ -168,7 +169,7 @@ def test_how_a_text_is_written_is_said_by_keys_and_refused_where_none_can_be_mea
     asked = ["client", "--data", "own.csv", "--user", "who", "--check"]
     assert invoke([*asked, "--csv", "separator=;", "--csv", "decimal=,"]) == 0
     assert capsys.readouterr().out == "own.csv: 2 users, by column who.\n"
-    assert "Did you mean decimal=...?" in refusal(capsys, *asked, "--csv", "decimals=,")
+    assert "Did you mean 'decimal'?" in refusal(capsys, *asked, "--csv", "decimals=,")
     assert "one --csv decimal, got decimal=. and decimal=," in refusal(
         capsys, *asked, "--csv", "decimal=.", "--csv", "decimal=,"
     )
@@ -184,7 +185,7 @@ def test_the_second_server_is_named_with_its_certificates_and_key_or_not_at_all(
 
 def test_a_change_of_authority_reaches_every_folder_that_is_handed_out(trial: Path) -> None:
     for change in ("begin", "end-now"):
-        assert invoke(["certs", str(trial), "--change-authority", change]) == 0
+        assert invoke(["admin", "certs", str(trial), "--change-authority", change]) == 0
         stands = (trial / "authority.pem").read_bytes()
         assert all((trial / name / "authority.pem").read_bytes() == stands for name in ("coordinator", "client-1"))
 
@@ -194,5 +195,5 @@ def test_a_change_of_authority_reaches_every_folder_that_is_handed_out(trial: Pa
 )
 def test_a_name_whose_folder_would_be_another_file_is_refused(name: str, trial: Path) -> None:
     before = sorted(trial.parent.rglob("*"))
-    assert invoke(["certs", str(trial), "--client", name]) == 2
+    assert invoke(["admin", "certs", str(trial), "--client", name]) == 2
     assert sorted(trial.parent.rglob("*")) == before

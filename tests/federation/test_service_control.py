@@ -381,7 +381,7 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
     assert invoke(["admin", "certs", str(tmp_path), "--client", "client-1", "--renew"]) == 2
     assert "not revoked" in capsys.readouterr().err
     for nobody in ("client-3", "coordinator", "../client-1"):
-        assert invoke(["certs", str(tmp_path), "--revoke", nobody]) == 2
+        assert invoke(["admin", "certs", str(tmp_path), "--revoke", nobody]) == 2
     assert revocation.read(tmp_path / "coordinator" / "revoked.json") == listed
     (tmp_path / "coordinator" / "revoked.json").write_text("[]")
     assert invoke(["serve", "--certs", str(tmp_path / "coordinator")]) == 2
@@ -391,7 +391,7 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
 async def test_health_is_told_to_whoever_shows_a_certificate(issued: Path, tmp_path: Path, capsys: Captured) -> None:
     async with coordinator(tmp_path, transport=transport(issued)) as running:
         for folder, code in ((issued / "client-0", 0), (issued, 1)):
-            asked = ["health", running.listen, "--certs", str(folder)]
+            asked = ["admin", "health", running.listen, "--certs", str(folder)]
             assert await asyncio.to_thread(invoke, asked) == code
     assert "Expected a coordinator that serves" in capsys.readouterr().err
 

@@ -393,7 +393,7 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
         await complete(running)
     table, kept = ["--data", str(paths[1]), "--user", "who"], ["--state", str(paths[1].with_suffix(".sqlite"))]
     first = names_in(paths[1], "who")[0]
-    assert invoke(["silo", "forget", first, *kept, "--yes"]) == 0
+    assert invoke(["admin", "silo", "forget", first, *kept, "--yes"]) == 0
     capsys.readouterr()
     assert invoke(["admin", "silo", "account", *table, *kept, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -410,7 +410,7 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
 
 class TestTheExport:
     def test_has_no_name_and_no_digest_unless_asked(self, kept: Path, tmp_path: Path) -> None:
-        words = ["silo", "export", "--state", str(kept), "--out", str(tmp_path / "out")]
+        words = ["admin", "silo", "export", "--state", str(kept), "--out", str(tmp_path / "out")]
         assert invoke(words) == 0
         with closing(sqlite3.connect(kept)) as record:
             digests = [row[0] for row in record.execute("SELECT digest FROM people")]
@@ -445,16 +445,16 @@ class TestTheExport:
 
     def test_in_a_folder_that_cannot_be_written_is_a_named_error(self, kept: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        assert invoke(["silo", "export", "--state", str(kept), "--out", str(tmp_path / "file" / "out")]) == 1
-        assert invoke(["silo", "export", "--state", str(kept), "--out", str(tmp_path), "--names"]) == 2
-        assert invoke(["silo", "account", "--state", str(tmp_path / "none")]) == 2
+        assert invoke(["admin", "silo", "export", "--state", str(kept), "--out", str(tmp_path / "file" / "out")]) == 1
+        assert invoke(["admin", "silo", "export", "--state", str(kept), "--out", str(tmp_path), "--names"]) == 2
+        assert invoke(["admin", "silo", "account", "--state", str(tmp_path / "none")]) == 2
 
 
 class TestAPersonWhoLeaves:
     def test_is_shown_what_would_be_done_and_gets_a_receipt(
         self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        words, receipt = ["silo", "forget", ODD_NAMES[0], "--state", str(kept)], tmp_path / "receipt.json"
+        words, receipt = ["admin", "silo", "forget", ODD_NAMES[0], "--state", str(kept)], tmp_path / "receipt.json"
         before = kept.read_bytes()
         assert invoke(words) == 0
         assert kept.read_bytes() == before
@@ -465,7 +465,7 @@ class TestAPersonWhoLeaves:
         assert SECRET not in kept.read_bytes()
         assert invoke([*words, "--yes", "--receipt", str(receipt)]) == 0  # where the first ended before its receipt
         assert json.loads(receipt.read_text())["left"] == told["left"]
-        assert invoke(["silo", "account", ODD_NAMES[0], "--state", str(kept)]) == 0
+        assert invoke(["admin", "silo", "account", ODD_NAMES[0], "--state", str(kept)]) == 0
         assert f"has left, {told['left'][:10]}" in capsys.readouterr().out
 
     def test_whom_the_record_does_not_know_is_a_named_error(self, kept: Path) -> None:

@@ -89,7 +89,7 @@ def main() -> None:
         grid.fault = _asking(folder, lambda message: message.metadata.dst_node_id - FIRST)
         trained(grid, folder / "books", **scene.training)
         return
-    own = {"limit": f"{scene.lifetime_epsilon},1", "accept": "none,model,broadcast,local"}
+    own = {"limit": f"{scene.lifetime_epsilon},1", "accept": "none,central-release,central-broadcast,local"}
     configs = {
         FIRST + user: {
             "partition-id": user,

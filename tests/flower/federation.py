@@ -69,7 +69,7 @@ def small(name: str, run: str, users: int, **changes: object) -> RunSpecificatio
 def federation(folder: Path, users: int, *, start: bool = True) -> Iterator[Any]:
     """So many users with the items of `from_items`, who take part in anything; all there unless told otherwise."""
     (folder / "items").mkdir(parents=True)
-    accepts = {"limit": "inf,inf", "accept": "none,model,broadcast,local"}
+    accepts = {"limit": "inf,inf", "accept": "none,central-release,central-broadcast,local"}
     configs = [
         {"data": str(path), "simulation-seed": str(SEED), **accepts} for path in write_items(folder / "items", users)
     ]

@@ -150,7 +150,7 @@ def test_a_question_of_a_run_that_was_not_announced_before_is_declined_and_charg
     assert "answer" in said_by(values(), config)
 
 
-@pytest.mark.parametrize("accept", ["local", "broadcast,local"])
+@pytest.mark.parametrize("accept", ["local", "central-broadcast,local"])
 def test_a_run_of_exposure_local_gets_no_gradient_whatever_the_owner_accepts(
     accept: str, config: dict[str, Any]
 ) -> None:

@@ -103,7 +103,7 @@ def people(folder: Path, users: int = USERS, *, seed: int = 3, **more: Any) -> P
             "data": str(paths[user]),
             "state": str(folder / f"record-{user}.sqlite"),
             "limit": "inf,1",
-            "accept": "none,model,broadcast,local",
+            "accept": "none,central-release,central-broadcast,local",
             "simulation-seed": str(SEED),
         }
         for user, node in enumerate(numbers.tolist())
@@ -287,7 +287,7 @@ def hospitals(folder: Path, sizes: tuple[int, ...] = SIZES, **more: Any) -> Fake
             "data": str(path),
             "state": str(folder / f"record-{number}.sqlite"),
             "limit": "inf,1",
-            "accept": "none,model,broadcast,local",
+            "accept": "none,central-release,central-broadcast,local",
             "simulation-seed": str(SEED),
             **silo,
         }

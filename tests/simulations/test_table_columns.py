@@ -112,7 +112,7 @@ def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
     assert said["problem"] == json.loads(dumps(planned.as_json()))["problem"]
     for wrong, message in (
         ("seperator=;", "Did you mean 'separator'?"),
-        ("decimal", "Expected --csv KEY=VALUE with separator, decimal, encoding, quoting as the key, got 'decimal'"),
+        ("decimal", "Expected --csv KEY=VALUE of separator, decimal, encoding, quoting, got 'decimal'"),
         ("decimal=x", "decimal"),
     ):
         assert invoke(["plan", "a.csv", *words[:8], "--csv", wrong]) == 2

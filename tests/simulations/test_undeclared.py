@@ -165,7 +165,7 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
         for some in (born, born.dt.tz_localize("UTC"), born.astype(str))
     ]
     assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
-    found = {line.column: line.value for line in train(people.assign(born=born), tmp_path / "run").bought}
+    found = {line.column: line.value for line in train(people.assign(born=born), tmp_path / "run").estimated}
     assert found["born"].startswith("dates, years ")
 
 
@@ -389,7 +389,7 @@ def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, l
         source = pa.Table.from_pandas(people.assign(born=born, text=born.astype(str)), preserve_index=False)
     more = {} if kind != "folder" else {"user": None, "label": None}
     given = dict(out=tmp_path / "run", **{"user": "who", "label": "ill"} | QUICK | more)
-    found = {line.column: line.value for line in quoron.train(source, **given).bought}
+    found = {line.column: line.value for line in quoron.train(source, **given).estimated}
     assert found["ill"] == "classes = no, yes"
     if kind == "frame of dates":
         for name in ("born", "text"):

@@ -114,7 +114,7 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, peop
     assert len(charges(ledger)) == 1
     assert bought(out)["bought"] == drawn[-1][0]
     assert len(drawn) == (2 if when == "before" else 1)
-    assert {line.column for line in trained.bought} == {"age", "dose", "ward", "ill", "items per user"}
+    assert {line.column for line in trained.estimated} == {"age", "dose", "ward", "ill", "items per user"}
     if when == "before":
         assert drawn[0] != drawn[1]
 
@@ -139,7 +139,7 @@ def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_relea
     assert len(set(heard)) == len(charges(ledger)) == 1
     assert list(heard[0]) == bought(out)["bought"]["age"]["range"]
     if wrong is not ConfigError:  # which is a statement
-        assert json.loads({each.column: each.value for each in train(people, out).bought}["age"])
+        assert json.loads({each.column: each.value for each in train(people, out).estimated}["age"])
 
 
 def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_with(
@@ -162,7 +162,7 @@ def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_
         once.setattr(buying.bought, "share_for", lambda **_: 0.4)
         with pytest.raises(OtherVersion):
             train(people, tmp_path / "run")
-    assert train(people, tmp_path / "run").bought
+    assert train(people, tmp_path / "run").estimated
     monkeypatch.setattr(votes, "release", forgets)
     with pytest.raises(NothingReleased, match="a promise of what was bought"):
         train(people, tmp_path / "forgetful")
@@ -189,7 +189,7 @@ def test_a_plan_that_was_made_of_what_was_bought_is_not_given_up_for_what_is_wro
             once.setattr(place, name, does)
             with pytest.raises(wrong):
                 train(people, tmp_path / "run")
-    assert train(people, tmp_path / "run").bought
+    assert train(people, tmp_path / "run").estimated
 
 
 @pytest.mark.programs
@@ -208,7 +208,7 @@ def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, le
     assert len(charges(ledger)) == 1
     assert kept is None or bought(tmp_path / "run") == kept
     assert (kept is None) == (at == "charge" or (at, when) == ("buy", "before"))
-    assert trained.bought
+    assert trained.estimated
 
 
 def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(people, ledger, tmp_path, monkeypatch):

@@ -121,7 +121,7 @@ def test_undeclared_columns_are_estimated_privately_within_the_same_epsilon(quor
     assert "dose" in declared
     account = quoron("ledger", "show", "--population", "everyone").out
     assert account.count("visits-") == 1
-    assert account.count("ε = 8") == 1
+    assert "no limit 1" in " ".join(account.split())
 
 
 def test_held_out_people_tell_how_good_the_model_is(quoron: Command) -> None:
@@ -162,7 +162,8 @@ def test_a_private_mean_needs_no_spread() -> None:
 def test_a_search_of_settings_is_charged_once(quoron: Command) -> None:
     said = quoron("tune", "visits.csv", *ILL, *PRIVATE, *QUICK, "--vary", "loss.ridge=[0,0.1]", "--n-trials", "2")
     assert said.code == 0
-    assert quoron("ledger", "show", "--population", "everyone").out.count("ε = 8") == 1
+    account = quoron("ledger", "show", "--population", "everyone").out
+    assert "no limit 1" in " ".join(account.split())
 
 
 def test_missing_cells_do_not_change_the_guarantee(quoron: Command) -> None:

@@ -161,5 +161,5 @@ def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
     if not loopback:
         raise ConfigError(
             f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron "
-            "certs`), or set QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."
+            "admin certs`), or set QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."
         )

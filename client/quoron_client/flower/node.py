@@ -5,7 +5,7 @@
 | `data`             | QUORON_DATA             | this user's items, a file                         |
 | `state`            | QUORON_STATE            | durable record of what was answered; keep it      |
 | `limit`            | QUORON_LIMIT            | most ε and δ over all runs, ever; default "1,1e-5" |
-| `accept`           | QUORON_ACCEPT           | trust models to take part in; "broadcast,local"      |
+| `accept`           | QUORON_ACCEPT           | trust models to take part in; "central-broadcast,local" |
 | `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
 | `new-state`        | QUORON_NEW_STATE        | "true", once: an older state is all that is left  |
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
@@ -110,7 +110,7 @@ def _dialect(given: _Given) -> Dialect:
 
 
 def _limits(given: _Given) -> dict[str, Any]:
-    accepted = tuple(given.text("accept", "broadcast,local").split(","))
+    accepted = tuple(given.text("accept", "central-broadcast,local").split(","))
     if PUBLIC_PARTICIPATION in accepted:
         raise ConfigError(
             f"Expected accept without {PUBLIC_PARTICIPATION} on Flower, got it: a node answers when it has computed, "

@@ -11,7 +11,7 @@ Round t goes on iff answered_t + V_t >= q · asked_t + Ξ, all in whole users: V
 run that falls below ends for good. Where a round's own release leaves room for a count with Gaussian noise, or tells
 one, that is free; what it leaves too little room for is paid for, with Gaussian noise in every round, or with Laplace
 noise by sparse vectors, whichever can count smaller cohorts. Where who answers is public, answers are counted as they
-are. Statement, proof and symbols: docs/privacy/min-cohort.md#q1, minimum cohort-free#q4 and #q5, minimum
+are. Statement, proof and symbols: docs/privacy/min-cohort.md#q1, min-cohort-free#q4 and #q5, minimum
 cohort-secret#q2, public-participation#pa1.
 """
 
@@ -61,8 +61,8 @@ class TellsPresence(Protocol):
 class MinCohort:
     """Numbers of a run's minimum cohort, fixed before it starts.
 
-    Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (minimum cohort#q1),
-    or a count of μ = `each` in every round (minimum cohort-free#q5), or nothing (minimum cohort-free#q4).
+    Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (min-cohort#q1),
+    or a count of μ = `each` in every round (min-cohort-free#q5), or nothing (min-cohort-free#q4).
     """
 
     share: float  # q, of those asked in a round
@@ -98,7 +98,7 @@ class MinCohort:
 
     @property
     def cost(self) -> Fraction:
-        """What minimum cohort#q1 certifies for all decisions with Laplace noise: r / s_V, or 1 / s_Ξ + 2 / s_V."""
+        """What min-cohort#q1 certifies for all decisions with Laplace noise: r / s_V, or 1 / s_Ξ + 2 / s_V."""
         if not self.count_scale:
             return Fraction(0)
         if not self.threshold_scale:
@@ -155,7 +155,7 @@ def rest(epsilon: float, delta: float, min_cohort_epsilon: float) -> tuple[float
 def spent_on(share: float | None, epsilon: float, wanted: float | None) -> float:
     """ε_q: as `wanted`, else a twentieth of ε.
 
-    0 below its minimum cohort, unless one is `wanted` for none, to be refused.
+    0 without a minimum cohort, unless one is `wanted` for none, to be refused.
     """
     if wanted is not None:
         return wanted
@@ -221,7 +221,7 @@ def calibrate(
 
 
 def verify(min_cohort: MinCohort, epsilon: float, delta: float, cohorts: Sequence[int], *, participations: int) -> None:
-    """minimum cohort#q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε,
+    """min-cohort#q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε,
     δ).
 
     Of counts with Gaussian noise, that none of it is Laplace noise; whoever knows the run asks what they cost together.

@@ -55,7 +55,7 @@ class Execute(Protocol):
         """Its rows, by column; values stand in the statement as `?`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """A table, for SQLite and PostgreSQL: INTEGER, BIGINT, TEXT or BLOB columns."""
 
@@ -294,7 +294,7 @@ class Store:
                 f"Expected {kept} acknowledged transactions in {self.name}, got {found}: its journal was cut short or "
                 "damaged, or it was restored from a backup, or removed. What is missing may have been shown to "
                 "somebody. Put back what is missing, or go on with other books. If there is nothing else, `quoron "
-                "restore` takes it for what it is.",
+                "admin restore` takes it for what it is.",
                 outside=OUTSIDE,
             )
         if kept is None:

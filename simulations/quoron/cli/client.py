@@ -42,7 +42,7 @@ def client(
         typer.Option(
             help="A trust model to take part in, once for each, and public-participation for runs that tell who "
             "answers. "
-            "Replaces the default, broadcast and local; two-servers needs --second-server-key."
+            "Replaces the default, central-broadcast and local; two-servers needs --second-server-key."
         ),
     ] = None,
     second_server_key: SecondServerKey = None,

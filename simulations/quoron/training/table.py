@@ -262,7 +262,7 @@ def check_section(config: Config) -> configs.TableSection:
         raise ConfigError(f"Expected no privacy.min_cohort for training, got {privacy.min_cohort}: everybody answers.")
     if privacy.participation != "private":
         raise ConfigError("Expected no privacy.participation for training, got public: everybody answers.")
-    if privacy.trust_model is not None:
+    if privacy.trust_model in ("two-servers", "local"):
         raise ConfigError(
             f"Expected no privacy.trust_model for training, got {privacy.trust_model!r}: this machine holds the table."
         )

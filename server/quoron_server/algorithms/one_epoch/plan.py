@@ -179,7 +179,7 @@ def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
-    """minimum cohort-free#q4: of a round's own term, at least 1 of a column of C.
+    """min-cohort-free#q4: of a round's own term, at least 1 of a column of C.
 
     In one epoch as loud as the loudest.
     """
