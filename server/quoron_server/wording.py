@@ -10,10 +10,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 from quoron_client.protocol.domains import L2Ball, is_free
+from quoron_privacy.release import Adjacency
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.problem import Problem
@@ -180,6 +181,24 @@ def guaranteed(
         f"({epsilon:g}, {delta:g})-differential privacy for all items of any one {whom} at once, adjacency "
         f"{adjacency}: protects against {against}{f'; assuming {assumed}' if assumed else ''}; by {theorem}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The guarantee of one release for all items of any one user; `statement` is of secret noise."""
+
+    epsilon: float
+    delta: float
+    statement: str
+    adjacency: Adjacency = "replace-one"
+
+    @classmethod
+    def made(
+        cls, epsilon: float, delta: float, shown: str, theorem: str, adjacency: Adjacency = "replace-one"
+    ) -> "Promise":
+        """Return the guarantee for what is `shown` by a trusted machine that holds all items."""
+        against = f"whoever sees these {shown} (the machine that holds the table is trusted)"
+        return cls(epsilon, delta, f"{guaranteed(epsilon, delta, adjacency, against, theorem)}.", adjacency)
 
 
 def simulated(words: str) -> str:

@@ -24,7 +24,7 @@ from quoron.evaluating.scores import Scorer
 from quoron.model import Model, load
 from quoron.paths import dataset
 from quoron.populations.users import Declared, PublicKnowledge
-from quoron.release import Planned, Promise, check_declared_users, release_once, slots_of
+from quoron.release import Planned, check_declared_users, release_once, slots_of
 from quoron.training import evaluated
 from quoron.training.room import ELSEWHERE, UNCHARGED, memory_for
 from quoron_client.data import tables
@@ -41,6 +41,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
 from quoron_server.plan import Privacy
 from quoron_server.serial import dumps
+from quoron_server.wording import Promise
 
 OF_THEM = "these are figures of the users in this table: of a model that was trained on them they flatter."
 

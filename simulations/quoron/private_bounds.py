@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from quoron import results, toml_text, wildcards
 from quoron.arguments import DELTA, entry_point, shortened
-from quoron.release import Planned, Promise, release_once, slots_of
+from quoron.release import Planned, release_once, slots_of
 from quoron.table_columns import integers
 from quoron.training import votes
 from quoron.training.votes import Want
@@ -54,6 +54,7 @@ from quoron_privacy.counts.votes import verify as verify_bins
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
+from quoron_server.wording import Promise
 
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
 SECTIONS = {"numeric": "population.numeric", "dates": "population.dates", "categorical": "population.categorical"}

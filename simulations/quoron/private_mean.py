@@ -58,7 +58,7 @@ from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_server.plan import Guarantee, Privacy, TrustModel
-from quoron_server.wording import sentence
+from quoron_server.wording import Promise, sentence
 
 if TYPE_CHECKING:
     from quoron_privacy.robust import robust_mean
@@ -181,7 +181,7 @@ def mean(
         learning = method in ("auto", "learnt")
         learns = _learns(shape, privacy, bound, spread, must=method == "learnt") if learning else None
         planned = _learnt(privacy, learns) if learns else _central(shape, privacy, bound, spread, method)
-    from quoron.release import Planned, Promise, release_once, verify_gaussian  # heavy
+    from quoron.release import Planned, release_once, verify_gaussian  # heavy
 
     mu, variation = planned.mu, total_variation(gaussians=planned.gaussians)
 

@@ -16,28 +16,10 @@ from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
 from quoron_server.budget import EVERYONE, check_delta
-from quoron_server.wording import guaranteed, simulated
+from quoron_server.wording import Promise, simulated
 
 T = TypeVar("T")
 RESOLUTION = 1e-7  # relative, up to which two accounts find the same δ of the same μ
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """The guarantee of one release for all items of any one user; `statement` is of secret noise."""
-
-    epsilon: float
-    delta: float
-    statement: str
-    adjacency: Adjacency = "replace-one"
-
-    @classmethod
-    def made(
-        cls, epsilon: float, delta: float, shown: str, theorem: str, adjacency: Adjacency = "replace-one"
-    ) -> "Promise":
-        """Return the guarantee for what is `shown` by a trusted machine that holds all items."""
-        against = f"whoever sees these {shown} (the machine that holds the table is trusted)"
-        return cls(epsilon, delta, f"{guaranteed(epsilon, delta, adjacency, against, theorem)}.", adjacency)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

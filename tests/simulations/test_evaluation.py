@@ -19,7 +19,6 @@ from quoron.cli.app import invoke
 from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
-from quoron.release import Promise
 from quoron.training import evaluated, lifetime
 from quoron.training.curator import CuratorEngine
 from quoron.training.figures import figures_of
@@ -35,6 +34,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import EVALUATED
+from quoron_server.wording import Promise
 
 USERS = 2000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from quoron.release import Planned, Promise, release_once, verify_gaussian
+from quoron.release import Planned, release_once, verify_gaussian
 from quoron.training import lifetime
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import BudgetExceeded, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_server.wording import Promise
 
 PROMISE = Promise.made(1.0, 1e-6, "figures", "docs/privacy/statistics.md#st1")
 

@@ -28,7 +28,7 @@ from quoron.counting.questions import Question, asked_of
 from quoron.counting.told import Row, Statistics, rows_of
 from quoron.counting.weighing import Asked, Facts, Integers, declared, held, of_arrays
 from quoron.private_bounds import read
-from quoron.release import Planned, Promise, check_declared_users, release_once, slots_of, verify_gaussian
+from quoron.release import Planned, check_declared_users, release_once, slots_of, verify_gaussian
 from quoron.training import votes
 from quoron.training.votes import Want
 from quoron_client.data import columns, tables
@@ -42,6 +42,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, count
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy
+from quoron_server.wording import Promise
 
 _SAMPLES = 2**40  # that a call may draw: far more than any does
 _DATE = KINDS.index("date")

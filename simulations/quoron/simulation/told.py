@@ -11,12 +11,12 @@ from quoron.evaluating import figures, measuring
 from quoron.evaluating.scores import Scorer
 from quoron.evaluating.split import held_out, held_users
 from quoron.populations import Population, TablePopulation
-from quoron.release import Promise
 from quoron_client.data.labels import outcomes
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Adjacency
+from quoron_server.wording import Promise
 
 Told = dict[str, tuple[float, float, float]]  # value, low and high by name
 

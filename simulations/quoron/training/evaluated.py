@@ -23,7 +23,6 @@ from quoron.evaluating.split import Users, trained_users
 from quoron.planning.plans import Plan
 from quoron.populations.users import Declared
 from quoron.prepared import Prepared
-from quoron.release import Promise
 from quoron.training.curator import file_users
 from quoron.training.table import Curated
 from quoron_client.data.encoding import Encoding
@@ -36,7 +35,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Guarantee
 from quoron_server.rounds import Last
-from quoron_server.wording import sentence
+from quoron_server.wording import Promise, sentence
 
 if TYPE_CHECKING:
     from quoron.datasets.rows import Rows  # only a folder needs it
