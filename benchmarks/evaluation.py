@@ -28,6 +28,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Range
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_server.wording import ReleaseGuarantee
 
 SHIPPED = ("flights", "storms", "scorecard")
 TASKS = (*SHIPPED, *[*FIXED, *OTHERS][:10])
@@ -74,7 +75,7 @@ def measured(task: str, epsilon: float, users: int, repetitions: int, seed: int)
         items = everybody.of(draw.integers(0, everybody.users, users))
         noise = SeededNoise(10_000 * (seed - 1) + repetition)
         released = measuring.release(held, scorer, lambda items=items: [items], noise)
-        said = figures.read(held, scorer, released, figures.Promise(epsilon, 1e-6, ""))
+        said = figures.read(held, scorer, released, ReleaseGuarantee(epsilon, 1e-6, ""))
         bound = measuring.where(held, scorer, np.array(released["places"])).bound
         if bound not in truths:
             truths[bound] = own_figures(scorer, everybody, bound)

@@ -9,11 +9,12 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 from quoron_client.protocol.domains import L2Ball, is_free
+from quoron_privacy.release import Adjacency
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.problem import Problem
@@ -130,12 +131,9 @@ def sentence(promise: Guarantee) -> str:
         return "No privacy: this is the non-private reference."
     against = CURATOR if promise.curated else AGAINST[promise.trust_model]
     whom = "person of one silo" if promise.rests_on(Kind.PERSONS_OF_SILOS) else "user"
-    words = f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one {whom} at once, "
-    seen_by = "" if promise.curated else f", trust model {promise.trust_model}"
-    words += f"adjacency {promise.adjacency}{seen_by}: protects against {against}"
-    if promise.assumptions:
-        words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
-    words += f"; by {promise.theorem}"
+    seen_by = promise.adjacency + ("" if promise.curated else f", trust model {promise.trust_model}")
+    assumed, theorem = map(assumption_text, promise.assumptions), promise.theorem
+    words = guaranteed(promise.epsilon, promise.delta, seen_by, against, theorem, whom=whom, assuming=assumed)
     if promise.servers is not None:
         words += f" and {TWO_SERVERS_THEOREM}; ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against "
         words += f"whoever sees nothing but what is released, where both servers keep to it, by {OUTSIDERS_THEOREM}"
@@ -163,7 +161,48 @@ def sentence(promise: Guarantee) -> str:
     if not promise.proved:
         found = "no guarantee." if math.isinf(promise.epsilon) else words
         words = f"AS PRINTED in the paper, for comparison in simulations; our accountant finds: {found}"
-    return f"{SEEDED} With secret noise: {words}" if promise.seeded else words
+    return simulated(words) if promise.seeded else words
+
+
+def guaranteed(
+    epsilon: float,
+    delta: float,
+    adjacency: str,
+    against: str,
+    theorem: str,
+    *,
+    whom: str = "user",
+    assuming: Iterable[str] = (),
+) -> str:
+    """Return how the sentence of every guarantee begins, without its full stop."""
+    assumed = "; ".join(assuming)
+    return (
+        f"({epsilon:g}, {delta:g})-differential privacy for all items of any one {whom} at once, adjacency "
+        f"{adjacency}: protects against {against}{f'; assuming {assumed}' if assumed else ''}; by {theorem}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseGuarantee:
+    """The guarantee of one release for all items of any one user; `statement` is of secret noise."""
+
+    epsilon: float
+    delta: float
+    statement: str
+    adjacency: Adjacency = "replace-one"
+
+    @classmethod
+    def central(
+        cls, epsilon: float, delta: float, shown: str, theorem: str, adjacency: Adjacency = "replace-one"
+    ) -> "ReleaseGuarantee":
+        """Return the guarantee for what is `shown` by a trusted machine that holds all items."""
+        against = f"whoever sees these {shown} (the machine that holds the table is trusted)"
+        return cls(epsilon, delta, f"{guaranteed(epsilon, delta, adjacency, against, theorem)}.", adjacency)
+
+
+def simulated(words: str) -> str:
+    """Return the sentence of a guarantee where the noise comes from a seed."""
+    return f"{SEEDED} With secret noise: {words}"
 
 
 def plan_json(plan: RunPlan) -> dict[str, object]:

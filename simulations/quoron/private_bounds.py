@@ -4,9 +4,9 @@
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
     >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards})
     >>> found = find_bounds(visits, user="who", epsilon=2.0, seed=1, items=True, categorical=["ward"])
-    >>> print(found.toml())
-    # SIMULATED: nobody is protected. Released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
-    # Proofs: docs/privacy/votes.md. Categories with fewer than 36 users' votes may be missing.
+    >>> print(found.toml().replace(found.statement, "(2, 1e-06)-differential privacy ..."))
+    # (2, 1e-06)-differential privacy ...
+    # Categories with fewer than 36 users' votes may be missing.
     [population]
     kind = "table"
     user = "who"
@@ -21,8 +21,8 @@ asked for, and charged before anything is told.
 """
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,17 @@ from numpy.typing import NDArray
 
 from quoron import results, toml_text, wildcards
 from quoron.arguments import DELTA, entry_point, shortened
+from quoron.release import Planned, release_once, slots_of
 from quoron.table_columns import integers
-from quoron.training import lifetime
+from quoron.training import votes
+from quoron.training.votes import Want
 from quoron_client.data import columns, tables
 from quoron_client.data.dates import DateNumber
-from quoron_client.data.features import Numeric
 from quoron_client.data.formats import Dialect
 from quoron_client.data.users import Reading, group, most_rows, only_first
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.bought import Bought, released_ranges
-from quoron_privacy.counts.marks import edge, marks
+from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.marks import edge
 from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.counts.votes import (
     MOST_BELOW,
@@ -50,16 +51,14 @@ from quoron_privacy.counts.votes import (
     items_choice,
     release_categories,
     release_items_per_user,
-    verify,
 )
+from quoron_privacy.counts.votes import verify as verify_bins
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
-from quoron_server.budget import check_delta
+from quoron_server.wording import ReleaseGuarantee
 
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
-STATEMENT = "facts of a table: docs/privacy/votes.md, docs/privacy/bought-declarations.md"
 SECTIONS = {"numeric": "population.numeric", "dates": "population.dates", "categorical": "population.categorical"}
 
 
@@ -96,39 +95,21 @@ class PrivateBounds(results.Release):
     delta: float
     mu: float | None  # all of it is μ-GDP; None: no such bound
     votes: int | None  # with which a category is shown with chance 0.99; None: none was asked for
-    simulated: bool
+    statement: str
     dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the kind and TOML of each line."""
         return [(line.kind, line.line()) for line in self.declared]
 
-    @property
-    def statement(self) -> str:
-        """Return the guarantee in one sentence."""
-        return (
-            f"{'SIMULATED: nobody is protected. R' if self.simulated else 'R'}eleased with "
-            f"({self.epsilon:g}, {self.delta:g})-differential privacy for replacing one of {self.users:,} users."
-        )
-
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a line."""
         return [{name: value for name, value in asdict(line).items() if name != "entries"} for line in self.declared]
 
-    @property
-    def proofs(self) -> str:
-        """The pages on which what it costs is proved."""
-        kinds = {each.kind for each in self.declared}
-        pages = {"bought-declarations": "numeric" in kinds, "votes": bool(kinds - {"numeric"})}
-        return ", ".join(f"docs/privacy/{page}.md" for page, needed in pages.items() if needed)
-
     def toml(self) -> str:
         """Sections for a configuration file, each line with its cost."""
-        remark = f" Categories with fewer than {self.votes:,} users' votes may be missing." if self.votes else ""
-        head = [
-            f"# {self.statement}",
-            f"# Proofs: {self.proofs}.{remark}",
-        ]
+        head = [f"# {self.statement}"]
+        head += [f"# Categories with fewer than {self.votes:,} users' votes may be missing."] if self.votes else []
         table = {"kind": "table", "path": self.path, "user": self.user, "csv": self.dialect.declared() or None}
         items = [each.line() for each in self.declared if each.kind == "items"]
         parts = ["\n".join([*head, toml_text.dumps({"population": table}), *items])]
@@ -196,46 +177,48 @@ def find_bounds(
     if user in names:
         raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     # Together never more than ε, whatever the division rounds to.
-    ranged: list[Numeric | DateNumber] = [
-        *(Numeric(name, 0, 1) for name in numeric),
-        *(DateNumber(name, "year", 0, 1) for name in dates),
-    ]
-    each, each_delta = math.nextafter(epsilon / parts, 0.0), delta / max(len(categorical) + bool(ranged), 1)
+    each, ranged = math.nextafter(epsilon / parts, 0.0), [*numeric, *dates]
+    each_delta = delta / max(len(categorical) + bool(ranged), 1)
     bins = HiddenBins.calibrate(most=most_votes, epsilon=each, delta=each_delta) if categorical else None
-    if bins is not None:
-        verify(bins, each, each_delta)
     table, owners, users = read(source, user, names, dates)
-    if ranged or categorical:
-        check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
+    spent_delta = delta if ranged or categorical else 0.0
+    slots_of(users, None, spent_delta, allow_large_delta=allow_large_delta)
     ranges = _ranges_plan(users, len(ranged), each, each_delta, parts) if ranged else None
     choice = _items_choice(users, each, parts, most_below) if items else None
-    spent_delta = delta if ranged or categorical else 0.0
-    mus = [fact.mu for fact in (ranges, choice) if fact is not None]
-    mu = None if categorical else gdp.compose(*mus)
-    charged = None
-    if seed is None or ledger is not None:
-        variation = VARIATION if ranges is None else ranges.variation
-        cost: dict[str, Any] = {"mu": mu, "variation": 0.0 if mu is None else variation}
-        cost |= {"epsilon": epsilon, "delta": spent_delta, "statement": STATEMENT}
-        charged = lifetime.Charge.made("declare", ledger, population, **cost)
-    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
-    declared = _ranges(ranges, table, ranged, owners, users, noise, (each, each_delta)) if ranges is not None else []
-    for name in categorical:
-        words = [None if each and CONTROL.search(each) else each for each in columns.texts(table, name).to_pylist()]
-        declared.append(_categories(name, words, owners, each, each_delta, most_votes, _stream(noise, name)))
-    if items:
-        held, stream = np.bincount(owners, minlength=users), _stream(noise)
-        fact = release_items_per_user(held, epsilon=each, stream=stream, most_below=most_below)
-        declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
-    if charged is not None:
-        entries = [{"line": each.name, "releases": [asdict(entry) for entry in each.entries]} for each in declared]
-        charged.end({"declared": entries})
-    told = tables.opened(source)
-    votes = bins.kept_from(0.99) if bins else None
-    simulated = seed is not None
-    return PrivateBounds(
-        told.path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulated, told.dialect or Dialect()
-    )
+    mu = None if categorical else gdp.compose(*(fact.mu for fact in (ranges, choice) if fact is not None))
+    variation = VARIATION if ranges is None else ranges.variation
+
+    def verify() -> None:
+        if bins is not None:
+            verify_bins(bins, each, each_delta)
+        if ranges is not None:
+            spent = math.nextafter(len(ranged) * each, 0.0), each_delta
+            ranges.verify(*spent, users=users, adjacency="replace-one", own=(0.0, 0.0))
+
+    def draw(noise: NoiseSource) -> tuple[list[Line], dict[str, Any]]:
+        declared: list[Line] = []
+        if ranges is not None:
+            wants = [*(Want(name, "number") for name in numeric), *(Want(name, "year") for name in dates)]
+            found, entries = votes.release(ranges, wants, tables.opened(table), owners, users, noise)
+            declared = [_range(want, found[want.column], ranges, each, each_delta, len(ranged)) for want in wants]
+            declared[0] = replace(declared[0], entries=entries)  # of all of them together
+        for name in categorical:
+            words = [None if word and CONTROL.search(word) else word for word in columns.texts(table, name).to_pylist()]
+            declared.append(_categories(name, words, owners, each, each_delta, most_votes, _stream(noise, name)))
+        if items:
+            held, stream = np.bincount(owners, minlength=users), _stream(noise)
+            fact = release_items_per_user(held, epsilon=each, stream=stream, most_below=most_below)
+            declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
+        kept = [{"line": line.name, "releases": [asdict(entry) for entry in line.entries]} for line in declared]
+        return declared, {"declared": kept}
+
+    pages = ["docs/privacy/bought-declarations.md"] * bool(ranged) + ["docs/privacy/votes.md"] * bool(bins or items)
+    promise = ReleaseGuarantee.central(epsilon, spent_delta, "bounds", " and ".join(pages))
+    planned = Planned(draw, verify, mu, 0.0 if mu is None else variation)
+    declared, statement = release_once("declare", promise, planned, seed=seed, population=population, ledger=ledger)
+    opened, shown = tables.opened(source), bins.kept_from(0.99) if bins else None
+    dialect = opened.dialect or Dialect()
+    return PrivateBounds(opened.path, user, users, tuple(declared), epsilon, spent_delta, mu, shown, statement, dialect)
 
 
 def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
@@ -276,42 +259,23 @@ def _ranges_plan(users: int, many: int, each: float, delta: float, parts: int) -
         ranges = "the range of a column" if many == 1 else f"the ranges of {many} columns"
         condition = f"{users:,} users do not tell {ranges} from noise at epsilon={epsilon:g}"
         raise Infeasible("ranges", condition, f"{plan.needs:,} users, or a larger epsilon{shared}")
-    plan.verify(epsilon, delta, users=users, adjacency="replace-one", own=(0.0, 0.0))
     return plan
 
 
-def _ranges(
-    plan: Bought,
-    table: pa.Table,
-    features: Sequence[Numeric | DateNumber],
-    owners: NDArray[np.int64],
-    users: int,
-    noise: NoiseSource,
-    cost: tuple[float, float],
-) -> list[Line]:
-    """A line for each column; the release is all of them together, and stands with the first."""
-    place = np.full(users, -1)
-    place[noise.stream("bought", "users").subset(users, plan.users)] = np.arange(plan.users)
-    drawn = np.flatnonzero(place[owners] >= 0)
-    own = place[owners[drawn]]
-    held = [marks(np.asarray(each.read(table)[drawn], float), own, plan.users) for each in features]
-    numbers, kinds = (np.stack(each, axis=1) for each in zip(*held, strict=True))
-    shapes, low, high = released_ranges(plan, numbers, kinds, noise)
-    lines = []
-    for place_, each in enumerate(features):
-        value: Any = [float(low[place_]), float(high[place_])]
-        problem = ""
-        if not shapes.told[place_]:
-            value, problem = None, f"too few users have {'numbers' if isinstance(each, Numeric) else 'dates'} here"
-        elif max(-low[place_], high[place_]) <= edge(1):
-            value, problem = None, "zero for nearly everybody"
-        entries = () if place_ else plan.entries()
-        mu, kind = plan.mu / math.sqrt(len(features)), "numeric" if isinstance(each, Numeric) else "dates"
-        if kind == "dates" and value is not None:
-            first = math.floor(value[0])
-            value = {"parts": ["month", "weekday"], "year": [first, max(math.ceil(value[1]), first + 1)]}
-        lines.append(Line(kind, each.column, value, cost[0], cost[1] / len(features), mu, problem, entries))
-    return lines
+def _range(want: Want, found: Mapping[str, Any], plan: Bought, epsilon: float, delta: float, many: int) -> Line:
+    """The line of one of so many columns whose ranges are released together."""
+    low, high = found["range"]
+    kind = "dates" if want.what == "year" else "numeric"
+    value: Any = [low, high]
+    problem = ""
+    if not found["told"]:
+        value, problem = None, f"too few users have {'dates' if kind == 'dates' else 'numbers'} here"
+    elif max(-low, high) <= edge(1):
+        value, problem = None, "zero for nearly everybody"
+    elif kind == "dates":
+        first = math.floor(low)
+        value = {"parts": ["month", "weekday"], "year": [first, max(math.ceil(high), first + 1)]}
+    return Line(kind, want.column, value, epsilon, delta / many, plan.mu / math.sqrt(many), problem)
 
 
 def _categories(

@@ -55,10 +55,10 @@ from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users, gaussians
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_server.plan import Guarantee, Privacy, TrustModel
-from quoron_server.wording import sentence
+from quoron_server.wording import ReleaseGuarantee, sentence
 
 if TYPE_CHECKING:
     from quoron_privacy.robust import robust_mean
@@ -181,17 +181,21 @@ def mean(
         learning = method in ("auto", "learnt")
         learns = _learns(shape, privacy, bound, spread, must=method == "learnt") if learning else None
         planned = _learnt(privacy, learns) if learns else _central(shape, privacy, bound, spread, method)
-    charge = None
-    if seed is None or ledger is not None:
-        from quoron.training import lifetime  # heavy
+    from quoron.release import Planned, release_once, verify_gaussian  # heavy
 
-        cost: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "statement": sentence(planned.guarantee)}
-        cost |= {"mu": planned.mu, "variation": total_variation(gaussians=planned.gaussians)}
-        charge = lifetime.Charge.made("mean", ledger, population, **cost)
-    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
-    found = planned.release(values, noise)
-    if charge is not None:
-        charge.end({"mean": None if found is None else found.value.tolist(), "method": planned.method})
+    mu, variation = planned.mu, total_variation(gaussians=planned.gaussians)
+
+    def verify() -> None:
+        if mu is not None:  # robust and local means are verified where they are calibrated
+            verify_gaussian("private mean", mu, variation, epsilon, delta)
+
+    def draw(noise: NoiseSource) -> tuple[PrivateMean | None, dict[str, Any]]:
+        made = planned.release(values, noise)
+        return made, {"mean": None if made is None else made.value.tolist(), "method": planned.method}
+
+    guarantee = ReleaseGuarantee(epsilon, delta, sentence(planned.guarantee))
+    release = Planned(draw, verify, mu, variation)
+    found, _ = release_once("mean", guarantee, release, seed=seed, population=population, ledger=ledger)
     if found is None:
         raise NothingReleased(
             f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "

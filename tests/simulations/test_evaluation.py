@@ -33,6 +33,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import EVALUATED
+from quoron_server.wording import ReleaseGuarantee
 
 USERS = 2000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
@@ -203,7 +204,7 @@ def test_a_model_that_is_none_is_called_useless_and_one_beyond_squares_is_measur
     items = ItemBatch(random.uniform(-0.5, 0.5, (900, 2)), labels.astype(np.float64), np.arange(901))
     held = HeldOut.calibrate(users=900, classes=scorer.classes, epsilon=2.0, delta=1e-6)
     released = measuring.release(held, scorer, lambda: [items], SeededNoise(1))
-    found = figures.read(held, scorer, released, figures.Promise(2.0, 1e-6, ""))
+    found = figures.read(held, scorer, released, ReleaseGuarantee(2.0, 1e-6, ""))
     assert all(np.isfinite([each.value, each.low, each.high]).all() for each in found.figures)
     none = not np.isfinite(weights).all()
     assert (figures.NO_MODEL in found.remarks) == none
@@ -242,7 +243,7 @@ def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so():
     items = ItemBatch(random.uniform(-1, 1, (5000, 1)), np.ones(5000), np.arange(5001))
     held = HeldOut.calibrate(users=5000, classes=2, epsilon=2.0, delta=1e-6)
     released = measuring.release(held, scorer, lambda: [items], SeededNoise(1))
-    accuracy = figures.read(held, scorer, released, figures.Promise(2.0, 1e-6, "")).figure("accuracy")
+    accuracy = figures.read(held, scorer, released, ReleaseGuarantee(2.0, 1e-6, "")).figure("accuracy")
     assert accuracy.high < 0.55 < accuracy.baseline
     assert not accuracy.useless
 

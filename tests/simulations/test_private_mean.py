@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from quoron.private_mean import PrivateMean, mean
-from quoron.training import lifetime
 from quoron.training.lifetime import opened
 from quoron_privacy.errors import BudgetExceeded, NothingReleased
+from quoron_server.books.lifetime_ledger import PopulationLedger
 
 USERS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = USERS.mean(axis=0)
@@ -41,7 +41,10 @@ def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_
     more = {"bound": 10.0, "spread": 0.3, "method": method, "ledger": tmp_path / "ledger.sqlite"}
     with opened(tmp_path / "ledger.sqlite") as ledger:
         ledger.limit("everyone", epsilon=5.0, delta=1e-5)
-    with mock.patch.object(lifetime.Charge, "end", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch.object(PopulationLedger, "release", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         mean(USERS, epsilon=2.0, **more)  # killed when nothing is said yet: it is spent all the same
     assert mean(USERS, epsilon=2.0, **more).method == method
     with pytest.raises(BudgetExceeded):

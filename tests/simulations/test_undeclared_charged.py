@@ -18,7 +18,7 @@ from quoron.cli.app import invoke
 from quoron.datasets import index
 from quoron.evaluating import figures
 from quoron.run_folder import RunFolder
-from quoron.training import buying, evaluated, look, run, votes
+from quoron.training import evaluated, look, run, votes
 from quoron.training.found import MOST_CLASSES, Declarations
 from quoron_client.data.users import Numbering
 from quoron_privacy.counts.bought import Bought
@@ -161,7 +161,7 @@ def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_
         with pytest.raises(RunError):
             train(people, tmp_path / "run")
     with monkeypatch.context() as once:
-        once.setattr(buying.bought, "share_for", lambda **_: 0.4)
+        once.setattr(votes, "share_for", lambda **_: 0.4)
         with pytest.raises(OtherVersion):
             train(people, tmp_path / "run")
     assert train(people, tmp_path / "run").estimated

@@ -148,7 +148,7 @@ def test_a_model_is_evaluated_on_other_people_with_a_guarantee_of_its_own(quoron
     assert said.code == 0
     assert "accuracy" in said.out
     found = package.evaluate(place / "runs" / "visits-1", "others.csv", user="who", epsilon=8.0, delta=1e-4)
-    assert found.statement.startswith("(8, 0.0001)-differential privacy for all rows of any one user")
+    assert found.statement.startswith("(8, 0.0001)-differential privacy for all items of any one user")
 
 
 def test_private_figures_of_a_table(quoron: Command) -> None:

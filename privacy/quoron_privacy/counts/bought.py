@@ -392,13 +392,17 @@ def released_ranges(
     A user who is there and has no row has marks that are missing. Of a column of no numbers the range says nothing.
     """
     shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places")))
-    around = shapes.windows
+    return shapes, *ranges(released_near(plan, numbers, shapes.windows, noise)[0])
+
+
+def released_near(plan: Bought, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:
+    """Where everybody's marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third."""
     near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)
     which, window = plan.closer(near)
     if len(which):
         counts = plan.cell_counts(numbers[:, which], window, CLOSER)
         near = near.but(which, plan.nearer(plan.release_closer(counts, noise.stream("bought", "closer")), window))
-    return shapes, *ranges(near)
+    return near, bool(len(which))
 
 
 def weights(columns: int, label: int | None = None) -> list[float]:

@@ -18,15 +18,14 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import sources
+    from quoron import measure, sources
     from quoron.datasets import index as indexing
     from quoron.reports import alone
-    from quoron.training import measured
 else:  # when a command is called
     sources = OnFirstUse("quoron.sources")
     indexing = OnFirstUse("quoron.datasets.index")
     alone = OnFirstUse("quoron.reports.alone")
-    measured = OnFirstUse("quoron.training.measured")
+    measure = OnFirstUse("quoron.measure")
 
 Listed = list[str] | None
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")]
@@ -162,7 +161,7 @@ def evaluate(
 
         privacy, allowed = Privacy(epsilon, delta, adjacency=_adjacency(users)), charged.allow_large_delta
         asked: dict[str, Any] = {"user": user, "privacy": privacy, "cap": items_per_user, "users": users}
-        told = measured.prepare(quoron.load(model), rows, allow_large_delta=allowed, **asked).foretold()
+        told = measure.prepare(quoron.load(model), rows, allow_large_delta=allowed, **asked).foretold()
         print(f"{told}. Nothing is charged, and no value was read.")
         return
     check_page(report)

@@ -28,24 +28,21 @@ from quoron.counting.questions import Question, asked_of
 from quoron.counting.told import Row, Statistics, rows_of
 from quoron.counting.weighing import Asked, Facts, Integers, declared, held, of_arrays
 from quoron.private_bounds import read
-from quoron.training import lifetime, votes
+from quoron.release import Planned, check_declared_users, release_once, slots_of, verify_gaussian
+from quoron.training import votes
 from quoron.training.votes import Want
 from quoron_client.data import columns, tables
 from quoron_client.data.row_kinds import is_day
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import bought, spread
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS, NUMBER
 from quoron_privacy.counts.spread import Spread
-from quoron_privacy.counts.table_health import looked_at
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, count
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.errors import ConfigError, Infeasible, count
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
-from quoron_server import plan as plans
-from quoron_server.budget import check_delta
-from quoron_server.wording import SEEDED
+from quoron_server.plan import Privacy
+from quoron_server.wording import ReleaseGuarantee
 
 _SAMPLES = 2**40  # that a call may draw: far more than any does
 _DATE = KINDS.index("date")
@@ -103,17 +100,13 @@ def statistics(
     asked = asked_of(questions)
     items = 1 if items_per_user is None else items_per_user
     count(items_per_user=items)
-    if (adjacency == "zero-out") != (users is not None):
-        raise ConfigError(
-            f"Expected users, the most that the table may hold, with adjacency zero-out and only there, got "
-            f"users={users} with {adjacency}."
-        )
+    check_declared_users(adjacency, users)
     if items == 1 and users is None and any(each.what == "count" and each.by is None for each in asked):
         raise ConfigError(
             "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
             "or items_per_user, which counts items."
         )
-    promise = plans.Privacy(epsilon, delta)
+    privacy = Privacy(epsilon, delta)
     source, user = of_arrays(source, user)
     facts = declared(numeric, categorical, dates)
     numbers = dict.fromkeys(each.of for each in asked if each.of)
@@ -124,43 +117,47 @@ def statistics(
     typed = {name for name in numbers if is_day(columns.kind(source.empty([name]), name))}
     facts = replace(facts, dates=facts.dates | typed)
     table, owners, found = read(source, user, names, facts.dates, empty=users is not None)
-    if users is not None and found > users:
-        raise DataError(f"Expected at most users={users} users in the table, got more. Declare more.")
-    shared = Asked(found if users is None else users, items, adjacency)
-    check_delta(promise.delta, shared.users, allowed=allow_large_delta, key="allow_large_delta")
+    slots = slots_of(found, users, delta, allow_large_delta=allow_large_delta)
+    shared = Asked(slots, items, adjacency)
     _check_kinds(asked, facts)
     wants = [Want(each, "date" if each in facts.dates else "number") for each in numbers if each not in facts.ranges]
     wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
     if len({want.column for want in wants}) < len(wants):
         raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
-    paid = _purchases(wants, shared, promise) if wants else None
-    left = (promise.epsilon, promise.delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
+    paid = votes.planned(wants, slots, privacy, adjacency) if wants else None
+    left = (epsilon, delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
     mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
     _check_users(asked, facts, shared, mu)
     variation = total_variation(gaussians=_SAMPLES)
-    _verify(paid, promise, shared, (mu, variation))
-
-    statement = _sentence(promise, adjacency, paid)
-    if seed is not None:
-        statement = f"{SEEDED} With secret noise: {statement}"
-    charged = None
-    if seed is None or ledger is not None:
-        spent = (mu, variation) if paid is None else paid.charged
-        cost: dict[str, Any] = dict(zip(("mu", "variation"), spent, strict=True))
-        cost |= {"epsilon": promise.epsilon, "delta": promise.delta, "adjacency": adjacency}
-        charged = lifetime.Charge.made("statistics", ledger, population, statement=statement, **cost)
-    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
-    remarks: tuple[str, ...] = ()
-    entries: tuple[Release, ...] = ()
+    charged = (mu, variation) if paid is None else paid.charged
+    theorem = "docs/privacy/statistics.md#st1"
     if paid is not None:
-        bought_, entries = votes.release(paid, wants, tables.opened(table), owners, shared.users, noise)
-        facts, remarks = _found(facts, bought_, paid)
-    parts = _parts(asked, facts, shared, mu)
-    spread.verify([part for _, part in parts], *left)
-    rows = _released(parts, facts, table, owners, shared.users, noise)
-    if charged is not None:
-        charged.end({"statistics": [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]})
-    return Statistics(rows, shared.users, promise.epsilon, promise.delta, statement, remarks)
+        theorem += f", and docs/privacy/bought-run.md#b1 for {paid.share:.2g} of μ², which buys facts"
+    promise = ReleaseGuarantee.central(epsilon, delta, "figures", theorem, adjacency)
+
+    def verify() -> None:
+        if paid is None:
+            verify_gaussian("statistics", mu, variation, epsilon, delta)
+        else:
+            paid.verify(epsilon, delta, users=shared.users, adjacency=adjacency, own=(mu, variation))
+
+    def draw(noise: NoiseSource) -> tuple[tuple[tuple[Row, ...], tuple[str, ...]], dict[str, Any]]:
+        known, remarks = facts, tuple[str, ...]()
+        entries: tuple[Release, ...] = ()
+        if paid is not None:
+            bought_, entries = votes.release(paid, wants, tables.opened(table), owners, shared.users, noise)
+            known, remarks = _found(facts, bought_, paid)
+        parts = _parts(asked, known, shared, mu)
+        spread.verify([part for _, part in parts], *left)
+        rows = _released(parts, known, table, owners, shared.users, noise)
+        kept = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
+        return (rows, remarks), {"statistics": kept}
+
+    planned = Planned(draw, verify, *charged)
+    (rows, remarks), statement = release_once(
+        "statistics", promise, planned, seed=seed, population=population, ledger=ledger
+    )
+    return Statistics(rows, shared.users, epsilon, delta, statement, remarks)
 
 
 def _check_kinds(asked: Sequence[Question], facts: Facts) -> None:
@@ -200,24 +197,6 @@ def _released(
     return tuple(rows)
 
 
-def _purchases(wants: Sequence[Want], shared: Asked, promise: plans.Privacy) -> Bought:
-    """What buys the facts that nobody declared; Infeasible where that tells nothing."""
-    sizes: dict[str, Any] = {
-        "columns": sum(want.may_be_number for want in wants),
-        "names": sum(want.may_be_text for want in wants),
-        "epsilon": promise.epsilon,
-        "delta": promise.delta,
-        "adjacency": shared.adjacency,
-    }
-    share = bought.share_for(users=shared.users, **sizes)
-    paid = Bought.calibrate(users=looked_at(shared.users), share=share, **sizes)
-    if paid.rest_epsilon < plans.LEAST_EPSILON:
-        raise Infeasible(
-            "statistics", f"epsilon={promise.epsilon:g} leaves nothing to estimate ranges", "a larger epsilon"
-        )
-    return paid
-
-
 def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> None:
     """Infeasible where noise alone hides what is asked; of groups that nobody knows yet as if there was one."""
     each = mu / math.sqrt(len(asked))
@@ -236,15 +215,6 @@ def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: flo
                 f"{shared.users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
                 f"{least:,} users, a larger epsilon{fewer}{beside}",
             )
-
-
-def _verify(paid: Bought | None, promise: plans.Privacy, shared: Asked, own: tuple[float, float]) -> None:
-    """All of it together is the promise, by the second account."""
-    if paid is not None:
-        epsilon, delta = promise.epsilon, promise.delta
-        paid.verify(epsilon, delta, users=shared.users, adjacency=shared.adjacency, own=own)
-    elif not Pair.gaussian(*own).delta(promise.epsilon, promise.delta) <= promise.delta:
-        raise Infeasible("statistics", f"delta={promise.delta:g} is below what arithmetic resolves", "a larger delta")
 
 
 def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts, tuple[str, ...]]:
@@ -276,13 +246,4 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts,
     share = f"{100 * paid.share:.2g} % of μ²"
     return Facts(ranges, words, frozenset(ranges) - frozenset(facts.ranges), facts.dates), (
         f"Bought, for {share}: {'; '.join(said)}.",
-    )
-
-
-def _sentence(promise: plans.Privacy, adjacency: Adjacency, paid: Bought | None) -> str:
-    share = "" if paid is None else f", and docs/privacy/bought-run.md#b1 for {paid.share:.2g} of μ², which buys facts"
-    return (
-        f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one user at once, "
-        f"adjacency {adjacency}: protects against whoever sees these figures (the machine that holds the table is "
-        f"trusted); by docs/privacy/statistics.md#st1{share}."
     )

@@ -32,6 +32,7 @@ from quoron_client.data.labels import Range
 from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import PLACES, HeldMeans, HeldOut
 from quoron_privacy.errors import Infeasible
+from quoron_server.wording import ReleaseGuarantee
 
 Vector = NDArray[np.float64]
 WAVES = 8  # k = 2, 3, ... of the log odds, by share of rows below; and two more for each cell
@@ -256,16 +257,7 @@ NOBODY = (
 NO_MODEL = "the model's numbers are not all finite: it says nothing of any row, and no figure says anything of it."
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What an evaluation costs, in the words of whoever charged it."""
-
-    epsilon: float
-    delta: float
-    statement: str
-
-
-def read(held: HeldOut, scorer: Scorer, released: Released, promise: Promise) -> Evaluation:
+def read(held: HeldOut, scorer: Scorer, released: Released, promise: ReleaseGuarantee) -> Evaluation:
     """Figures of what `measuring.release` released. Figures are never outside what they can be."""
     said = np.array(released["places"], np.float64)
     found = where(held, scorer, said)
@@ -510,7 +502,7 @@ def _remarks(figures: list[Figure]) -> Iterator[str]:
             )
 
 
-def of_means(held: HeldMeans, names: Sequence[str], told: Vector, promise: Promise) -> Evaluation:
+def of_means(held: HeldMeans, names: Sequence[str], told: Vector, promise: ReleaseGuarantee) -> Evaluation:
     """Means over users of numbers in [0, 1] that somebody else computed, with nothing to compare them with."""
     here, errors = max(float(told[0]), FEW), held.errors
     figures = []

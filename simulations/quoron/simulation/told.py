@@ -16,6 +16,7 @@ from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Adjacency
+from quoron_server.wording import ReleaseGuarantee
 
 Told = dict[str, tuple[float, float, float]]  # value, low and high by name
 
@@ -59,5 +60,5 @@ def told_by_held_out(config: Config, population: Population, model: NDArray[np.f
     scorer, everybody = Scorer(model, population.loss, population.encoding), population.held_out.users
     some = population.held_out.of(np.flatnonzero(held_out(SeededNoise(0), everybody, held.users)))
     released = measuring.release(held, scorer, lambda: [some], SeededNoise(config.run.seed))
-    found = figures.read(held, scorer, released, figures.Promise(privacy.epsilon, privacy.delta, ""))
+    found = figures.read(held, scorer, released, ReleaseGuarantee(privacy.epsilon, privacy.delta, ""))
     return {f"{each.name} per {each.per}": (each.value, each.low, each.high) for each in found.figures}

@@ -37,9 +37,7 @@ from quoron_client.data import columns, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import Numbering
-from quoron_privacy.counts import bought
 from quoron_privacy.counts.bought import Bought
-from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
@@ -48,7 +46,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.preface import with_purchases
 from quoron_server.budget import check_delta
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON, RunPlan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 WIDEST = 32  # categories of one column, at most
@@ -109,23 +107,6 @@ def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tup
     return found, ranks[numbers].astype(np.int64), index.opened(files, section.user).digest.encode()
 
 
-def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
-    """What is bought with which share of the promise; Infeasible where that tells nothing, or leaves nothing."""
-    privacy, share = privacy_of(config), config.train.estimate_share
-    sizes: dict[str, Any] = {
-        "columns": sum(each.may_be_number for each in asked.all),
-        "names": sum(each.may_be_text for each in asked.all),
-        "epsilon": privacy.epsilon,
-        "delta": privacy.delta,
-        "adjacency": config.privacy.adjacency,
-    }
-    share = bought.share_for(users=users, **sizes) if share is None else share
-    paid = Bought.calibrate(users=looked_at(users), share=share, **sizes)
-    if paid.rest_epsilon < LEAST_EPSILON:
-        raise Infeasible("declarations", f"epsilon={privacy.epsilon:g} leaves nothing for them", "a larger epsilon")
-    return paid
-
-
 def forecast(
     config: Config, asked: Wanted, users: int, seed: int, assumptions: Sequence[Assumption]
 ) -> tuple[Plan, int]:
@@ -153,6 +134,12 @@ def forecast(
         else:
             return _told(plan, asked, paid, wide), widest
     return _told(plan, asked, paid, plan), widest
+
+
+def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
+    """What private bounds cost; Infeasible where that tells nothing, or leaves nothing."""
+    share, adjacency = config.train.estimate_share, config.privacy.adjacency
+    return votes.planned(asked.all, users, privacy_of(config), adjacency, share)
 
 
 def any_text(asked: Wanted) -> bool:

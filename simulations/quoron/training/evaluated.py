@@ -33,7 +33,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Guarantee
 from quoron_server.rounds import Last
-from quoron_server.wording import sentence
+from quoron_server.wording import ReleaseGuarantee, sentence
 
 if TYPE_CHECKING:
     from quoron.datasets.rows import Rows  # only a folder needs it
@@ -110,7 +110,7 @@ def rehearsed(
         return None
     scorer = Scorer(weights, declared.loss, encoding)
     released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
-    said = figures.Promise(promise.epsilon, promise.delta, sentence(promise.simulated()))
+    said = ReleaseGuarantee(promise.epsilon, promise.delta, sentence(promise.simulated()))
     return figures.read(promise.held_out, scorer, released, said)
 
 
@@ -131,5 +131,5 @@ def evaluation(prepared: Prepared[Curated], own: Ledger, encoding: Encoding, wei
     if not isinstance(promise.held_out, HeldOut) or told is None:
         return None
     scorer = Scorer(weights, prepared.scene.held.declared.loss, encoding)
-    said = figures.Promise(promise.epsilon, promise.delta, sentence(promise))
+    said = ReleaseGuarantee(promise.epsilon, promise.delta, sentence(promise))
     return figures.read(promise.held_out, scorer, told["evaluation"], said)

@@ -9,14 +9,12 @@ data, and a fingerprint of the data is stored nowhere: either would tell somethi
 
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from platformdirs import user_data_path
 
@@ -24,7 +22,6 @@ from quoron_client.durable import OWN, PRIVATE, make_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books.lifetime_ledger import Known, PopulationLedger
 from quoron_server.books.store import Store
-from quoron_server.budget import EVERYONE
 from quoron_server.runs import Account
 
 VARIABLE = "QUORON_LEDGER"
@@ -59,34 +56,6 @@ def opened(path: Path, *, create: bool = True) -> Iterator[PopulationLedger]:
         with _file(path, create=create) as file:
             yield PopulationLedger(file, known=memory.known)
         memory.stamp = _stamp(path)
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """One charge for what is released at once, outside of a run; made anew it is another, and costs again.
-
-    A kill before the end leaves the charge, and nothing that anybody has seen.
-    """
-
-    path: Path
-    name: str  # under which it stands
-
-    @classmethod
-    def made(cls, what: str, ledger: str | Path | None, group: str | None, **promise: Any) -> "Charge":
-        """Charge a group, before any value is looked at: `promise` as `PopulationLedger.charge` takes it.
-
-        BudgetExceeded if there is no room.
-        """
-        made = cls(place(ledger), f"{what}-{secrets.token_hex(8)}")
-        with opened(made.path) as kept:
-            kept.charge(made.name, group or EVERYONE, **promise)
-        return made
-
-    def end(self, told: dict[str, Any]) -> None:
-        """Keep what is about to be told, and that no more will be."""
-        with opened(self.path) as kept:
-            kept.release(self.name, told)
-            kept.end(self.name, "complete")
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
-from quoron.evaluating.figures import Promise, of_means
+from quoron.evaluating.figures import of_means
 from quoron.evaluating.split import held_out, held_users
 from quoron.results import M
 from quoron.results import Run as Released
@@ -63,7 +63,7 @@ from quoron_server.plan import Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import Last, Observer
 from quoron_server.runs import Run, end
-from quoron_server.wording import plan_json, sentence
+from quoron_server.wording import ReleaseGuarantee, plan_json, sentence
 
 Vector = NDArray[np.float64]
 ONE_PASS = "one-pass-dp-sgd"
@@ -453,7 +453,7 @@ def _measuring(plan: RunPlan, figures: Rows, start: Vector, apart: Users, seed: 
 def _said(plan: RunPlan, setting: Setting, told: dict[str, Any], statement: str) -> Evaluation:
     held = plan.guarantee.held_out
     assert isinstance(held, HeldMeans)
-    promise = Promise(plan.guarantee.epsilon, plan.guarantee.delta, statement)
+    promise = ReleaseGuarantee(plan.guarantee.epsilon, plan.guarantee.delta, statement)
     return of_means(held, setting.measured, np.array(told["means"], np.float64), promise)
 
 

@@ -15,16 +15,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron_client.data import columns, row_kinds
+from quoron_client.data.dates import DateNumber
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import first_rows, most_rows
-from quoron_privacy.counts.bought import CLOSER, Bought, name_counts
+from quoron_privacy.counts.bought import Bought, name_counts, released_near, share_for
 from quoron_privacy.counts.marks import KINDS, MARKS, Windows, marks, ranges
-from quoron_privacy.errors import DataError
+from quoron_privacy.counts.table_health import looked_at
+from quoron_privacy.errors import DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release
+from quoron_privacy.release import Adjacency, Release
+from quoron_server.plan import LEAST_EPSILON, Privacy
 
 Integers = NDArray[np.int64]
-What = Literal["number", "date", "category", "any", "label", "items"]
+What = Literal["number", "year", "date", "category", "any", "label", "items"]
 CENTURIES = 1900.0, 2100.0  # within which years are told apart
 Released = dict[str, Any]  # by column: its kind, the votes of each kind, its range, its names
 
@@ -45,6 +48,28 @@ class Want:
     def may_be_text(self) -> bool:
         """Whether names are."""
         return self.what in ("category", "any", "label")
+
+
+def planned(
+    wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adjacency, share: float | None = None
+) -> Bought:
+    """Calibrate the private bounds of these columns for a share of a promise, by default as much as they need.
+
+    Infeasible where that tells nothing, or leaves nothing for what comes after.
+    """
+    sizes: dict[str, Any] = {
+        "columns": sum(want.may_be_number for want in wants),
+        "names": sum(want.may_be_text for want in wants),
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "adjacency": adjacency,
+    }
+    share = share_for(users=users, **sizes) if share is None else share
+    found = Bought.calibrate(users=looked_at(users), share=share, **sizes)
+    if found.rest_epsilon < LEAST_EPSILON:
+        condition = f"epsilon={privacy.epsilon:g} leaves nothing beside them"
+        raise Infeasible("private bounds", condition, "a larger epsilon")
+    return found
 
 
 def release(
@@ -114,12 +139,14 @@ class _Crowd:
         for place, want in enumerate(wants):
             numbers[:, place], kinds[:, place] = self._marks(want)
         shapes = bought.shapes(bought.release_places(bought.place_counts(numbers, kinds), self._stream("places")))
-        for want, kind, votes in zip(wants, shapes.kinds, shapes.counts.tolist(), strict=True):
-            found[want.column] |= {"kind": kind, "votes": votes}
+        for want, kind, votes, told in zip(
+            wants, shapes.kinds, shapes.counts.tolist(), shapes.told.tolist(), strict=True
+        ):
+            found[want.column] |= {"kind": kind, "votes": votes, "told": told}
         for want in wants:
             if want.what == "date" or (want.what == "any" and row_kinds.is_day(columns.kind(self.table, want.column))):
                 found[want.column]["kind"] = "date"
-            elif want.what in ("number", "items"):
+            elif want.what in ("number", "year", "items"):
                 found[want.column]["kind"] = "number"
         known = [found[want.column]["kind"] for want in wants]
         at = np.flatnonzero([kind in ("number", "date") for kind in known])
@@ -128,13 +155,9 @@ class _Crowd:
         days = np.flatnonzero([kind == "date" for kind in known])
         low, high = (np.full(len(days), year) for year in CENTURIES)
         years = Windows(low, high, shapes.counts[days, KINDS.index("date")], np.ones(len(days), np.int64))
-        around, made = shapes.windows.but(days, years).where(at), [*made, "cells"]
-        cells = bought.release_cells(bought.cell_counts(numbers[:, at], around), self._stream("cells"))
-        near = bought.near(cells, around)
-        which, window = bought.closer(near)
-        if len(which):
-            counts, made = bought.cell_counts(numbers[:, at[which]], window, CLOSER), [*made, "closer"]
-            near = near.but(which, bought.nearer(bought.release_closer(counts, self._stream("closer")), window))
+        around = shapes.windows.but(days, years).where(at)
+        near, closer = released_near(bought, numbers[:, at], around, self.noise)
+        made += ["cells", *["closer"] * closer]
         low, high = ranges(near)
         for place, *ends, held in zip(at.tolist(), low.tolist(), high.tolist(), near.held.tolist(), strict=True):
             found[wants[place].column] |= {"range": ends, "held": held}
@@ -162,6 +185,8 @@ class _Crowd:
         if want.what == "items":
             rows = np.bincount(self.seat, minlength=self.many).astype(np.float64)
             return marks(rows, np.arange(self.many), self.many)
+        if want.what == "year":
+            return marks(DateNumber(want.column, "year", 0, 1).read(self.table), self.seat, self.many)
         if want.what == "number":
             return marks(columns.numbers(self.table, want.column), self.seat, self.many)
         values, kinds = row_kinds.read(self.table, want.column)

@@ -50,7 +50,7 @@ from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.rounds import other_run
-from quoron_server.wording import TEXTS
+from quoron_server.wording import TEXTS, guaranteed, simulated
 
 OWN = "tune.json of quoron.select"
 _OVER = SeededNoise(0)  # of a search that is over: nothing is drawn
@@ -202,9 +202,8 @@ def select(
         (mean, trainings), price = within(asking, lambda *spent: _planned(wanted, users, apart, spent, identity.seed))
     else:
         price = _declared(asking, base)
-    statement = _statement(price, trains=trainings is not None, declared=base is not None, same=data is not None)
-    if seed is not None:
-        statement = f"SIMULATED, with noise from a seed, which protects nobody. With secret noise: {statement}"
+    said = {"trains": trainings is not None, "declared": base is not None, "same": data is not None}
+    statement = _statement(price, **said, seeded=seed is not None)
     asked = {
         "names": list(named),
         "price": price.as_json(),
@@ -352,7 +351,7 @@ def _claimed(out: str | Path | None) -> RunFolder:
     return folder
 
 
-def _statement(price: Price, *, trains: bool, declared: bool, same: bool) -> str:
+def _statement(price: Price, *, trains: bool, declared: bool, same: bool, seeded: bool) -> str:
     assumed = [TEXTS[price.assumed]]
     if declared:
         assumed.append("a trial costs what its declared pair says")
@@ -363,8 +362,6 @@ def _statement(price: Price, *, trains: bool, declared: bool, same: bool) -> str
     if not same:
         assumed.append("a search that is interrupted goes on with the same data")
     assumed.append("nothing that a trial does, such as raising, printing or keeping something, shows anything of users")
-    return (
-        f"({price.epsilon:g}, {price.delta:g})-differential privacy for all items of any one user at once, adjacency "
-        f"{price.adjacency}: protects against whoever sees the chosen model, its score and all else that this search "
-        f"shows or keeps; assuming {'; '.join(assumed)}; by {THEOREM}."
-    )
+    against = "whoever sees the chosen model, its score and all else that this search shows or keeps"
+    words = guaranteed(price.epsilon, price.delta, price.adjacency, against, THEOREM, assuming=assumed)
+    return f"{simulated(words) if seeded else words}."

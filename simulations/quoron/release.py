@@ -1,0 +1,88 @@
+"""One private release outside of a run.
+
+The order is the same for all: check, calibrate, verify by the second account, charge, draw, report. The charge is
+durable before the first draw; where it fails nothing is drawn. With a seed nobody is protected, and nothing is charged
+but to a ledger that is given.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from quoron.training import lifetime
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import ConfigError, DataError, Infeasible
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Adjacency
+from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.wording import ReleaseGuarantee, simulated
+
+T = TypeVar("T")
+RESOLUTION = 1e-7  # relative, up to which two accounts find the same δ of the same μ
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned(Generic[T]):
+    """A calibrated release. Public numbers alone decide all of it but what `draw` returns."""
+
+    draw: Callable[[NoiseSource], tuple[T, dict[str, Any]]]  # the value, and what the ledger keeps of it
+    verify: Callable[[], Any]  # raises unless the second account finds the release within its guarantee
+    mu: float | None = None  # everything drawn is μ-GDP up to `variation`; None: (ε, δ) is all that is known
+    variation: float = 0.0
+
+
+def release_once(
+    what: str,
+    guarantee: ReleaseGuarantee,
+    planned: Planned[T],
+    *,
+    seed: int | None,
+    population: str | None,
+    ledger: Any,
+) -> tuple[T, str]:
+    """Verify, charge and draw a release, and return it with the sentence of its guarantee.
+
+    BudgetExceeded where the population's limit leaves no room; nothing is drawn then. A kill between the charge and
+    the end leaves the charge, and nothing that anybody has seen.
+    """
+    planned.verify()
+    if seed is not None:
+        guarantee = replace(guarantee, statement=simulated(guarantee.statement))
+    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
+    if seed is not None and ledger is None:
+        return planned.draw(noise)[0], guarantee.statement
+    path, name = lifetime.place(ledger), f"{what}-{secrets.token_hex(8)}"
+    with lifetime.opened(path) as kept:
+        spent = asdict(guarantee) | {"mu": planned.mu, "variation": planned.variation}
+        kept.charge(name, population or EVERYONE, **spent)
+    value, record = planned.draw(noise)
+    with lifetime.opened(path) as kept:
+        kept.release(name, record)
+        kept.end(name, "complete")
+    return value, guarantee.statement
+
+
+def verify_gaussian(what: str, mu: float, variation: float, epsilon: float, delta: float) -> None:
+    """Raise Infeasible unless the second account finds μ, up to a total variation, within (ε, δ)."""
+    if not Pair.gaussian(mu, variation).delta(epsilon, delta) <= delta * (1 + RESOLUTION):
+        raise Infeasible(what, f"delta={delta:g} is below what arithmetic resolves", "a larger delta")
+
+
+def check_declared_users(adjacency: Adjacency, users: int | None) -> None:
+    """Raise ConfigError unless the most users are declared where adjacency is zero-out, and only there."""
+    if (adjacency == "zero-out") != (users is not None):
+        raise ConfigError(
+            f"Expected users, the most that the table may hold, with adjacency zero-out and only there, got "
+            f"users={users} with {adjacency}."
+        )
+
+
+def slots_of(found: int, declared: int | None, delta: float, *, allow_large_delta: bool) -> int:
+    """Return the number of users that a guarantee is for. DataError for more than declared; ConfigError for δ > 1/n."""
+    users = found if declared is None else declared
+    if found > users:
+        raise DataError(f"Expected at most users={users} users in the table, got more. Declare more.")
+    check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
+    return users
