@@ -223,7 +223,7 @@ def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
     with lifetime.opened(Path("ledger.sqlite")) as kept:
         assert list(kept.charges("everyone")) == []
     capsys.readouterr()
-    assert invoke(["train", *words, "--quiet"]) == 0
+    assert invoke(["--quiet", "train", *words]) == 0
     assert f"Warning: {sentence}" in capsys.readouterr().err
 
 
