@@ -105,7 +105,7 @@ def main(repeats: int) -> None:
             return least([whole(command, folder) for _ in range(repeats)])
 
         def simulated(place: str, **environment: str) -> Seconds:
-            return whole([*QUORON, "simulate", "--quiet", "--out", place], folder, **environment)
+            return whole([*QUORON, "--quiet", "simulate", "--out", place], folder, **environment)
 
         yardstick = repeated(sys.executable, "-c", LIBRARIES)
         print(

@@ -14,7 +14,6 @@ from pydantic.fields import FieldInfo
 
 from quoron.arguments import KEYS
 from quoron.cli.app import app
-from quoron.cli.common import CSV
 from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection
 from quoron.engines import ENGINES
 from quoron.table_columns import WORDS, Columns
@@ -58,7 +57,7 @@ def _arguments() -> str:
         option, value = f"--{name.replace('_', '-')}", grammar.get(name, "...")
         shell = f"`{option}`" if option in typed else f"`--set {section}.{key}={value}`"
         python = f"Columns({name}=...)" if name in Columns.__annotations__ else f"{name}="
-        rows.append(f"| `{python}` | `{section}.{key}` | {f'`--csv {name}={value}`' if name in CSV else shell} |")
+        rows.append(f"| `{python}` | `{section}.{key}` | {shell} |")
     return "\n".join(["## Arguments, keys and options", "", *rows, "", TYPED, *_engines(), ""])
 
 

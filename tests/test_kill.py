@@ -24,7 +24,7 @@ SETTINGS = [
 
 def command(out: Path) -> list[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    return ["simulate", "--quiet", "--out", str(out), *settings]
+    return ["--quiet", "simulate", "--out", str(out), *settings]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_killed_run_resumes_to_identical_bits(at, when, left, whole, tmp_path)
     killed = subprocess.run(words, capture_output=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     resumable = (out / "config.toml").is_file()
-    again = ["resume", str(out), "--quiet"] if resumable else command(out)
+    again = ["--quiet", "resume", str(out)] if resumable else command(out)
     assert invoke(again) == 0  # in this process, which knows nothing of the one that died
     with np.load(out / "model.npz") as stored:
         np.testing.assert_array_equal(stored[stored.files[0]], whole)

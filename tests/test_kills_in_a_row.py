@@ -51,9 +51,9 @@ class Scene:
         """That begins it or goes on."""
         begun = self.kind == "simulate" and (self.run / "config.toml").is_file()
         if begun or (self.run / "model.json").is_file():
-            return ["resume", str(self.run), "--quiet"]
+            return ["--quiet", "resume", str(self.run)]
         more = ["--set", f"train.ledger={self.folder / 'life.sqlite'}"] if self.kind == "train" else []
-        return [self.kind, str(self.folder / "people.toml"), "--out", str(self.run), "--quiet", *more]
+        return ["--quiet", self.kind, str(self.folder / "people.toml"), "--out", str(self.run), *more]
 
     def killed(self, at: str, when: str, left: int = 1) -> None:
         """One life."""

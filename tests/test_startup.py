@@ -89,7 +89,7 @@ import sys
 sys.modules.update(dict.fromkeys({WITHOUT!r}))
 from quoron.cli.app import EXTRAS, invoke
 {MADE_UP}{MEAN}{TRAIN}
-assert invoke(["simulate", "quickstart", "--set", "population.users=3000", "--out", "run", "--quiet"]) == 0
+assert invoke(["--quiet", "simulate", "quickstart", "--set", "population.users=3000", "--out", "run"]) == 0
 assert invoke(["ledger", "show", "--json"]) == 0
 assert invoke(["serve"]) == 2
 assert EXTRAS["sqlalchemy"] == "federation"

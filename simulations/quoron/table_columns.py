@@ -162,7 +162,7 @@ class Columns(TypedDict, total=False):
     hashed: Annotated[Mapping[str, int], Word("COLUMN=BUCKETS,...", _buckets)]
     dates: Annotated[Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str], Word("COLUMN=PART,...", _dates)]
     exclude: Annotated[Sequence[str], Word("COLUMN,...", _parts)]
-    estimate: Annotated[Mapping[str, Literal["number", "category", "any"]], Word("COLUMN=KIND,...", _estimated, True)]
+    estimate: Annotated[Mapping[str, Literal["number", "category", "any"]], Word("COLUMN=KIND,...", _estimated)]
     positive: Annotated[str | int | bool, Word("VALUE", _value)]
     classes: Annotated[Sequence[str | int | bool], Word("VALUE,VALUE,...", _values)]
     label_range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends)]

@@ -103,7 +103,7 @@ TYPED = {
         r"population\.exclude, got \['a', 'b'\] .* and \['a'\]",
     ),
     "--csv twice": (
-        ["train", "visits.csv", "--csv", "separator=;", "--csv", "separator=,"],
+        ["bounds", "visits.csv", "--user", "who", "--epsilon", "1", "--csv", "separator=;", "--csv", "separator=,"],
         r"--csv separator, got separator=; and separator=,",
     ),
     "--set twice": (["plan", "--set", "run.seed=1", "--set", "run.seed=2"], r"run\.seed, got 1 .* and 2"),

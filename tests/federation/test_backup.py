@@ -346,7 +346,7 @@ def test_a_waiting_run_is_charged_by_its_plan(tmp_path: Path, capsys: pytest.Cap
         pytest.raises(OtherVersion, match="`quoron runs RUN --continue`"),
     ):
         Books(database).registry.run("trial").require(SERVICE)
-    command = ["runs", "trial", "--continue", *reaching(database=other(tmp_path, "one"))]
+    command = [*reaching(database=other(tmp_path, "one")), "runs", "trial", "--continue"]
     assert invoke(command) == 0
     assert "trial: goes on, charged for 1 more copy" in capsys.readouterr().out
     assert invoke(command) == 2

@@ -78,7 +78,7 @@ def test_the_bytes_that_a_run_sums_are_those_that_the_kernel_carried(
     words = ["simulate", "small-federation", "--engine", f"service:clients={clients}", "--out", tmp_path / "run"]
     words += [word for each in settings for word in ("--set", each)]
     done = subprocess.run(
-        [*APART, sys.executable, __file__, sys.executable, "-m", "quoron", *map(str, words), "--quiet"],
+        [*APART, sys.executable, __file__, sys.executable, "-m", "quoron", "--quiet", *map(str, words)],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "QUORON_LEDGER": str(tmp_path / "own")},
         capture_output=True,
         text=True,

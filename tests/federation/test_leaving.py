@@ -361,11 +361,12 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
     with Database(url) as database:
         key = certificates.fingerprint(certificates.load_certificate(home / "mine/certificate.pem"))
         Books(database).registry.enrol(key, name="mine")
-    words = [*reaching(database=url), "--certs", str(home), "--receipt", str(tmp_path / "receipt.json"), "--yes"]
-    killed(Moment(at, when, left=number), ["admin", "users", "forget", "mine", *words])
+    forget, words = [*reaching(database=url), "admin", "users", "forget"], ["--certs", str(home), "--yes"]
+    words += ["--receipt", str(tmp_path / "receipt.json")]
+    killed(Moment(at, when, left=number), [*forget, "mine", *words])
     with Database(url) as database:
         known = Books(database).registry.user(key) is not None
-    assert invoke(["admin", "users", "forget", "mine" if known else "0", *words]) == 0
+    assert invoke([*forget, "mine" if known else "0", *words]) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())
     assert (told["user"], told["erased"]["keys"]) == (0, 1)
     assert not list(home.glob("mine*"))

@@ -216,11 +216,11 @@ class TestWhereACommandGoes:
 
     def test_is_a_database_for_a_command_that_takes_one_alone(self, tmp_path: Path, capsys: Captured) -> None:
         own = reaching(database=books(tmp_path / "c.sqlite"))
-        assert invoke(["runs", *own]) == 2
+        assert invoke([*own, "runs"]) == 2
         assert "Expected a coordinator, got the database of the profile" in " ".join(capsys.readouterr().err.split())
-        assert invoke(["cancel", "none", *own]) == 2
+        assert invoke([*own, "cancel", "none"]) == 2
         assert "got 'none'" in capsys.readouterr().err
-        assert invoke(["admin", "backup", str(tmp_path / "copy"), *own]) == 0
+        assert invoke([*own, "admin", "backup", str(tmp_path / "copy")]) == 0
         assert (tmp_path / "copy").is_file()
 
 
@@ -236,7 +236,7 @@ class TestWhichLedgerIsShown:
         assert own == f"Ledger: your own, {tmp_path}/own.sqlite"
         assert header.split() == ["population", "limit", "spent", "left", "charges"]
         assert row.split() == ["everyone", "none", "ε", "=", "0.5,", "δ", "=", "1e-06", "no", "limit", "1"]
-        assert invoke(["ledger", "show", "--profile", "default"]) == 0
+        assert invoke(["--profile", "default", "ledger", "show"]) == 0
         named = capsys.readouterr().out.splitlines()[0]
         monkeypatch.setenv("QUORON_DATABASE", url)
         assert invoke(["ledger", "show"]) == 0
@@ -246,16 +246,16 @@ class TestWhichLedgerIsShown:
         held = token(tmp_path, "auditor")
         async with coordinator(tmp_path) as running:
             own = reaching(coordinator=running.control, token_file=held, insecure=True)
-            assert await asyncio.to_thread(invoke, ["ledger", "show", *own]) == 0
+            assert await asyncio.to_thread(invoke, [*own, "ledger", "show"]) == 0
         assert capsys.readouterr().out.startswith(f"Ledger: the coordinator {running.control}\n")
 
     def test_a_charge_needs_a_name_and_one_that_is_only_tried_needs_none_and_changes_nothing(
         self, tmp_path: Path, capsys: Captured
     ) -> None:
         own = reaching(database=books(tmp_path / "c.sqlite"))
-        assert invoke(["ledger", "charge", "--epsilon", "1", *own]) == 2
+        assert invoke([*own, "ledger", "charge", "--epsilon", "1"]) == 2
         assert "Expected a NAME" in capsys.readouterr().err
-        assert invoke(["ledger", "charge", "--dry-run", "--epsilon", "1", "--spent", *own]) == 2
-        assert invoke(["ledger", "charge", "--dry-run", "--epsilon", "1", *own]) == 0
-        assert invoke(["ledger", "show", "--json", *own]) == 0
+        assert invoke([*own, "ledger", "charge", "--dry-run", "--epsilon", "1", "--spent"]) == 2
+        assert invoke([*own, "ledger", "charge", "--dry-run", "--epsilon", "1"]) == 0
+        assert invoke([*own, "ledger", "show", "--json"]) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["everyone"]["runs"] == 1

@@ -9,8 +9,8 @@ from contextlib import closing, suppress
 import pytest
 
 from federation.crowd import carried_out, coordinator
-from operators import reaching
-from quoron.cli.ledger import app
+from operators import before, reaching
+from quoron.cli.app import app
 from quoron_privacy.errors import (
     BudgetExceeded,
     ConfigError,
@@ -304,7 +304,7 @@ class TestCharges:
 
 
 def invoke(*arguments: str) -> None:
-    app(args=list(arguments), prog_name="ledger", standalone_mode=False)
+    app(args=before(["ledger", *arguments]), prog_name="quoron", standalone_mode=False)
 
 
 SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1,1e-15,1e-9")
@@ -313,9 +313,9 @@ SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1,1e-15,1e-9")
 def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_the_ledger_is_used(tmp_path, capsys):
     """Also when whoever did it lowered the file's own count again, or did it before the ledger was first read anew."""
     path = tmp_path / "l.sqlite"
-    charge = ("--epsilon", "0.5", "--create", *reaching(database=f"sqlite:///{path}"))
+    where, charge = reaching(database=f"sqlite:///{path}"), ("--epsilon", "0.5", "--create")
     for run in ("spring", "summer"):
-        invoke("charge", run, *charge)
+        invoke("charge", run, *charge, *where)
     kept = path.read_bytes()
     for attack in (
         "DELETE FROM population WHERE sequence = 1",
@@ -332,15 +332,15 @@ def test_a_last_row_that_was_deleted_with_another_program_is_refused_wherever_th
             ("charge", "summer", *charge),
         ):
             with pytest.raises(LedgerError, match=r"rows at its end are gone.*l\.sqlite-acknowledged keeps the hash"):
-                invoke(*use, *reaching(database=f"sqlite:///{path}"))
+                invoke(*use, *where)
     path.write_bytes(kept)
     capsys.readouterr()
-    invoke("verify", *reaching(database=f"sqlite:///{path}"))
+    invoke("verify", *where)
     head = capsys.readouterr().out.strip()
     count, beside = (tmp_path / "l.sqlite-acknowledged").read_text().split()
     assert beside == head
     (tmp_path / "l.sqlite-acknowledged").write_text(f"{count}\n")  # as versions of before wrote it
-    invoke("verify", *reaching(database=f"sqlite:///{path}"))
+    invoke("verify", *where)
     assert (tmp_path / "l.sqlite-acknowledged").read_text().split()[1] == head
 
 

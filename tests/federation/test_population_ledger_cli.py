@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from operators import reaching
-from quoron.cli.ledger import app
+from operators import before, reaching
+from quoron.cli.app import app
 from quoron_privacy.errors import (
     BudgetExceeded,
     ConfigError,
@@ -15,7 +15,7 @@ from quoron_server.books.lifetime_ledger import PopulationLedger
 
 
 def invoke(*arguments: str) -> None:
-    app(args=list(arguments), prog_name="ledger", standalone_mode=False)
+    app(args=before(["ledger", *arguments]), prog_name="quoron", standalone_mode=False)
 
 
 @pytest.fixture

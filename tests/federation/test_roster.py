@@ -463,9 +463,9 @@ def test_an_operator_sets_the_state_of_several_users_at_once(
                 registry(running).enrol(f"name:client-{number}")
             own = operator(running, tmp_path)
             for words in (["0", "1", "away"], ["1", "active"], ["2", "retired"], ["2", "active"]):
-                assert await asyncio.to_thread(invoke, ["admin", "users", "set", *words, *own]) == 0
+                assert await asyncio.to_thread(invoke, [*own, "admin", "users", "set", *words]) == 0
                 found.append([user.state for user in registry(running).roster.page()])
-            assert await asyncio.to_thread(invoke, ["admin", "users", "set", "0", "gone", *own]) == 2
+            assert await asyncio.to_thread(invoke, [*own, "admin", "users", "set", "0", "gone"]) == 2
             assert "'gone' is not one of 'retired', 'away', 'active'" in " ".join(capsys.readouterr().err.split())
         return found
 
@@ -490,13 +490,13 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
             await running.manager.submit(wanted.as_text())
             await until(lambda: any(run.engine for run in running.manager._active.values()))  # begun, and charged
             own = operator(running, tmp_path)
-            assert await asyncio.to_thread(invoke, ["admin", "users", "drawn", "trial", *own]) == 0
+            assert await asyncio.to_thread(invoke, [*own, "admin", "users", "drawn", "trial"]) == 0
             assert capsys.readouterr().out.startswith("trial: 20 of 24 active users, by seed ")
             ledger, told = PopulationLedger(running._database), await running.manager.users.drawn("trial")
             with running._database.writing() as connection:  # another was put in by hand
                 slots = {"old": told["drawn"][0], "new": 2}
                 connection.execute(sa.text('UPDATE slots SET "user" = :new WHERE "user" = :old'), slots)
-            assert await asyncio.to_thread(invoke, ["admin", "users", "drawn", "trial", *own]) == 1
+            assert await asyncio.to_thread(invoke, [*own, "admin", "users", "drawn", "trial"]) == 1
             assert "to be those that its seed draws, got others" in capsys.readouterr().err
             with running._database.writing() as connection:  # and its traces are wiped
                 slots = {"old": 2, "new": told["drawn"][0]}
@@ -505,7 +505,7 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
                 members = draw(told["seed"], np.arange(USERS + 5), USERS)
                 for slot, user in enumerate(members.tolist()):
                     connection.execute(sa.text('UPDATE slots SET "user" = :u WHERE slot = :s'), {"u": user, "s": slot})
-            assert await asyncio.to_thread(invoke, ["admin", "users", "drawn", "trial", *own]) == 1
+            assert await asyncio.to_thread(invoke, [*own, "admin", "users", "drawn", "trial"]) == 1
             assert "to be those on the chain, got others" in capsys.readouterr().err
             return ledger.rows(), told
 

@@ -115,7 +115,7 @@ def test_a_variable_that_names_what_the_folder_holds_is_no_second_value(
     trial: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUORON_AUTHORITY", "trial/authority.pem")
-    assert invoke(["admin", "health", "localhost:1", "--certs", "trial/client-1", "--timeout", "0.1"]) == 1
+    assert invoke(["admin", "health", "localhost:1", "--certs", "trial/client-1"]) == 1
     assert "Expected a coordinator that serves at localhost:1" in capsys.readouterr().err
 
 
@@ -132,9 +132,10 @@ def test_plaintext_is_refused_with_certificates_of_either_kind(
 def test_plaintext_elsewhere_needs_the_option_and_the_variable(
     trial: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = ["admin", "health", "192.0.2.1:1", "--timeout", "0.01"]
+    away = ["admin", "health", "192.0.2.1:1"]
     assert "QUORON_INSECURE_ANYWHERE=1" in refusal(capsys, *away, "--insecure")
     monkeypatch.setenv("QUORON_INSECURE_ANYWHERE", "1")
+    monkeypatch.setattr("quoron.cli.health.TIMEOUT", 0.01)
     assert "Expected --certs FOLDER" in refusal(capsys, *away)
     assert invoke([*away, "--insecure"]) == 1
     monkeypatch.setenv("QUORON_INSECURE_ANYWHERE", "yes")

@@ -451,7 +451,7 @@ def test_the_exit_code_says_how_it_ended(
     said, code = ENDS[how]
     monkeypatch.setenv("QUORON_TOKEN", "quoron_x")
     monkeypatch.setattr(Control, "watch", lambda self, run: Scripted(list(said)).watch(run))
-    assert invoke(["watch", "trial", "--timeout", "0", *reaching(coordinator="127.0.0.1:1", insecure=True)]) == code
+    assert invoke([*reaching(coordinator="127.0.0.1:1", insecure=True), "watch", "trial", "--timeout", "0"]) == code
     capsys.readouterr()
     assert invoke(["watch", "--help"]) == 0
     assert (str(code) if code != 2 else "") in capsys.readouterr().out

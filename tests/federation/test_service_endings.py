@@ -412,13 +412,13 @@ def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_proces
             books.registry.enrol(f"supernode:{user}")
         books.registry.add_run("trial", wanted.as_text(), "flower")
         books.begin(wanted, make_plan(wanted))
-        assert invoke(["cancel", "trial", *own]) == 1
+        assert invoke([*own, "cancel", "trial"]) == 1
         assert "`quoron login HOST:PORT`" in capsys.readouterr().err
         assert books.registry.run("trial").state == "running"
     for _ in range(2):
-        assert invoke(["cancel", "trial", *own]) == 0
+        assert invoke([*own, "cancel", "trial"]) == 0
         assert capsys.readouterr().out == "trial: cancelled\n"
-    assert invoke(["cancel", "unknown", *own]) == 2
+    assert invoke([*own, "cancel", "unknown"]) == 2
     assert "got 'unknown'" in capsys.readouterr().err
     with Database(database_url) as database:
         assert Ledger.unreleased(database) == set()
@@ -426,5 +426,5 @@ def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_proces
 
 
 def test_cancelling_in_books_that_are_not_there_makes_none(tmp_path: Path) -> None:
-    assert invoke(["cancel", "trial", *reaching(database=f"sqlite:///{tmp_path}/none.sqlite")]) == 1
+    assert invoke([*reaching(database=f"sqlite:///{tmp_path}/none.sqlite"), "cancel", "trial"]) == 1
     assert not list(tmp_path.iterdir())

@@ -283,8 +283,8 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
             says(each, "not trusted here now")
             says(each, "waiting for runs")
         started.append(client(users - 1, where))  # for whom the open round has waited
-        lines = [json.loads(line) for line in quoron("watch", "trial", "--json", *operator).splitlines()]
-        quoron("fetch", "trial", "--out", tmp_path / "fetched", *operator)
+        lines = [json.loads(line) for line in quoron(*operator, "watch", "trial", "--json").splitlines()]
+        quoron(*operator, "fetch", "trial", "--out", tmp_path / "fetched")
         for each in reversed(started):
             each.stop()
     assert lines[-1]["how"] == "complete"
@@ -368,11 +368,11 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
             started.append(Program("client", "--coordinator", clients, *own, *data, *pinned))
         operator = reaching(coordinator=control, token_file=ours / "token", authority=ours / "authority.pem")
         patient = ["--set", "privacy.min_cohort=0.9", "--waiting", 300]  # all are there before anybody is asked
-        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--timeout", 12.0, *patient, *operator)
+        quoron(*operator, "submit", ours / "run.toml", "--run", "both", "--users", USERS, "--timeout", 12.0, *patient)
         started[0].process.send_signal(signal.SIGKILL)
         started[0].process.wait()
         started.append(second(where))
-        lines = [json.loads(line) for line in quoron("watch", "both", "--json", *operator).splitlines()]
+        lines = [json.loads(line) for line in quoron(*operator, "watch", "both", "--json").splitlines()]
         assert lines[-1]["how"] == "complete"
         live = quoron("second-server", "runs", *books, "--keys", theirs / "keys")  # beside the one that serves
         started[-1].stop()

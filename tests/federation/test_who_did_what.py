@@ -85,7 +85,7 @@ class TestAnExport:
         acts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [(act["what"], act["by"]) for act in acts][:2] == [("limit", "ben"), ("submit", "ada")]
         assert (
-            invoke(["ledger", "show", "--history", "--json", *reaching(database=f"sqlite:///{day}/coordinator.sqlite")])
+            invoke([*reaching(database=f"sqlite:///{day}/coordinator.sqlite"), "ledger", "show", "--history", "--json"])
             == 0
         )
         assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == acts

@@ -499,7 +499,7 @@ def test_a_plan_a_run_and_its_report_say_that_there_is_no_guarantee_and_never_an
     assert "our accountant finds: no guarantee." in planned
     assert "As printed, for simulations only: the paper claims ε = 10, δ = 0.001." in planned
     assert "Lemma A.9 draws the threshold once" in planned
-    ran = said(capsys, "simulate", "without.toml", "--quiet", "--out", "run")
+    ran = said(capsys, "--quiet", "simulate", "without.toml", "--out", "run")
     assert re.search("privacy of one user +none was found for the numbers that the paper prints", ran)
     assert "our accountant finds: no guarantee." in ran
     said(capsys, "show", "run")
@@ -560,7 +560,7 @@ CHANGES = {  # what is done to a run's folder: what reads it, and what it says
 
 @pytest.mark.usefixtures("without")
 def test_any_change_of_the_files_of_a_run_without_a_guarantee_is_noticed_by_what_reads_them(capsys):
-    said(capsys, "simulate", "without.toml", "--quiet", "--out", "run")
+    said(capsys, "--quiet", "simulate", "without.toml", "--out", "run")
     for number, (change, reader, words) in enumerate(CHANGES.values()):
         folder = Path(f"copy-{number}")
         shutil.copytree("run", folder)

@@ -209,10 +209,10 @@ def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
     people.to_csv(tmp_path / "people.csv", index=False)
     words = ["--user", "who", "--label", "ill", "--set", "population.classes=no,yes", "--numeric", "age=0:100,dose=0:5"]
     command = [
+        "--quiet",
         "train",
         str(tmp_path / "people.csv"),
         *words,
-        "-q",
         "--epsilon",
         "2",
     ]

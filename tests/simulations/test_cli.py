@@ -68,7 +68,7 @@ def test_a_wrong_request_exits_2_names_it_and_writes_nothing(
 def test_a_folder_of_another_configuration_is_refused_and_left_alone(
     capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    assert invoke(["--quiet", "simulate", "small.toml", "--out", "mine"]) == 0
     before = {path: path.read_bytes() for path in (place / "mine").iterdir()}
     capsys.readouterr()
     code, printed = failing(capsys, "simulate", "small.toml", "--out", "mine", "--seed", "9")
@@ -98,7 +98,7 @@ class Impatient(progress.Display):
 def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
     capsys: pytest.CaptureFixture[str], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "whole", "--quiet"]) == 0
+    assert invoke(["--quiet", "simulate", "small.toml", "--out", "whole"]) == 0
     capsys.readouterr()
     with monkeypatch.context() as patched:
         patched.setattr(progress, "display", lambda **_: Impatient())
@@ -106,7 +106,7 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
     assert code == 130
     assert "quoron resume cut" in printed
     assert not (place / "cut" / "summary.json").exists()
-    assert invoke(["resume", "cut", "--quiet"]) == 0
+    assert invoke(["--quiet", "resume", "cut"]) == 0
     whole, cut = (RunFolder(place / name).summary() for name in ("whole", "cut"))
     for noisy in ("seconds", "peak_memory_bytes"):
         del whole[noisy], cut[noisy]
@@ -313,7 +313,7 @@ def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.Captur
 
 
 def test_a_damaged_ledger_exits_1_and_is_named(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    assert invoke(["--quiet", "simulate", "small.toml", "--out", "mine"]) == 0
     capsys.readouterr()
     (place / "mine" / "ledger.sqlite").write_bytes(b"not a database at all" * 100)
     code, printed = failing(capsys, "resume", "mine")
@@ -329,11 +329,11 @@ def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
 
     with monkeypatch.context() as patched:
         patched.setattr("quoron.run_folder.os.fsync", full)
-        code, printed = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
+        code, printed = failing(capsys, "--quiet", "simulate", "small.toml", "--out", "mine")
     assert code == 1
     assert "No space left on device" in printed
     assert "quoron resume mine" in printed or "config.toml" in printed
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    assert invoke(["--quiet", "simulate", "small.toml", "--out", "mine"]) == 0
     assert {path.name for path in (place / "mine").iterdir()} == FILES
 
 
@@ -355,22 +355,52 @@ OF_TABLES = (
     *("train", "predict", "evaluate", "tune", "stats", "bounds", "example", "admin index", "resume", "show"),
     *("plan", "simulate", "compare"),
 )
-MOST_COMMANDS, MOST_OPTIONS, MOST_OF_TABLES = 45, 286, 126  # make them fewer, and the bounds follow
+MAX_COMMANDS, MAX_OPTIONS, MAX_OF_TABLES = 45, 250, 110
+PROGRAM = typer.main.get_command(app)
 
 
 def test_commands_and_their_options_become_no_more() -> None:
-    found = dict(commands(typer.main.get_command(app)))
-    assert len(found) <= MOST_COMMANDS
-    assert sum(len(options(each)) for each in found.values()) <= MOST_OPTIONS
-    assert sum(len(options(found[name])) for name in OF_TABLES) <= MOST_OF_TABLES
+    found = dict(commands(PROGRAM))
+    of_program = {*options(PROGRAM)} - {"--install-completion", "--show-completion"}
+    assert of_program == {"--profile", "--quiet", "--version"}
+    assert len(found) <= MAX_COMMANDS
+    assert sum(len(options(each)) for each in found.values()) + len(of_program) <= MAX_OPTIONS
+    assert sum(len(options(found[name])) for name in OF_TABLES) <= MAX_OF_TABLES
 
 
-@pytest.mark.parametrize("name", OF_TABLES)
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        ("runs --profile clinic", "quoron --profile clinic runs"),
+        ("ledger show --profile=clinic --json", "quoron --profile=clinic ledger show --json"),
+        ("admin users --profile clinic list", "quoron --profile clinic admin users list"),
+        ("simulate quickstart --quiet --seed 3", "quoron --quiet simulate quickstart --seed 3"),
+        ("resume run -q", "quoron -q resume run"),
+        ("--profile clinic login hub:7444", "quoron login --profile clinic"),
+    ],
+)
+def test_an_option_of_the_program_behind_its_command_is_refused_with_the_words_in_order(
+    words: str, written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed = failing(capsys, *words.split())
+    assert code == 2
+    assert printed.rstrip().endswith(f"Write: {written}")
+
+
+def test_a_profile_is_refused_twice_and_for_a_command_that_uses_none(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = failing(capsys, "--profile", "clinic", "plan", "quickstart")
+    assert code == 2
+    assert "Expected no profile before quoron plan, got 'clinic'. Leave it out." in printed
+    assert failing(capsys, "--profile", "a", "--profile", "b", "runs")[0] == 2
+    assert invoke(["--profile", "clinic", "plan", "--help"]) == 0
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands(PROGRAM)])
 def test_help_fits_a_screen_and_help_all_has_every_option(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    every = options(dict(commands(typer.main.get_command(app)))[name])
+    every = options(dict(commands(PROGRAM))[name])
     assert invoke([*name.split(), "--help"]) == 0
     brief = capsys.readouterr().out
     assert invoke([*name.split(), "--help-all"]) == 0
@@ -387,7 +417,7 @@ def test_help_fits_a_screen_and_help_all_has_every_option(
 def test_a_complete_run_is_shown_in_ten_lines_or_with_all_that_is_known_of_it(
     capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    assert invoke(["--quiet", "simulate", "small.toml", "--out", "mine"]) == 0
     page = place / "mine" / "report.html"
     written = page.read_bytes()
     page.unlink()
@@ -411,7 +441,7 @@ def test_a_complete_run_is_shown_in_ten_lines_or_with_all_that_is_known_of_it(
 def test_a_run_that_is_not_complete_is_not_shown_and_says_how_to_complete_it(
     capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
-    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    assert invoke(["--quiet", "simulate", "small.toml", "--out", "mine"]) == 0
     (place / "mine" / "summary.json").unlink()
     capsys.readouterr()
     code, printed = failing(capsys, "show", "mine")

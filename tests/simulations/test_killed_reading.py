@@ -74,7 +74,7 @@ def test_a_run_that_is_killed_while_it_reads_goes_on_for_one_charge(name, moment
     FILES[name](tmp_path / name)
     (tmp_path / "t.toml").write_text(TABLE.format(path=name), encoding="utf-8")
     out, life = tmp_path / "run", tmp_path / "life.sqlite"
-    command = ["train", str(tmp_path / "t.toml"), "--out", str(out), "--set", f"train.ledger={life}", "-q"]
+    command = ["--quiet", "train", str(tmp_path / "t.toml"), "--out", str(out), "--set", f"train.ledger={life}"]
     killed = subprocess.run(dying.words(moment, "quoron", *command), capture_output=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not (out / "model.json").exists()

@@ -218,8 +218,8 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["here"] == 6
         ask = ["submit", place.path / "run.toml", "--run", "trial", "--users", 6, "--timeout", 2]
         ask += ["--set", "privacy.min_cohort=none"]
-        said(tmp_path, *ask, "--set", "algorithm.options.rounds=2", *operator)
-        assert "complete" in said(tmp_path, "watch", "trial", *operator)
+        said(tmp_path, *operator, *ask, "--set", "algorithm.options.rounds=2")
+        assert "complete" in said(tmp_path, *operator, "watch", "trial")
         assert "stopped" in said(tmp_path, "local", "stop", *where)
         assert not place.runs
         with Database(place.books) as database:
@@ -239,16 +239,16 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
         made.replace("dp-sgd-wor", "dp-sgd-poisson").replace("rounds = 3", "rounds = 2, rate = 1.0")
     )
     where, record = ["--folder", place.path], place.client(2) / "record.sqlite"
-    operator = ["--coordinator", ports[1], "--token-file", place.operator / "token", "--authority", place.authority]
+    operator = reaching(coordinator=ports[1], token_file=place.operator / "token", authority=place.authority)
     theirs = ["--state", record, "--data", place.client(2) / "items.parquet", "--user", "person"]
     try:
         said(tmp_path, "local", "start", tmp_path / "run.toml", "--listen", ports[0], "--control", ports[1], *where)
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["users"] == 12
-        ask = ["submit", place.path / "run.toml", "--users", 12, "--timeout", 5, *operator]
+        ask = ["submit", place.path / "run.toml", "--users", 12, "--timeout", 5]
         ask += ["--set", "privacy.epsilon=3", "--set", "privacy.min_cohort=none"]
         for run in ("first", "second"):
-            said(tmp_path, *ask, "--run", run)
-            assert "complete" in said(tmp_path, "watch", run, *operator)
+            said(tmp_path, *operator, *ask, "--run", run)
+            assert "complete" in said(tmp_path, *operator, "watch", run)
             if run == "first":
                 spent = json.loads(said(tmp_path, "admin", "silo", "show", *theirs, "--json"))
                 told = said(tmp_path, "admin", "silo", "forget", "person-0000004", *theirs[:2], "--yes")

@@ -246,7 +246,7 @@ def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_c
     people.to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
     life, out = tmp_path / "life.sqlite", tmp_path / "run"
-    command = ["train", str(tmp_path / "people.toml"), "--out", str(out), "--set", f"train.ledger={life}", "-q"]
+    command = ["--quiet", "train", str(tmp_path / "people.toml"), "--out", str(out), "--set", f"train.ledger={life}"]
     killed = subprocess.run(dying.words(Moment(at, when), "quoron", *command), capture_output=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     with Ledger.open(out / "ledger.sqlite") as own:

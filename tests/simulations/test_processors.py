@@ -176,7 +176,7 @@ FIRST = {  # what people begin with
     "a number, undeclared": (*TABLE, "earnings_med"),
     "classes, undeclared": (*TABLE, "pred_degree_awarded_ipeds"),
     "yes or no": ("train", "storms"),
-    "a simulation": ("simulate", "--quiet"),
+    "a simulation": ("--quiet", "simulate"),
 }
 
 
@@ -205,7 +205,7 @@ def test_after_compiling_all_a_simulation_compiles_nothing(tmp_path: Path) -> No
     compiled = carry_out(tmp_path, "quoron.kernels")
     assert len(compiled) > 50
     carry_out(tmp_path, "quoron", "example", "scorecard")
-    assert carry_out(tmp_path, "quoron", "simulate", "flights", "--quiet") == compiled
+    assert carry_out(tmp_path, "quoron", "--quiet", "simulate", "flights") == compiled
     for what, words in FIRST.items():
         assert carry_out(tmp_path, "quoron", *words) == compiled, what
 
@@ -216,7 +216,7 @@ def test_what_is_compiled_beside_the_first_plan_is_what_its_run_calls(tmp_path: 
         return sorted(path.name.split("-")[0] for path in compiled)
 
     rounds = carry_out(tmp_path, "quoron.simulation.first_use", *first_use.PARTS)
-    beside, after = functions(rounds), carry_out(tmp_path, "quoron", "simulate", "--quiet", "--out", "run")
+    beside, after = functions(rounds), carry_out(tmp_path, "quoron", "--quiet", "simulate", "--out", "run")
     assert len(beside) > 8
     assert after > rounds
     assert [name for name in functions(after) if name in beside] == beside, "nothing is compiled for other types again"

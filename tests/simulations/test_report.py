@@ -223,7 +223,7 @@ def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
     with lifetime.opened(Path("ledger.sqlite")) as kept:
         assert list(kept.charges("everyone")) == []
     capsys.readouterr()
-    assert invoke(["train", *words, "--quiet"]) == 0
+    assert invoke(["--quiet", "train", *words]) == 0
     assert f"Warning: {sentence}" in capsys.readouterr().err
 
 
@@ -290,7 +290,7 @@ def test_a_header_with_control_characters_reaches_no_terminal(
         [population]
         kind = "table"
         path = "visits.csv"
-        separator = ","
+        csv = { separator = "," }
         user = "nobody"
         label = "ill"
         numeric = { age = [0, 100] }

@@ -263,7 +263,7 @@ def test_python_and_the_command_line_read_one_text_of_an_engine(folder, tmp_path
         with pytest.raises(SystemExit):
             quoron.simulate("quickstart", settings=["population.users=200"], engine=text)
         with pytest.raises(SystemExit):
-            invoke(["simulate", "quickstart", "--set", "population.users=200", "--engine", text, "-q"])
+            invoke(["--quiet", "simulate", "quickstart", "--set", "population.users=200", "--engine", text])
         assert seen[-1] == seen[-2] == from_spec(text)
     for text in ("inline:worker=2", "inline:workers=two", "inlin"):
         with pytest.raises(ConfigError) as refused:
@@ -336,7 +336,7 @@ def gone(number: int) -> bool:
 def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_number_of_them(folder, tmp_path):
     source = described(folder, "d")
     whole = quoron.simulate(source, out=tmp_path / "whole")
-    words = ["simulate", str(source), "--quiet", "--engine", "inline:workers=2", "--out", str(tmp_path / "run")]
+    words = ["--quiet", "simulate", str(source), "--engine", "inline:workers=2", "--out", str(tmp_path / "run")]
     ended = subprocess.run([sys.executable, "-c", KILLER, *words], env=dict(os.environ), check=False, timeout=600)
     assert ended.returncode == -signal.SIGKILL
     born = [int(number) for number in (tmp_path / "run" / "born").read_text().split()]

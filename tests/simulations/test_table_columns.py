@@ -78,8 +78,8 @@ def test_a_command_has_an_option_for_every_word_that_is_one(name: str) -> None:
     assert isinstance(command, click.Group)
     options = {option for each in command.commands[name].params for option in each.opts}
     typed = {word: f"--{word.replace('_', '-')}" for word in WORDS}
-    assert {typed[word] for word in WORDS if WORDS[word].option} | {"--csv", "--set"} < options
-    assert not {typed[word] for word in WORDS if not WORDS[word].option} - {"--csv"} & options
+    assert {typed[word] for word in WORDS if WORDS[word].option} | {"--set"} < options
+    assert not {typed[word] for word in WORDS if not WORDS[word].option} & options
 
 
 ROWS = "who;age;dose;code;id;w;ill\n" + "".join(
@@ -91,6 +91,7 @@ BESIDE: dict[str, tuple[str, Any]] = {  # every word that is no option: how it i
     "label_range": ("0:1", (0, 1)),
     "hashed": ("code=64", {"code": 64}),
     "exclude": ("id,w*", ["id", "w*"]),
+    "estimate": ("code=category", {"code": "category"}),
     "classes": ("0,1", [0, 1]),
     "weight": ("w=2", {"column": "w", "most": 2}),
     "class_weight": ("0=1,1=2", {0: 1, 1: 2}),
@@ -119,13 +120,20 @@ def test_what_is_no_option_is_set_beside_a_plain_table_in_the_grammar_of_the_she
         described(tmp_path / "a.csv", "who", "ill", {"columns": given, "settings": ["population.hashed=code=x"]})
 
 
-def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
+def test_a_command_takes_everything_of_a_table_by_options_and_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text(ROWS)
     words = ["--user", "who", "--label", "ill", "--numeric", "age=0:90,dose=0:5", "--epsilon", "8"]
-    words += ["--csv", "separator=;", "--csv", "decimal=,", "--set", "population.hashed.code=64"]
+    words += [
+        "--set",
+        "population.csv.separator=;",
+        "--set",
+        "population.csv.decimal=,",
+        "--set",
+        "population.hashed.code=64",
+    ]
     words += ["--set", "population.items_per_user=4", "--set", "privacy.allow_large_delta=true"]
     columns = {
         "numeric": {"age": (0, 90), "dose": (0, 5)},
@@ -138,11 +146,10 @@ def test_a_command_takes_everything_of_a_table_by_options_csv_and_set(
     said = json.loads(capsys.readouterr().out)
     assert said["problem"] == json.loads(dumps(planned.as_json()))["problem"]
     for wrong, message in (
-        ("seperator=;", "Did you mean 'separator'?"),
-        ("decimal", "Expected --csv KEY=VALUE of separator, decimal, encoding, quoting, got 'decimal'"),
+        ("seperator=;", "did you mean population.separator?"),
         ("decimal=x", "decimal"),
     ):
-        assert invoke(["plan", "a.csv", *words[:8], "--csv", wrong]) == 2
+        assert invoke(["plan", "a.csv", *words[:8], "--set", f"population.{wrong}"]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
 
 

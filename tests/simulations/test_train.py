@@ -141,13 +141,13 @@ def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, pe
     )
     out = tmp_path / "run"
     command = [
+        "--quiet",
         "train",
         str(tmp_path / "people.toml"),
         "--out",
         str(out),
         "--set",
         f"train.ledger={tmp_path / 'life.sqlite'}",
-        "-q",
     ]
     words = dying.words(Moment(at, "before", left=left), "quoron", *command)
     killed = subprocess.run(words, capture_output=True, timeout=600)

@@ -200,7 +200,7 @@ def test_a_plan_that_was_made_of_what_was_bought_is_not_given_up_for_what_is_wro
 def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, ledger, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(TABLE.format(more=""), encoding="utf-8")
-    command = ["train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "run"), "-q"]
+    command = ["--quiet", "train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "run")]
     dead = subprocess.run(
         dying.words(Moment(at, when), "quoron", *command), check=False, capture_output=True, timeout=300
     )
@@ -258,7 +258,7 @@ def test_a_table_that_changes_once_its_run_is_charged_says_how_to_go_on_for_that
 ):
     monkeypatch.chdir(tmp_path)
     people.to_csv("people.csv", index=False)
-    words = ["train", "people.csv", "--user", "who", "--label", "ill", "--epsilon", "4", "--quiet", "--out", "run"]
+    words = ["--quiet", "train", "people.csv", "--user", "who", "--label", "ill", "--epsilon", "4", "--out", "run"]
 
     def grown(*given: Any) -> Any:
         raise DataError("Expected 'people.csv' as it was when it was opened, but it has changed. Begin again.")
@@ -267,7 +267,7 @@ def test_a_table_that_changes_once_its_run_is_charged_says_how_to_go_on_for_that
         patched.setattr(votes, "release", grown)
         assert invoke(words) == DataError.exit_code
     assert "is charged. Go on, for that charge, with: quoron resume run" in " ".join(capsys.readouterr().err.split())
-    assert invoke(["resume", "run", "--quiet"]) == 0
+    assert invoke(["--quiet", "resume", "run"]) == 0
     assert len(charges(ledger)) == 1
 
 

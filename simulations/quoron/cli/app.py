@@ -5,6 +5,7 @@ resumable). Commands import what they need when they are called, so that `--help
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from errno import ENOSPC, EPIPE
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 
 import click
 import typer
+from click.core import ParameterSource
 from typer.core import TyperGroup, TyperOption
 
 import quoron
@@ -33,7 +35,6 @@ from quoron.cli.common import (
     Json,
     Out,
     Picture,
-    Quiet,
     Run,
     Seed,
     Settings,
@@ -42,6 +43,7 @@ from quoron.cli.common import (
     interruptible,
     progress,
     showing,
+    shows_progress,
 )
 from quoron.cli.compare import compare
 from quoron.cli.show import show
@@ -81,6 +83,10 @@ class Grouped(TyperGroup):
                 each.help = each.help and _paragraphs(each.help)
                 vars(each)["parse_args"] = partial(_once, each, each.parse_args)
                 _with_help_in_two(each)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments, as the commands do."""
+        return _once(self, super().parse_args, ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Plain text: where rich is not asked for."""
@@ -126,8 +132,15 @@ def _with_help_in_two(command: click.Command) -> None:
 
 
 def _once(command: click.Command, parse: Parse, context: click.Context, args: list[str]) -> list[str]:
-    """Parse arguments; UsageError for an option of one value that is given two, of which click would take the last."""
-    order = command.make_parser(context).parse_args(args=list(args))[2]
+    """Parse arguments.
+
+    UsageError for an option of one value that is given two, of which click would take the last, for an option of the
+    program behind its command, and for a profile where the command uses none.
+    """
+    try:
+        order = command.make_parser(context).parse_args(args=list(args))[2]
+    except click.NoSuchOption as error:
+        raise _misplaced(error.option_name, context, args) or error from None
     for option in {each for each in order if isinstance(each, click.Option) and not each.multiple}:
         names = {*option.opts, *option.secondary_opts}
         places = [place for place, word in enumerate(args) if word.partition("=")[0] in names]
@@ -135,7 +148,25 @@ def _once(command: click.Command, parse: Parse, context: click.Context, args: li
         typed = dict.fromkeys(" ".join(args[at : at + 1 + more]) for at, more in zip(places, apart, strict=True))
         if order.count(option) > 1 and len(typed) > 1:
             raise click.UsageError(f"Expected one {option.opts[0]}, got {' and '.join(typed)}. Leave one out.", context)
-    return parse(context, args)
+    left = parse(context, args)
+    root = context.find_root()
+    given = root.get_parameter_source("profile") is ParameterSource.COMMANDLINE
+    if given and not isinstance(command, click.Group) and not getattr(command.callback, "connects", False):
+        named = root.params["profile"]
+        own = f"Write: {context.command_path} --profile {named}" if command.name == "login" else "Leave it out."
+        raise click.UsageError(f"Expected no profile before {context.command_path}, got {named!r}. {own}", context)
+    return left
+
+
+def _misplaced(name: str, context: click.Context, args: list[str]) -> click.UsageError | None:
+    """The error for an option of the program that stands behind its command, with the words in order; else None."""
+    options = {word: each for each in context.find_root().command.params for word in each.opts}
+    if name not in options or context.parent is None:
+        return None
+    place = next(at for at, word in enumerate(args) if word.partition("=")[0] == name)
+    last = place + 1 + (not options[name].is_flag and "=" not in args[place])  # type: ignore[attr-defined]
+    words = ["quoron", *args[place:last], *context.command_path.split()[1:], *args[:place], *args[last:]]
+    return click.UsageError(f"Expected {name} before the command, got it behind. Write: {shlex.join(words)}", context)
 
 
 def _paragraphs(text: str) -> str:
@@ -161,6 +192,11 @@ def _print_version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _program(
     context: typer.Context,
+    profile: Annotated[
+        str | None,
+        typer.Option(envvar="QUORON_PROFILE", metavar="NAME", help="Of `quoron login`, whom a command connects to."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -180,23 +216,21 @@ def simulate(
     out: Out = None,
     settings: Settings = None,
     as_json: Json = False,
-    quiet: Quiet = False,
     engine: AnyEngine = "inline",
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "seed": seed, "out": out}
-    asked |= {"progress": not quiet and (not as_json or sys.stderr.isatty()), "settings": settings or ()}
+    asked |= {"progress": shows_progress(as_json=as_json), "settings": settings or ()}
     with interruptible():
         result = quoron.simulate(source, **asked, engine=engine, **columns)
     showing.show(result, as_json=as_json)
 
 
 @app.command()
-def resume(run: Run, as_json: Json = False, quiet: Quiet = False, engine: AnyEngine = "inline") -> None:
+def resume(run: Run, as_json: Json = False, engine: AnyEngine = "inline") -> None:
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
-    bars = not quiet and (not as_json or sys.stderr.isatty())
-    with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
-        result = quoron.resume(run, [observer], progress=bars, engine=engine)
+    with progress(as_json=as_json) as observer, interruptible():
+        result = quoron.resume(run, [observer], progress=shows_progress(as_json=as_json), engine=engine)
     showing.show(result, as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Csv, dialect, keyed, natural, whole
+from quoron.cli.common import RARE, Csv, dialect, keyed, natural, whole
 from quoron.cli.connection import CERTIFICATE, CLIENTS, KEY, Certs, Files, Insecure, Log, anywhere, begin
 from quoron.cli.second_server import SecondServerKey
 from quoron_privacy.errors import ConfigError, RunError, printable
@@ -38,10 +38,19 @@ def client(
     ] = Path("quoron-state.sqlite"),
     new_state: Annotated[
         bool,
-        typer.Option("--new-state", help="Once: accept an older or empty state; what others know counts as spent."),
+        typer.Option(
+            "--new-state",
+            help="Once: accept an older or empty state; what others know counts as spent.",
+            rich_help_panel=RARE,
+        ),
     ] = False,
     accept_other_database: Annotated[
-        bool, typer.Option("--accept-other-database", help="Once: accept a coordinator's older or other database.")
+        bool,
+        typer.Option(
+            "--accept-other-database",
+            help="Once: accept a coordinator's older or other database.",
+            rich_help_panel=RARE,
+        ),
     ] = False,
     limit: Limit = "1,1e-5",
     accept: Annotated[
@@ -66,6 +75,7 @@ def client(
             metavar="KEY=VALUE",
             help="users=N, of a silo for ever (default: those in the file); items_per_user=N (ten times more is asked "
             "about); name=WHO, with --insecure; seed=N, for simulations of made-up data only. Also QUORON_USERS...",
+            rich_help_panel=RARE,
         ),
     ] = None,
     csv: Csv = None,

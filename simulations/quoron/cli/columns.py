@@ -1,4 +1,4 @@
-"""Options of the commands that take a table: those words of `quoron.table_columns` that are options, and `--csv`."""
+"""Options of the commands that take a table: those words of `quoron.table_columns` that are options."""
 
 import functools
 import inspect
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 import quoron
-from quoron.cli.common import Csv, csv_words
 from quoron.table_columns import WORDS, Columns, DescribedTable, read
 from quoron_privacy.errors import QuoronError
 
@@ -20,15 +19,12 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command, with an option for each of those words in place of its parameter `columns`."""
     parameters = list(inspect.signature(command, eval_str=True).parameters.values())
     place = next(at for at, each in enumerate(parameters) if each.name == "columns")
-    csv = inspect.Parameter("csv", _EITHER, default=None, annotation=Csv)
-    parameters[place : place + 1] = [*map(_option, OPTIONS), csv]
+    parameters[place : place + 1] = map(_option, OPTIONS)
 
     @functools.wraps(command)
     def given(**options: Any) -> None:
         said = {name: options.pop(name) for name in OPTIONS}
         columns = {name: read(name, typed) for name, typed in said.items() if typed}
-        if written := csv_words(options.pop("csv")):
-            columns["csv"] = written
         roles = {name: columns.pop(name) for name in ("user", "label") if name in columns}
         command(columns=DescribedTable(**roles, columns=Columns(**columns)), **options)  # type: ignore[typeddict-item]
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
 import quoron
@@ -153,16 +154,6 @@ class Charged:
     ] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChargedAlone(Charged):
-    """The same where there is no configuration that could say whether δ may be large."""
-
-    allow_large_delta: Annotated[
-        bool,
-        typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.", rich_help_panel=RARE),
-    ] = False
-
-
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of docs/config-reference.md, such as budget.rounds=9."),
@@ -186,7 +177,11 @@ InlineOrRay = Annotated[
         "--engine", metavar="inline|ray[:KEY=VALUE,...]", help="As in inline:workers=4; docs/config-reference.md."
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def of_program(name: str) -> Any:
+    """The value of an option of the program, which stands before the command."""
+    return click.get_current_context().find_root().params.get(name)
 
 
 def check_page(path: Path | None) -> None:
@@ -195,11 +190,16 @@ def check_page(path: Path | None) -> None:
         raise ConfigError(f"Expected --report as a file in a folder that is there, got {path}. Make the folder.")
 
 
-def progress(*, as_json: bool, quiet: bool) -> "Display":
-    """A bar or lines on standard error; nothing for a program that reads JSON."""
+def shows_progress(*, as_json: bool) -> bool:
+    """Whether progress is shown: not with `quoron --quiet`, nor for a program that reads JSON."""
+    return not of_program("quiet") and (not as_json or sys.stderr.isatty())
+
+
+def progress(*, as_json: bool) -> "Display":
+    """A bar or lines on standard error, where progress is shown."""
     from quoron.reports.progress import display
 
-    return display(quiet=quiet or (as_json and not sys.stderr.isatty()))
+    return display(quiet=not shows_progress(as_json=as_json))
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """`quoron compare`: algorithms and settings side by side, on the same users, with the same budget and seeds."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 
 import quoron
 from quoron.cli.columns import table_options
-from quoron.cli.common import Epsilon, InlineOrRay, Json, Quiet, Settings, Source, interruptible, showing
+from quoron.cli.common import Epsilon, InlineOrRay, Json, Settings, Source, interruptible, showing, shows_progress
 from quoron.table_columns import DescribedTable
 
 
@@ -36,7 +35,6 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
     settings: Settings = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
     from quoron.comparing.request import number_or_auto, sweep
@@ -45,5 +43,5 @@ def compare(
     asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": number_or_auto(seeds)}
     asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine, **columns}
     with interruptible():
-        comparison = quoron.compare(source, progress=not quiet and (not as_json or sys.stderr.isatty()), **asked)
+        comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
     showing.show(comparison, as_json=as_json)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quoron.cli.common import of_program
 from quoron.operate import profiles
 from quoron_privacy.errors import ConfigError
 
@@ -39,25 +40,24 @@ Log = Annotated[
     ),
 ]
 METRICS = "Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default."
-ProfileName = Annotated[
-    str | None,
-    typer.Option("--profile", envvar="QUORON_PROFILE", metavar="NAME", help="Of `quoron login`; else its `default`."),
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The profile that a command uses: `quoron.operate.profiles` says what counts without one."""
+    """The profile that a command uses, of `quoron --profile`: `quoron.operate.profiles` says what counts without."""
 
-    profile: ProfileName = None
+    @property
+    def profile(self) -> str | None:
+        """The name of the profile, if one is given."""
+        return of_program("profile") or None
 
     def open(self) -> "Control":
         """Connect, as `Profile.control`."""
-        return profiles.reached(self.profile or None).control()
+        return profiles.reached(self.profile).control()
 
     def books(self, **how: bool) -> "AbstractContextManager[Control | StoredBooks]":
         """Connect or open a database, as `Profile.books`."""
-        return profiles.reached(self.profile or None, books=True).books(**how)
+        return profiles.reached(self.profile, books=True).books(**how)
 
 
 def shared_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,6 +74,7 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
     own = [each for each in parameters if each.name not in kinds]
     all_of_them = [*own, *(each for fields in shared.values() for each in fields.values())]
     given.__dict__["__signature__"] = inspect.Signature(all_of_them)  # what typer reads
+    given.__dict__["connects"] = Connection in kinds.values()
     return given
 
 

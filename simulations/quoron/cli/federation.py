@@ -17,7 +17,7 @@ import quoron
 from quoron.cli import second_server
 from quoron.cli.books import backup, restore
 from quoron.cli.client import client, leave
-from quoron.cli.common import keyed, number, say, showing, whole
+from quoron.cli.common import RARE, keyed, number, say, showing, whole
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
@@ -64,9 +64,7 @@ def serve(
         Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron admin tokens`.")
     ] = Path("tokens.json"),
     insecure: Insecure = False,
-    allow_simulation: Annotated[
-        bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
-    ] = False,
+    allow_simulation: second_server.AllowSimulation = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,15 +106,23 @@ def submit(
     run: Annotated[str, typer.Option(help="A name for the run.")],
     users: Annotated[int, typer.Option(min=1, help="How many users take part: drawn once so many are active.")],
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For a round, also when all have answered.")] = 60.0,
-    early_ends: Annotated[bool, typer.Option("--early-ends", help="End a round once all have answered.")] = False,
-    population: Annotated[str, typer.Option(metavar="NAME", help="Whose privacy budget is charged.")] = "everyone",
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
+    early_ends: Annotated[
+        bool,
+        typer.Option(
+            "--early-ends", help="End a round once all have answered, which tells who was absent.", rich_help_panel=RARE
+        ),
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key: train.population=NAME says whose budget is charged."),
+    ] = None,
     superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="To Flower, at this SuperLink.")] = None,
     waiting: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="For a minimum cohort of clients to agree; Flower: for all users to come."
+            metavar="SECONDS",
+            help="For a minimum cohort of clients to agree; Flower: for all users to come.",
+            rich_help_panel=RARE,
         ),
     ] = 600.0,
     follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
@@ -125,17 +131,16 @@ def submit(
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it.
 
     Half of those asked have to answer in every round, or the run ends: `privacy.min_cohort`, a share or "none", by
-    --set. With --early-ends the end of a round tells who was absent.
+    --set.
     """
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
     from quoron.planning.plans import few, useless, warnings
 
     given = tuple(settings or ())
-    secret = seed is None
-    resolved, _ = sources.resolve(config, given, secret=secret)
+    resolved, _ = sources.resolve(config, given, secret=True)
     if resolved.privacy.min_cohort is None:
-        resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort={MIN_COHORT}"), secret=secret)
+        resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort={MIN_COHORT}"), secret=True)
     if dry:
         with few(resolved, users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)
@@ -148,8 +153,6 @@ def submit(
             run=run,
             users=users,
             seconds=timeout,
-            group=population,
-            simulation_seed=seed,
             early_ends=early_ends,
             waiting=None if superlink is not None else waiting,
             whole=superlink is not None,
@@ -160,18 +163,18 @@ def submit(
     if superlink is None:
         with connection.open() as control:
             control.submit(wanted.as_text())
-            there = control.standing(population)
+            there = control.standing(wanted.group)
         print(promise)
         if there["active"] < users:
             print(
-                f"It waits: {there['active']} of {users} users are active in population {population} "
+                f"It waits: {there['active']} of {users} users are active in population {wanted.group} "
                 f"({there['away']} away, {there['retired']} retired). Nothing is charged before it begins."
             )
         return
     from quoron.operate import flower_submission as submission
     from quoron.operate import profiles
 
-    at = profiles.reached(connection.profile or None)
+    at = profiles.reached(connection.profile)
     with submission.operator(superlink, at.authority, insecure=at.insecure, anywhere=at.insecure_anywhere) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
         print(f"{promise}\nFlower's run {number}", flush=True)

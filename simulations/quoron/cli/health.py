@@ -13,6 +13,8 @@ from quoron_privacy.errors import ConfigError, RunError
 if TYPE_CHECKING:  # the other commands start without it
     import grpc
 
+TIMEOUT = 5.0  # seconds to wait for an answer
+
 
 def health(
     address: Annotated[
@@ -23,7 +25,6 @@ def health(
     ] = CONTROL,
     certs: Certs = None,
     insecure: Insecure = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 5.0,
 ) -> None:
     """Exit with 0 if a coordinator serves there, and with 1 if not."""
     from quoron_client.federation.config import check_plaintext
@@ -31,9 +32,9 @@ def health(
     own = Files.found(certs, insecure=insecure, needed=())
     check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
     secure = credentials(own, insecure=insecure)
-    print(check(address, secure, timeout=timeout))
+    print(check(address, secure, timeout=TIMEOUT))
     if secure is not None and own.authority is not None:
-        for warning in endings(address, own.authority, own.certificate, own.key, timeout=timeout):
+        for warning in endings(address, own.authority, own.certificate, own.key, timeout=TIMEOUT):
             print(f"warning: {warning}", file=sys.stderr)
 
 

@@ -1,8 +1,8 @@
 """`quoron ledger`: the privacy budget of every population over all runs, and the limit that no run may pass.
 
-A command opens one's own ledger, which `quoron train` charges; with --profile, QUORON_PROFILE or QUORON_DATABASE that
-of a database, or of a coordinator, which is asked: a SQLite file belongs to one process at a time. What a coordinator
-sends is verified here, row by row, before anything is made of it.
+A command opens one's own ledger, which `quoron train` charges; with `quoron --profile`, QUORON_PROFILE or
+QUORON_DATABASE that of a database, or of a coordinator, which is asked: a SQLite file belongs to one process at a time.
+What a coordinator sends is verified here, row by row, before anything is made of it.
 """
 
 import json
@@ -57,7 +57,6 @@ def show(
     connection: Connection,
     population: Annotated[str | None, typer.Option(metavar="NAME", help="This one alone, with its charges.")] = None,
     history: Annotated[bool, typer.Option("--history", help="In order, who did what, by which version.")] = False,
-    checkpoint: Checkpoint = None,
     exported: Export = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
 ) -> None:
@@ -67,7 +66,7 @@ def show(
     """
     from rich.markup import escape
 
-    which, rows, _ = _verified(connection, exported, checkpoint)
+    which, rows, _ = _verified(connection, exported)
     if history:
         acts = [act for act in chain.acts(rows) if population in (None, act.get("population"))]
     known = ledgers.known_of(rows)

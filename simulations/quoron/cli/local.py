@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.cli.common import Json, Quiet, Settings, Source, progress, say
+from quoron.cli.common import Json, Settings, Source, progress, say
 from quoron.cli.connection import CLIENTS, CONTROL
 from quoron_privacy.errors import RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -40,14 +40,13 @@ def start(
     ] = None,
     settings: Settings = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Start a coordinator and clients, which go on when this command ends. Said again, it goes on with what is there.
 
     Without a source it is the folder's own, and of a new folder the preset small-federation.
     """
     config = sources.resolve(source or EXAMPLE, settings or ())[0] if source or settings else None
-    with progress(as_json=as_json, quiet=quiet) as shown:
+    with progress(as_json=as_json) as shown:
         found = launch.start(
             folder,
             config,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import keyed, whole
+from quoron.cli.common import RARE, keyed, whole
 from quoron.cli.connection import METRICS, Certs, Files, Log, announce, begin
 from quoron.cli.tokens import seconds_of
 from quoron_privacy.errors import ConfigError
@@ -21,7 +21,11 @@ app = typer.Typer(
 COORDINATORS = "127.0.0.1:7445"
 SecondServerKey = Annotated[
     Path | None,
-    typer.Option(envvar="QUORON_SECOND_SERVER_KEY", help="The second server's public key, from its operator alone."),
+    typer.Option(
+        envvar="QUORON_SECOND_SERVER_KEY",
+        help="The second server's public key, from its operator alone.",
+        rich_help_panel=RARE,
+    ),
 ]
 Books = Annotated[
     str,
@@ -32,6 +36,10 @@ RunKeys = Annotated[
 ]
 Signing = Annotated[
     Path, typer.Option(envvar="QUORON_SECOND_SERVER_SIGNING_KEY", help="Its long-lived key, made if missing.")
+]
+AllowSimulation = Annotated[
+    bool,
+    typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.", rich_help_panel=RARE),
 ]
 _BOOKS, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
 _SIGNING = Path("second-server-signing.key")
@@ -74,9 +82,7 @@ def serve(
     database: Books = _BOOKS,
     keys: RunKeys = _KEYS,
     signing_key: Signing = _SIGNING,
-    allow_simulation: Annotated[
-        bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
-    ] = False,
+    allow_simulation: AllowSimulation = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import quoron
-from quoron.cli.common import ChargedAlone, Json, Page, Text, ZeroOut, check_page, showing
+from quoron.cli.common import Charged, Json, Page, Text, ZeroOut, check_page, showing
 from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
@@ -34,7 +34,7 @@ User = Annotated[str, typer.Option(metavar="COLUMN", help="Column that says whos
 
 @shared_options
 def bounds(
-    charged: ChargedAlone,
+    charged: Charged,
     text: Text,
     table: Table,
     user: User,
@@ -51,14 +51,13 @@ def bounds(
         Listed,
         typer.Option(metavar="COLUMN,...", help="Columns of which to tell the categories, or classes."),
     ] = None,
-    most_votes: Annotated[int, typer.Option(metavar="K", help="Categories of a column that one user votes for.")] = 1,
 ) -> None:
     """Estimate privately the bounds that a configuration has to declare of a table, as TOML with the cost of each line.
 
     All of it is charged to the population's privacy budget before any value is read, as training is. Asking again
     costs again.
     """
-    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items": items, "most_votes": most_votes}
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items": items}
     asked |= {"numeric": _names(numeric), "dates": _names(dates), "categorical": _names(categorical)}
     found = quoron.find_bounds(text.opened(table), user=user, **asked, **asdict(charged))
     typer.echo(found.toml())
@@ -70,7 +69,7 @@ def _names(given: Listed) -> list[str]:
 
 @shared_options
 def stats(
-    charged: ChargedAlone,
+    charged: Charged,
     text: Text,
     table: Table,
     questions: Annotated[
@@ -137,7 +136,7 @@ def _said(word: str, typed: Listed) -> dict[str, Any]:
 
 @shared_options
 def evaluate(
-    charged: ChargedAlone,
+    charged: Charged,
     text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows with labels: a file, a folder or a URL.")],
@@ -159,9 +158,9 @@ def evaluate(
     if dry_run:
         from quoron_server.plan import Privacy
 
-        privacy, allowed = Privacy(epsilon, delta, adjacency=_adjacency(users)), charged.allow_large_delta
-        asked: dict[str, Any] = {"user": user, "privacy": privacy, "cap": items_per_user, "users": users}
-        told = measure.prepare(quoron.load(model), rows, allow_large_delta=allowed, **asked).foretold()
+        asked: dict[str, Any] = {"user": user, "cap": items_per_user, "users": users}
+        asked["privacy"] = Privacy(epsilon, delta, adjacency=_adjacency(users))
+        told = measure.prepare(quoron.load(model), rows, **asked).foretold()
         print(f"{told}. Nothing is charged, and no value was read.")
         return
     check_page(report)

@@ -17,7 +17,6 @@ from quoron.cli.common import (
     InlineOrRay,
     Json,
     Out,
-    Quiet,
     Settings,
     Text,
     doubts,
@@ -62,7 +61,6 @@ def train(
         bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
     ] = False,
     as_json: Json = False,
-    quiet: Quiet = False,
     engine: InlineOrRay = "inline",
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
@@ -77,7 +75,7 @@ def train(
         planned = plan_training(source, compare=as_json, **asked)
         showing.show_plan(planned, as_json=as_json, brief=True)
         return
-    with progress(as_json=as_json, quiet=quiet) as observer, interruptible(), doubts():
+    with progress(as_json=as_json) as observer, interruptible(), doubts():
         trained = quoron.train(source, observers=[observer], progress=False, engine=where, **asked)
     showing.show(trained, as_json=as_json)
 

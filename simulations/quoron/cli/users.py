@@ -20,13 +20,11 @@ _ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
 @shared_options
 def list_users(
     connection: Connection,
-    population: Annotated[str | None, typer.Option(metavar="NAME", help="Of this population only.")] = None,
-    state: Annotated[str | None, typer.Option(metavar="active|away|retired", help="In this state only.")] = None,
     as_json: Json = False,
 ) -> None:
     """List number, name, population, state and why, when last seen, and what its client runs. A silo is one line."""
     with connection.open() as control:
-        for each in control.users(group=population or "", state=state or ""):
+        for each in control.users():
             print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
 
 

@@ -27,6 +27,7 @@ from quoron_client.data.users import group
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
+from quoron_server.budget import EVERYONE
 from quoron_server.silos import Silos
 
 PERSON = "person"
@@ -253,7 +254,8 @@ def _give_made(
 def _tell(folder: Folder, config: Config) -> None:
     place = str((folder.client(1) / ITEMS).resolve())
     people = config.population.model_copy(update={"path": place})
-    told = config.model_copy(update={"population": people}).as_toml()
+    train = config.train.model_copy(update={"population": EVERYONE})  # all clients' certificates are of that group
+    told = config.model_copy(update={"population": people, "train": train}).as_toml()
     if not (folder.path / RUN).exists():
         replace_whole(folder.path / RUN, told.encode(), mode=PRIVATE)
 

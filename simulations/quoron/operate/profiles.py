@@ -61,8 +61,8 @@ class Profile:
         """Connect. Raises ConfigError for a database or without a token, IdentityError for unreadable files."""
         if self.database:
             raise ConfigError(
-                f"Expected a coordinator, got the database of {self.origin}. Choose another profile with --profile, or "
-                "make one: `quoron login HOST:PORT`."
+                f"Expected a coordinator, got the database of {self.origin}. Choose another profile with `quoron "
+                "--profile NAME`, or make one: `quoron login HOST:PORT`."
             )
         from quoron.operate.control import Address, Control
 

@@ -42,7 +42,6 @@ def specify(
     run: str,
     users: int,
     seconds: float = 60.0,
-    group: str = "everyone",
     simulation_seed: int | None = None,
     early_ends: bool = False,
     waiting: float | None = None,
@@ -50,7 +49,7 @@ def specify(
 ) -> tuple[RunSpecification, RunPlan]:
     """The specification of a run over `users` active users, and the plan that goes with it.
 
-    A round takes answers for `seconds`; the charge is to the population `group`.
+    A round takes answers for `seconds`; the charge is to the population `train.population`.
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
     once everybody has answered, and the promise says what that assumes. Enough clients have `waiting` seconds to agree
     before anybody is asked. Messages travel `whole` through Flower, and may then be no longer than that takes. Raises
@@ -66,7 +65,8 @@ def specify(
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     others = config.algorithm.name != "auto"  # who named one is told, where it cannot be, which could
     plan = choose(config, declared(config, users), alternatives=others, federated=True).plan
-    said = {"run": run, "seconds": seconds, "group": group, "early_ends": early_ends, "waiting": waiting}
+    said = {"run": run, "seconds": seconds, "early_ends": early_ends, "waiting": waiting}
+    said["group"] = config.train.population
     specification = specification_of(config, plan, loss, columns, simulation_seed=simulation_seed, **said)
     if whole:
         require_private_participation(specification)

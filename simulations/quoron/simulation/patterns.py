@@ -88,7 +88,7 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
     return (
         f"Not read, as nothing is said of them: {', '.join(left[:NAMED])}{more}. Declare them, estimate what they are "
-        "(--estimate '*=any'), or exclude them.",
+        "(--set 'population.estimate=*=any'), or exclude them.",
     )
 
 
