@@ -146,8 +146,8 @@ def test_a_command_takes_everything_of_a_table_by_options_and_set(
     said = json.loads(capsys.readouterr().out)
     assert said["problem"] == json.loads(dumps(planned.as_json()))["problem"]
     for wrong, message in (
-        ("seperator=;", "did you mean population.separator?"),
-        ("decimal=x", "decimal"),
+        ("csv.seperator=;", "did you mean population.csv.separator?"),
+        ("csv.decimal=x", "decimal"),
     ):
         assert invoke(["plan", "a.csv", *words[:8], "--set", f"population.{wrong}"]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
