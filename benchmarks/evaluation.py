@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from quoron.evaluating import figures, measuring
 from quoron.evaluating.scores import Scorer, usable
+from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import Range
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.wording import ReleaseGuarantee

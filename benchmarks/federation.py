@@ -34,8 +34,7 @@ from quoron.operate.control import Address, Control
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc

@@ -42,8 +42,7 @@ from quoron.config import from_tree
 from quoron.populations import TablePopulation, flights
 from quoron.simulation.inline import InlineEngine
 from quoron_client.losses import Huber
-from quoron_client.protocol.questions import Answers, Question, Status, summed
-from quoron_client.protocol.tasks import AverageLoss
+from quoron_client.protocol.questions import Answers, AverageLoss, Question, Status, summed
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums

@@ -22,8 +22,7 @@ from scipy.optimize import nnls
 from quoron.populations import Synthetic
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.means.clipping import ClippedSum
 
 BASE = {

@@ -26,8 +26,7 @@ from shapes import SHAPES, table
 
 from quoron.populations import TablePopulation
 from quoron.simulation.inline import InlineEngine
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import AverageLoss
+from quoron_client.protocol.questions import Answers, AverageLoss, Question
 from quoron_privacy.errors import QuoronError
 from quoron_server.plan import RunPlan
 

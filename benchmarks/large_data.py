@@ -126,8 +126,7 @@ def shared(users: int) -> dict[str, float]:
     from quoron.sharding import processes
     from quoron.sharding.engine import Settings, ShardedEngine
     from quoron_client.protocol.domains import L2Ball
-    from quoron_client.protocol.questions import Question
-    from quoron_client.protocol.tasks import AverageGradient
+    from quoron_client.protocol.questions import AverageGradient, Question
     from quoron_privacy.means.clipping import ClippedSum
 
     crowd = Synthetic("logistic", users=users, items_per_user=ITEMS, dimension=FEATURES, domain=L2Ball(3.0))

@@ -151,7 +151,7 @@ def asked(each: Mess, way: Way) -> dict[str, Any] | None:
 def figure_of(each: Mess, model: Any, sheet: Sheet, source: Any) -> float:
     """Of a model, on rows held out. Where a number is missing it counts as the middle of its range."""
     from quoron_client.data import columns, tables
-    from quoron_client.data.labels import Range
+    from quoron_client.data.encoding import Range
 
     filling = replace(model, encoding=replace(model.encoding, missing="midpoint"))
     features = replace(filling.encoding, label=None, weight=None).columns

@@ -20,8 +20,7 @@ from quoron.planning.projection import NAME
 from quoron.reports import costs
 from quoron.reports.summary import size
 from quoron.simulation import run as runs
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_server.traffic import CONNECTING, encoded, idle, once, traffic
 
 PAGE = Path(__file__).parent.parent / "docs" / "round-costs.md"

@@ -19,8 +19,7 @@ from quoron.reports.pictures import Axis, Line, alone, chart
 from quoron.run_folder import RunFolder
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import setup
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 ALGORITHM = "tracking-srgd"

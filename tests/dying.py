@@ -42,7 +42,7 @@ PLACES = {
     "search": "quoron.tuning.private_state:PrivateState.write",
     "replace": "os:replace",
     "leave": "quoron_client.federation.record:Record.leave",
-    "farewell": "quoron_client.federation.farewell:write",
+    "farewell": "quoron_client.federation.record_file:write",
     "erase": "quoron_client.durable:erase",
     "revoke_key": "quoron_server.service.certificates:revoke_key",
     "forget": "quoron_server.books.roster:Roster.forget",

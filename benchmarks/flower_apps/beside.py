@@ -18,8 +18,7 @@ from processes import cpu_seconds
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import Values, answers_record, question_from_values
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
 from quoron_server.problem import Problem

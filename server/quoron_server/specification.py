@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import make_loss
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
@@ -308,7 +308,7 @@ def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArr
         )
     if most > 1 and (why := Silos(tuple(sizes.tolist()), specification.silo_sums).refused(plan)) is not None:
         raise ConfigError(f"Expected a plan for silos, got one of {plan.algorithm}: {why}.")
-    length = (1 if specification.silo_sums else most) * (8 * numbers + 1) + parts.BESIDE
+    length = (1 if specification.silo_sums else most) * (8 * numbers + 1) + wire.BESIDE
     if most > 1 and length > wire.MAX_MESSAGE:
         raise ConfigError(
             f"Expected silos whose answers take at most {wire.MAX_MESSAGE:,} bytes, got {most:,} people of one silo, "
@@ -318,8 +318,8 @@ def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArr
 
 def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
     """ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
-    answer = 8 * plan.parameters.answer_length(plan.problem) + parts.BESIDE
-    question = 8 * wire.MOST_VECTORS * plan.problem.dimension + parts.BESIDE
+    answer = 8 * plan.parameters.answer_length(plan.problem) + wire.BESIDE
+    question = 8 * wire.MOST_VECTORS * plan.problem.dimension + wire.BESIDE
     if max(answer, question) > most:
         raise ConfigError(
             f"Expected messages of at most {most:,} bytes, got {max(answer, question):,} for {plan.algorithm} with "

@@ -24,7 +24,7 @@ from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
 from quoron.table_section import Count, NonNegative, Positive, Section, Seed, Simulated, with_columns_listed
 from quoron.table_section import TableSection as TableSection
-from quoron_client.data.spans import values
+from quoron_client.data.features import values
 from quoron_client.losses import loss_names
 from quoron_privacy.errors import ConfigError
 from quoron_server.budget import EVERYONE

@@ -34,8 +34,7 @@ from quoron.table_columns import DescribedTable
 from quoron.training.examples import write_example
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
-from quoron_client.data.fused import Gathering
-from quoron_client.data.misfits import Tally
+from quoron_client.data.fused import Gathering, Tally
 from quoron_client.protocol.domains import Box
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here

@@ -28,11 +28,9 @@ from quoron.release import Planned, check_declared_users, release_once, slots_of
 from quoron.training import evaluated
 from quoron.training.room import ELSEWHERE, UNCHARGED, memory_for
 from quoron_client.data import tables
-from quoron_client.data.declared import check_types, typed
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import Encoding, check_types, outcomes, typed
 from quoron_client.data.fused import Gathering
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import outcomes
 from quoron_client.data.users import most_rows
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.counts.held_out import HeldOut

@@ -31,9 +31,9 @@ from quoron.arguments import entry_point
 from quoron.evaluating.evaluation import Evaluation
 from quoron.results import Printed
 from quoron.run_folder import MODEL, as_parquet, write
-from quoron_client.data import fused, spans, tables
-from quoron_client.data.encoding import Encoding
-from quoron_client.data.labels import ClassWeights, Range, in_words, meaning, outcomes, seen
+from quoron_client.data import features as spans
+from quoron_client.data import fused, tables
+from quoron_client.data.encoding import ClassWeights, Encoding, Range, in_words, meaning, outcomes, seen
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, QuoronError, UsageError
 from quoron_server import wording
@@ -351,7 +351,7 @@ class Model(Printed):
             bounds = dict(contents["loss"])
             loss = make_loss(bounds.pop("name"), **bounds)
             said = contents["encoding"]["features"]
-            if sum(spans.size(each["column"]) or 1 for each in said) > len(weights):  # a line may say a million
+            if sum(spans.span_size(each["column"]) or 1 for each in said) > len(weights):  # a line may say a million
                 raise ValueError(f"more columns than its {len(weights)} weights are of")
             encoding = Encoding.from_json(contents["encoding"])
             expected = encoding.dimension * loss.outputs

@@ -37,7 +37,7 @@ from quoron.table_columns import integers
 from quoron.training import votes
 from quoron.training.votes import Want
 from quoron_client.data import columns, tables
-from quoron_client.data.dates import DateNumber
+from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
 from quoron_client.data.users import Reading, group, most_rows, only_first
 from quoron_privacy.accounts import gdp

@@ -43,8 +43,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from quoron.arguments import DELTA, entry_point
 from quoron.results import Release
-from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
-from quoron_client.randomisers.range_bits import rotated_coordinates
+from quoron_client.randomisers import (
+    LocalRandomness,
+    RangeBits,
+    SeededRandomness,
+    SystemRandomness,
+    VectorNoise,
+    rotated_coordinates,
+)
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import least_users

@@ -14,7 +14,7 @@ from quoron.run_folder import FRAME
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.table_columns import WORDS, Columns
-from quoron_client.data.declared import check_types, types_of
+from quoron_client.data.encoding import check_types, types_of
 from quoron_client.data.formats import SAID, format_of, is_table
 from quoron_privacy.errors import ConfigError, DataError, nearest
 

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from quoron_client.data.encoding import ByClass
+from quoron_client.data.features import MAX_COLUMNS as MOST
+from quoron_client.data.features import Vocabulary
 from quoron_client.data.formats import Dialect, can_separate
-from quoron_client.data.labels import ByClass
-from quoron_client.data.spans import MOST, Vocabulary
 from quoron_privacy.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

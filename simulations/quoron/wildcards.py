@@ -10,7 +10,8 @@ from then on are the columns themselves.
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
-from quoron_client.data.spans import MOST, is_span, named
+from quoron_client.data.features import MAX_COLUMNS as MOST
+from quoron_client.data.features import is_span, named
 from quoron_privacy.errors import ConfigError
 
 WILD = "*"  # any characters, also none

@@ -17,8 +17,7 @@ from flower.test_answering_limits import values
 from quoron_client.federation.record import Agreement, Record
 from quoron_client.flower import answering
 from quoron_client.protocol.flower_records import values_of
-from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, AverageGradient, Question
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts.min_cohort import MinCohort, calibrate, exact, noisy_count
 from quoron_privacy.gaussian import SPARE, GaussianNoise

@@ -10,13 +10,13 @@ import scipy.optimize
 
 from audits.harness import Audit, case, events, ratios
 from quoron.simulation.inline import InlineEngine
+from quoron_client import randomisers
 from quoron_client.compute import work
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient, RangeReport, VectorReport
-from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise, vector
+from quoron_client.protocol.questions import AverageGradient, Question, RangeReport, VectorReport
+from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_server.algorithms import ALGORITHMS
@@ -168,10 +168,10 @@ def engine_audits():
         values = received(task, label, seeds[number])
         return lambda _: values[:, 0] - (values[:, -1] if values.shape[1] > 1 else 0.0)
 
-    honest = vector.noise_scale
+    honest = randomisers.noise_scale
 
     def quiet(factor):
-        return vector, "noise_scale", lambda **given: honest(**given) / factor
+        return randomisers, "noise_scale", lambda **given: honest(**given) / factor
 
     yield Audit(
         "local reports by an engine",

@@ -9,8 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_client.data import fused
-from quoron_client.data.encoding import Classes, Comparison, Encoding, Numeric, Positive, Range, Signs, Weight
-from quoron_client.data.labels import Balanced, ClassWeights, meaning, outcomes, seen
+from quoron_client.data.encoding import (
+    Balanced,
+    Classes,
+    ClassWeights,
+    Comparison,
+    Encoding,
+    Numeric,
+    Positive,
+    Range,
+    Signs,
+    Weight,
+    meaning,
+    outcomes,
+    seen,
+)
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=200)
 AGE = (Numeric("age", 0, 100),)

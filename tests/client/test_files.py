@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from quoron.cli.app import app
-from quoron_client.data import cells, columns, csv_file, json_lines, tables
+from quoron_client.data import columns, tables, text_files
 from quoron_client.data.files import unreadable
 from quoron_client.data.formats import Dialect
 from quoron_client.data.users import group
@@ -96,8 +96,8 @@ EXPECTED = {
 @pytest.fixture(params=["small pieces", "as they are"])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "small pieces":
-        monkeypatch.setattr(csv_file, "_PIECE", 50)
-        monkeypatch.setattr(json_lines, "_PIECE", 50)
+        monkeypatch.setattr(text_files, "_PIECE", 50)
+        monkeypatch.setattr(text_files, "_PIECE", 50)
 
 
 class TestEveryFormat:
@@ -123,8 +123,8 @@ class TestEveryFormat:
 
 class TestErrors:
     def test_of_a_file_that_changes_while_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(csv_file, "_PIECE", 50)
-        monkeypatch.setattr(json_lines, "_PIECE", 50)
+        monkeypatch.setattr(text_files, "_PIECE", 50)
+        monkeypatch.setattr(text_files, "_PIECE", 50)
         for name in ("a.csv", "a.jsonl", "a.feather", "a.csv.gz"):
             path = tmp_path / name
             path.write_bytes(FILES[name]())
@@ -213,7 +213,7 @@ class TestEdges:
         rows = [["a", "b"], *([f'{each}\n"', "é,"] for each in range(9))]
         path.write_bytes(csv_text(rows).encode())
         for piece in range(1, 90):
-            monkeypatch.setattr(csv_file, "_PIECE", piece)
+            monkeypatch.setattr(text_files, "_PIECE", piece)
             assert [[*row.values()] for row in tables.read(path).to_pylist()] == rows[1:]
 
     def test_of_a_mark_at_the_beginning_of_a_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ class TestEdges:
         path = tmp_path / "t.csv"
         path.write_text("a,b\n" + "\ufeffx,1\n" * 9, "utf-8")
         for piece in (4, 8, 9, 1 << 20):
-            monkeypatch.setattr(csv_file, "_PIECE", piece)
+            monkeypatch.setattr(text_files, "_PIECE", piece)
             assert tables.read(path)["a"].to_pylist() == ["\ufeffx"] * 9
 
 
@@ -247,7 +247,7 @@ class TestJSONLines:
         assert {row["nowhere"] for row in found} == {None}
 
     def test_of_more_values_than_memory_are_no_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(json_lines, "MOST", 50)
+        monkeypatch.setattr(text_files, "MOST", 50)
         lines = ['{"a": 1, "b": [' + "{}," * 60 + "1]}", '{"a": "' + r"\\\",:[{" * 60 + '"}', '{"a": 3}']
         path = tmp_path / "a.jsonl"
         path.write_bytes("\n".join(lines).encode())
@@ -261,8 +261,8 @@ class TestJSONLines:
                 wrong(path)
 
     def test_of_a_line_without_an_end_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(json_lines, "_PIECE", 100)
-        monkeypatch.setattr(json_lines, "LONGEST", 1000)
+        monkeypatch.setattr(text_files, "_PIECE", 100)
+        monkeypatch.setattr(text_files, "LONGEST", 1000)
         (tmp_path / "t.jsonl").write_text('{"a": "' + "x" * 9000 + '"}')
         with pytest.raises(DataError, match="a line of more than 256 MiB"):
             tables.read(tmp_path / "t.jsonl", ["a"])
@@ -295,8 +295,8 @@ class TestOthersRows:
         for name, dialect, data in self.written(rows):
             file = f"/{name}"
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(csv_file, "_PIECE", piece)
-                patch.setattr(json_lines, "_PIECE", piece)
+                patch.setattr(text_files, "_PIECE", piece)
+                patch.setattr(text_files, "_PIECE", piece)
                 path = Path(os.environ["QUORON_TEST_FOLDER"] + file)
                 path.write_bytes(data)
                 assert self.of_others(tables.opened(path, dialect)) == expected, name
@@ -332,7 +332,7 @@ class TestOthersRows:
         path = Path(os.environ["QUORON_TEST_FOLDER"] + "/u.jsonl")
         path.write_bytes(b"\n".join(lines))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(json_lines, "_PIECE", piece)
+            patch.setattr(text_files, "_PIECE", piece)
             found = self.of_others(tables.opened(path))
         assert [row for row in found if row[0] is not None] == [
             (who, x, np.float64(x).view(np.int64)) for who, x, _ in OTHERS[1:]
@@ -359,7 +359,7 @@ class TestNamesThatNobodyCanRead:
         users = [uuid.UUID(int=each * 0x9E3779B97F4A7C15 % 2**64 << 60).bytes for each in range(500)]
         for kind in (pa.binary(16), pa.binary(), pa.large_binary(), *([pa.uuid()] if hasattr(pa, "uuid") else [])):
             assert group(pa.table({"who": pa.array(users * 2, kind)}), "who")[0] == 500
-        assert group(pa.table({"who": cells.texts(users)}), "who")[0] == 500
+        assert group(pa.table({"who": columns.text_array(users)}), "who")[0] == 500
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])

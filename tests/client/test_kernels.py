@@ -33,9 +33,9 @@ from quoron_client import (
 )
 from quoron_client.compute import work
 from quoron_client.compute.gradients import gradient_sums
-from quoron_client.compute.products import accumulate, copied, predict, predict_both, within
+from quoron_client.compute.user_loops import accumulate, copied, predict, predict_both, within
 from quoron_client.compute.work import local_report, placed_gradient
-from quoron_client.protocol.tasks import PlacedGradient, RangeReport, VectorReport
+from quoron_client.protocol.questions import PlacedGradient, RangeReport, VectorReport
 from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.kernels.lanes import aligned
 from quoron_privacy.means.clipping import ClippedSum

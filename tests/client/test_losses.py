@@ -28,8 +28,8 @@ from quoron_client import (
     smoothness_scale,
 )
 from quoron_client.losses import Classification, own
-from quoron_client.losses.exponential import exponential
 from quoron_client.losses.own import Declaration, declared_loss
+from quoron_client.losses.standard import exponential
 from quoron_privacy.errors import ConfigError, DataError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption, Kind

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.linalg import hadamard
 
-from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise
-from quoron_client.randomisers.range_bits import rotated_coordinates
-from quoron_client.randomisers.vector import gaussian_steps, noise_scale
+from quoron_client.randomisers import (
+    RangeBits,
+    SeededRandomness,
+    SystemRandomness,
+    VectorNoise,
+    gaussian_steps,
+    noise_scale,
+    rotated_coordinates,
+)
 from quoron_privacy import local
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
@@ -205,7 +211,7 @@ class TestSeededRandomness:
 
     def test_the_generator_is_the_published_one(self):
         assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-        from quoron_client.randomisers.randomness import fill_words
+        from quoron_client.randomisers import fill_words
 
         key, user, out = 0x0123456789ABCDEF, 0xFEDCBA98_00000007, np.empty((1, 4), np.uint64)
         fill_words(np.uint64(key), np.array([user], np.uint64).view(np.int64), 2, out)

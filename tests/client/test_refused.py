@@ -11,12 +11,11 @@ from client import reference
 from federation.conversation import terms
 from quoron_client import AverageGradient, Convolution, ItemBatch, L2Ball, LocalSGD, Moreau, make_loss
 from quoron_client.compute.draws import user_keys
+from quoron_client.compute.enforcement import smoothness_scale
 from quoron_client.compute.gradients import average_gradient, average_loss, gradient_sums
 from quoron_client.compute.local_iterates import local_sgd
-from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer, placed_gradient
-from quoron_client.data import columns, spans
-from quoron_client.data.declared import check_types
+from quoron_client.data import columns, features
 from quoron_client.data.encoding import (
     Balanced,
     Categorical,
@@ -32,12 +31,13 @@ from quoron_client.data.encoding import (
     Range,
     Signs,
     Weight,
+    check_types,
     read_label,
 )
 from quoron_client.data.formats import Dialect
 from quoron_client.federation import read_terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic
-from quoron_client.protocol.tasks import PlacedGradient, SecondMoment
+from quoron_client.protocol.questions import PlacedGradient, SecondMoment
 from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.means.clipping import ClippedSum
@@ -106,7 +106,7 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("the public values of column", lambda: Encoding((Categorical("ward", "from-data"),)).check_public()),
     ("buckets for column 'a'", lambda: Hashed("a", 1)),
     ("buckets for column 'a'", lambda: Hashed("a", 2**20 + 1)),
-    ("declarations imply, got 1,048,578", lambda: Encoding((Hashed("a", spans.MOST), Hashed("b", 2)))),
+    ("declarations imply, got 1,048,578", lambda: Encoding((Hashed("a", features.MAX_COLUMNS), Hashed("b", 2)))),
     ("as features, got 2,000,000", lambda: Encoding(tuple(Numeric(f"{name}[0:1000000]", 0, 1) for name in "ab"))),
     ("got 20,971,520,000", lambda: read_terms("r", terms(columns={"features": [SPAN] * 20_000}))),
     (

@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from contracts.odd_values import OBJECTS
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data import cells, columns, fused, hashed_loops, spans, tables, users
+from quoron_client.data import columns, fused, tables, text_loops, users
+from quoron_client.data import features as spans
 from quoron_client.data import users as numbering
-from quoron_client.data.dates import WORDS, DateNumber, DatePart
-from quoron_client.data.declared import types_of
 from quoron_client.data.encoding import (
     _HAIR,
     Categorical,
@@ -37,14 +36,14 @@ from quoron_client.data.encoding import (
     Range,
     Signs,
     Weight,
+    types_of,
 )
-from quoron_client.data.features import together
-from quoron_client.data.fused import Gathering
+from quoron_client.data.features import WORDS, DateNumber, DatePart, together
+from quoron_client.data.fused import Gathering, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_client.data.users import group
 from quoron_client.losses import LOSSES
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.errors import DataError
 
 
@@ -533,7 +532,7 @@ def siphash(key: bytes, data: bytes) -> int:
 
 def fast(key: bytes, data: bytes) -> int:
     words = np.frombuffer(key, "<u8")
-    return int(hashed_loops.sip(np.frombuffer(data, np.uint8), 0, len(data), words[0], words[1]))
+    return int(text_loops.sip(np.frombuffer(data, np.uint8), 0, len(data), words[0], words[1]))
 
 
 def codes(values, buckets: int = 64, column: str = "a"):
@@ -748,27 +747,29 @@ class TestNumbersInText:
     @staticmethod
     def compiled() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cells, "_FEW", 0)
+            patch.setattr(columns, "_FEW", 0)
             yield
 
     @given(texts=st.lists(TEXTS, min_size=1, max_size=20), decimal=st.sampled_from(COMMAS))
     def test_is_what_each_text_says_by_itself(self, texts: list[str], decimal: str) -> None:
-        found = cells.numbers(pa.array(texts, pa.large_string()), decimal)
-        assert bits(found) == bits(cells.parsed(each, decimal) for each in texts)
+        found = columns.parsed_texts(pa.array(texts, pa.large_string()), decimal)
+        assert bits(found) == bits(columns.parsed(each, decimal) for each in texts)
 
     @pytest.mark.parametrize("text", ["1.5", "1.23,4", "1234.567", ".5", "1.234.5", "1,234.5", "1.", "1.234."])
     def test_points_that_part_no_groups_of_three_are_no_numbers_with_a_comma(self, text: str) -> None:
-        assert np.isnan([cells.parsed(text, ","), cells.numbers(pa.array([text], pa.large_string()), ",")[0]]).all()
+        assert np.isnan(
+            [columns.parsed(text, ","), columns.parsed_texts(pa.array([text], pa.large_string()), ",")[0]]
+        ).all()
 
     def test_is_the_same_for_any_pieces_slices_and_codes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         texts = [f"{each}.{each}" if each % 5 else [None, "\u00a07", "x"][each % 3] for each in range(999)]
         column = pa.array(texts, pa.large_string())
-        expected = bits(np.nan if each is None else cells.parsed(each) for each in texts)
-        monkeypatch.setattr(cells, "_WIDTH", 1 << 20)
+        expected = bits(np.nan if each is None else columns.parsed(each) for each in texts)
+        monkeypatch.setattr(columns, "_WIDTH", 1 << 20)
         for piece in (7, 1 << 17):
-            monkeypatch.setattr(cells, "_PIECE", piece)
-            assert bits(cells.numbers(column, ".")) == expected
-        assert bits(cells.numbers(column.slice(5, 900), ".")) == expected[5:905]
-        assert bits(cells.numbers(column.dictionary_encode().slice(5, 900), ".")) == expected[5:905]
-        monkeypatch.setattr(cells, "_FEW", 10_000)
-        assert bits(cells.numbers(column, ".")) == expected
+            monkeypatch.setattr(columns, "_PIECE", piece)
+            assert bits(columns.parsed_texts(column, ".")) == expected
+        assert bits(columns.parsed_texts(column.slice(5, 900), ".")) == expected[5:905]
+        assert bits(columns.parsed_texts(column.dictionary_encode().slice(5, 900), ".")) == expected[5:905]
+        monkeypatch.setattr(columns, "_FEW", 10_000)
+        assert bits(columns.parsed_texts(column, ".")) == expected

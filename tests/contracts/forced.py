@@ -9,7 +9,8 @@ import numpy as np
 
 from contracts.charges import mean_of
 from contracts.worlds import Charged, Complaint, Given, Spent, Stream, World
-from quoron_client.randomisers import RangeBits, VectorNoise, vector
+from quoron_client import randomisers
+from quoron_client.randomisers import RangeBits, VectorNoise
 from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs
@@ -253,12 +254,12 @@ def _vector_report(world: World, randomise: Callable[..., Any]) -> Callable[...,
 
     def forced(self: VectorNoise, values: np.ndarray, centre: np.ndarray, randomness: Any, **where: Any) -> np.ndarray:
         def report(steps: Any) -> np.ndarray:
-            with patch.object(vector, "gaussian_steps", lambda *_, **__: np.broadcast_to(steps, values.shape)):
+            with patch.object(randomisers, "gaussian_steps", lambda *_, **__: np.broadcast_to(steps, values.shape)):
                 return np.asarray(randomise(self, values, centre, randomness, **where))
 
         step = self.scale(values.shape[1]) * 2.0**-GRID_BITS
         steps = np.rint((report(np.int64(0)) - centre) / step).astype(np.int64)
-        drawn = vector.gaussian_steps
+        drawn = randomisers.gaussian_steps
         public = self, centre, where
         first = world.meet(
             "report", public, steps, lambda: drawn(values.shape[1], randomness, **where).astype(np.int64)

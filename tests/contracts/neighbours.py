@@ -8,8 +8,7 @@ import numpy as np
 
 from contracts.charges import mean_of
 from contracts.scenes import Quadratic
-from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.tasks import RangeReport, VectorReport
+from quoron_client.protocol.questions import Answers, Question, RangeReport, Status, VectorReport
 from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM

@@ -24,8 +24,7 @@ from contracts.charges import require_charged
 from contracts.forced import FORCED
 from contracts.neighbours import ABSENT, Neighbours, Pair
 from contracts.worlds import Charged, Complaint, Spent, World, same
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import LocalSGD
+from quoron_client.protocol.questions import LocalSGD, Question
 from quoron_privacy.errors import BelowMinCohort
 from quoron_server.algorithm import Algorithm
 

@@ -10,19 +10,20 @@ import numpy as np
 
 from problems import changed, problem_of
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.tasks import (
+from quoron_client.protocol.questions import (
+    Answers,
     AverageGradient,
     AverageLoss,
     LocalSGD,
     MomentAndGradient,
     PlacedGradient,
+    Question,
     RangeReport,
     SecondMoment,
+    Status,
     VectorReport,
 )
-from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
-from quoron_client.randomisers.range_bits import rotated_coordinates
+from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise, rotated_coordinates
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm

@@ -17,7 +17,7 @@ from contracts.doors import (
 )
 from contracts.odd_values import TEXTS
 from quoron import private_bounds
-from quoron_client.data import csv_file, tables
+from quoron_client.data import tables, text_files
 from quoron_privacy.errors import DataError
 
 
@@ -26,7 +26,7 @@ class TestCSV:
 
     @pytest.mark.parametrize("count", spread(CHANGES))
     def test_a_users_cells_are_its_own(self, count, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv_file, "_PIECE", 512)
+        monkeypatch.setattr(text_files, "_PIECE", 512)
         expected = {}
         for how in WRITERS:
             as_csv(base(), how, tmp_path / "base.csv")
@@ -62,7 +62,7 @@ class TestCSV:
     @pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
     @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
     def test_a_row_with_another_number_of_cells_is_one_skipped_row(self, piece, ending, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv_file, "_PIECE", piece)
+        monkeypatch.setattr(text_files, "_PIECE", piece)
         rows = ["who,note,age", 'a,"1\n""2""",1', "b,x", "b,x,2,3", '"b"', "", 'c,"y,\r\n,",3', "", "d,,4"]
         for text in (
             ending.join(rows),
@@ -108,7 +108,7 @@ class TestCSV:
         ],
     )
     def test_a_malformed_file_is_refused_whole_and_without_a_value(self, row, said, piece, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv_file, "_PIECE", piece)
+        monkeypatch.setattr(text_files, "_PIECE", piece)
         for rest in ("", "b,x,2\n", 'b,"x",2\n' * 9):
             (tmp_path / "bad.csv").write_bytes(b"who,note,age\nq,q,1\n" + row.encode() + b"\n" + rest.encode())
             with pytest.raises(DataError, match="correctly quoted CSV file, got .*" + said) as caught:
@@ -116,8 +116,8 @@ class TestCSV:
             assert "pipe" not in str(caught.value)
 
     def test_a_row_without_an_end_is_refused(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv_file, "_PIECE", 100)
-        monkeypatch.setattr(csv_file, "LONGEST", 1000)
+        monkeypatch.setattr(text_files, "_PIECE", 100)
+        monkeypatch.setattr(text_files, "LONGEST", 1000)
         (tmp_path / "bad.csv").write_text('who,age\na,"' + "1\n" * 10_000)
         with pytest.raises(DataError, match="a row of more than 256 MiB, or a quote that is never closed"):
             tables.read(tmp_path / "bad.csv", ("who",))
@@ -129,7 +129,7 @@ class TestCSV:
         """Against csv.reader, cell by cell, with pieces of any length."""
         draw = np.random.default_rng(2)
         for number in range(60):
-            monkeypatch.setattr(csv_file, "_PIECE", int(draw.integers(1, 400)))
+            monkeypatch.setattr(text_files, "_PIECE", int(draw.integers(1, 400)))
             table = {name: [str(draw.choice(TEXTS)) for _ in range(9)] for name in ("a", "b", "c")}
             how = ("minimal", "all", "unix", "arrow")[number % 4]
             path = as_csv(table, how, tmp_path / "table.csv")
@@ -150,7 +150,7 @@ class TestCSV:
             expected = letter_by_letter(body)
             accepted += expected is not None
             for piece in (1, 2, 5, 1 << 20):
-                monkeypatch.setattr(csv_file, "_PIECE", piece)
+                monkeypatch.setattr(text_files, "_PIECE", piece)
                 try:
                     batches = tables.opened(path).batches()
                     found = [[*row.values()] for batch in batches for row in batch.to_pylist()]

@@ -40,7 +40,7 @@ from contracts.odd_values import NUMBERS, TEXTS
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.simulation.scene import encoding_of
-from quoron_client.data import columns, csv_file, json_lines, tables
+from quoron_client.data import columns, tables, text_files
 from quoron_client.data.formats import Dialect
 from quoron_client.federation.own_table import own_items, read_own_table
 from quoron_client.losses import Logistic
@@ -137,8 +137,8 @@ ARROW: dict[str, Callable[[pa.Table, Path], Any]] = {
 @pytest.fixture
 def small_pieces(monkeypatch):
     """So that many changes lie over their ends."""
-    monkeypatch.setattr(csv_file, "_PIECE", 512)
-    monkeypatch.setattr(json_lines, "_PIECE", 512)
+    monkeypatch.setattr(text_files, "_PIECE", 512)
+    monkeypatch.setattr(text_files, "_PIECE", 512)
 
 
 @pytest.mark.parametrize("count", spread(CHANGES))

@@ -22,9 +22,8 @@ from quoron.model import Model
 from quoron.operate import submission
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge
 from quoron.tuning.select import select
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
-from quoron_client.data.labels import Signs
 from quoron_client.losses import make_loss
 
 NOISELESS = {"serve", "client", "example"}  # whose --set says nothing of a run

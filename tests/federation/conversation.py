@@ -9,9 +9,8 @@ import numpy as np
 from fake_coordinator import coordinator
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import ClientConfig, run_client
-from quoron_client.protocol.questions import Question
+from quoron_client.protocol.questions import AverageGradient, Question, RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import AverageGradient, RangeReport, VectorReport
 from quoron_client.protocol.wire import answer_from_wire, question_to_wire
 
 D = 3

@@ -17,7 +17,7 @@ from problems import problem_of
 from quoron.populations import Population, Synthetic, TablePopulation, from_table
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.encoding import Encoding, Numeric, Signs
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.noise.sources import SeededNoise
@@ -222,7 +222,7 @@ class Peer:
         return announced.run
 
     async def answers(self, answer: pb.Answer) -> None:
-        for message in parts.said(answer):
+        for message in wire.said(answer):
             await self.call.write(message)
 
     async def next(self, kind: str) -> object:
@@ -240,7 +240,7 @@ class Peer:
         return "disconnected"
 
     async def _work(self, answering: Answering, runs: int) -> str:
-        arriving = parts.Arriving[pb.ServerMessage]()
+        arriving = wire.Arriving[pb.ServerMessage]()
         while (heard := await self.call.read()) is not grpc.aio.EOF:
             message = arriving.take(heard, lambda _: wire.MAX_MESSAGE)
             if message is None:

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from sqlalchemy.engine.default import DefaultDialect
 
-from quoron_client.protocol import rotation
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol import identity
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
@@ -40,7 +39,7 @@ def _statement() -> str:
             key = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
             pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             (Path(folder) / str(number)).write_bytes(pem)
-        return rotation.sign(Path(folder) / "0", Path(folder) / "1")
+        return identity.sign(Path(folder) / "0", Path(folder) / "1")
 
 
 STATEMENT = _statement()
@@ -53,7 +52,7 @@ def carry_out(url: str) -> None:
         registry = books.registry
         population = books.population = PopulationLedger(database, clock=lambda: "then")
         books.settle()
-        old, new = rotation.check(STATEMENT)
+        old, new = identity.check(STATEMENT)
         for name in (old if registry.user(new) is None else new, "ben"):
             registry.enrol(name)
         registry.add_run("run", "{}")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_server.books.backup import back_up, read
 from quoron_server.books.chain import verify_rows
 from quoron_server.books.database import Database

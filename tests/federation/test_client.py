@@ -34,8 +34,7 @@ from quoron_client.federation import Record, run_client, session, work
 from quoron_client.federation.own_table import check_one_user, own_items
 from quoron_client.federation.terms import read_terms
 from quoron_client.losses import Huber, Logistic, SmoothedHinge
-from quoron_client.protocol.questions import Status
-from quoron_client.protocol.tasks import AverageGradient, VectorReport
+from quoron_client.protocol.questions import AverageGradient, Status, VectorReport
 from quoron_client.randomisers import SystemRandomness
 from quoron_privacy.errors import DataError, IdentityError, RunError, WireError
 from quoron_protos.v1 import federation_pb2 as federation

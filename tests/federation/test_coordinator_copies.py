@@ -18,10 +18,9 @@ import pytest
 import postgres_server
 import warden
 from quoron_client.durable import Tally
-from quoron_client.federation.books import BooksClaim, Seen, objection
+from quoron_client.federation.record import BooksClaim, Seen, objection
 from quoron_client.protocol.charges import run_mark
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import LedgerError, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database

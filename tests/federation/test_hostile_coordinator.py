@@ -26,10 +26,9 @@ from fake_coordinator import Authority, FakeCoordinator, coordinator
 from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, converse, made, running, terms
 from federation.crowd import carried_out, until
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs
-from quoron_client.federation import Record, agreements, session, work
+from quoron_client.federation import Record, record, session, work
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Status
-from quoron_client.protocol.tasks import AverageGradient, LocalSGD, PlacedGradient, SecondMoment
+from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, SecondMoment, Status
 from quoron_client.protocol.wire import answer_from_wire
 from quoron_protos.v1 import federation_pb2 as pb
 
@@ -430,7 +429,7 @@ class TestFloods:
             return original(worker, message, user)
 
         monkeypatch.setattr(work, "MOST_RUNS", 8)
-        monkeypatch.setattr(agreements, "_MOST_OPEN", 30)
+        monkeypatch.setattr(record, "_MOST_OPEN", 30)
         monkeypatch.setattr(work.Worker, "consider", seen)
 
         async def script(fake: FakeCoordinator) -> list[int]:

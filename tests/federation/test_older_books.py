@@ -14,8 +14,7 @@ from federation.conversation import asked, made, running, terms
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification, until
 from federation.test_backup import backed_up, other
 from quoron_client.federation import ClientConfig, Record, run_client, session
-from quoron_client.federation.agreements import Agreement
-from quoron_client.federation.books import BooksClaim, Seen, objection
+from quoron_client.federation.record import Agreement, BooksClaim, Seen, objection
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import LedgerError

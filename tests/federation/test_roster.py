@@ -27,7 +27,7 @@ from federation.tls import channel, own_authority, refused, transport
 from operators import reaching
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
-from quoron_client.protocol import rotation
+from quoron_client.protocol import identity
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -189,10 +189,10 @@ def test_one_key_written_in_two_ways_is_no_rotation(tmp_path, monkeypatch):
     assert load_der_public_key(short) == key.public_key()
     written = iter((whole, short))
     with monkeypatch.context() as patched:
-        patched.setattr(rotation, "_encoded", lambda _: next(written))
-        text = rotation.sign(path, path)
+        patched.setattr(identity, "_encoded", lambda _: next(written))
+        text = identity.sign(path, path)
     with pytest.raises(ConfigError, match="Expected a rotation"):
-        rotation.check(text)
+        identity.check(text)
 
 
 def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(registry):
@@ -545,7 +545,7 @@ class TestRotation:
         return own
 
     def signed(self, folder: Path, old: str, new: str) -> str:
-        return rotation.sign(folder / f"{old}/key.pem", folder / f"{new}/key.pem")
+        return identity.sign(folder / f"{old}/key.pem", folder / f"{new}/key.pem")
 
     async def test_the_same_user_comes_back_with_its_new_key_and_the_old_one_is_refused(
         self, issued: Path, folder: Path
@@ -599,7 +599,7 @@ class TestRotation:
 
     def test_no_changed_statement_is_one(self, folder: Path) -> None:
         text = self.signed(folder, "ada", "ada-2")
-        assert rotation.check(text) == (key_of(folder, "ada"), key_of(folder, "ada-2"))
+        assert identity.check(text) == (key_of(folder, "ada"), key_of(folder, "ada-2"))
         stated, other = json.loads(text), json.loads(self.signed(folder, "ben", "ada-2"))
         swapped = {"old": stated["new"], "new": stated["old"]}
         for change in (
@@ -613,10 +613,10 @@ class TestRotation:
             {"new": "§"},
         ):
             with pytest.raises(ConfigError, match="Expected a rotation"):
-                rotation.check(json.dumps(stated | change))
+                identity.check(json.dumps(stated | change))
         for nonsense in ("", "[]", "null", "[" * 20_000, "1" * 10_000):
             with pytest.raises(ConfigError, match="Expected a rotation"):
-                rotation.check(nonsense)
+                identity.check(nonsense)
         with pytest.raises(ConfigError, match="Expected two keys, got one"):
             self.signed(folder, "ada", "ada")
 

@@ -38,10 +38,18 @@ from quoron.populations import Synthetic
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import run_client
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Question, Status, Task
-from quoron_client.protocol.tasks import AverageGradient, LocalSGD, PlacedGradient, RangeReport
+from quoron_client.protocol.questions import (
+    Answers,
+    AverageGradient,
+    LocalSGD,
+    PlacedGradient,
+    Question,
+    RangeReport,
+    Status,
+    Task,
+)
 from quoron_privacy.errors import ConfigError, RunError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import spill
@@ -312,7 +320,7 @@ def test_second_moments_in_parts_and_on_disk_give_the_bits_of_the_inline_engine(
     monkeypatch.setattr(WhitenedTracking, "_vote", without_consequence)
     expected = inline_model(specification(WHITENED), tmp_path)
     monkeypatch.setattr(spill, "HELD", 0)
-    monkeypatch.setattr(parts, "MOST", 48)
+    monkeypatch.setattr(wire, "MOST", 48)
     honest = np.memmap.__new__
     monkeypatch.setattr(np.memmap, "__new__", lambda *given, **more: made.append(1) or honest(*given, **more))
     model = carried_out(federated(WHITENED, tmp_path))
@@ -369,7 +377,7 @@ LONG = 100  # numbers of an answer that takes 17 parts
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message has 48 bytes, and so has a part."""
-    monkeypatch.setattr(parts, "MOST", 48)
+    monkeypatch.setattr(wire, "MOST", 48)
 
 
 def answer(numbers: int = LONG, digest: bytes = bytes(16)) -> pb.Answer:
@@ -377,12 +385,12 @@ def answer(numbers: int = LONG, digest: bytes = bytes(16)) -> pb.Answer:
 
 
 def heard(messages: Iterator[pb.ClientMessage], allowed: int | None = 10**6) -> list[object]:
-    arriving = parts.Arriving[pb.ClientMessage]()
+    arriving = wire.Arriving[pb.ClientMessage]()
     return [arriving.take(each, lambda _: allowed) for each in messages]
 
 
 def pieces(numbers: int = LONG) -> list[pb.ClientMessage]:
-    return list(parts.said(answer(numbers)))
+    return list(wire.said(answer(numbers)))
 
 
 def cut(message: pb.ClientMessage, **changes: object) -> pb.ClientMessage:
@@ -459,7 +467,7 @@ class TestParts:
     def test_that_end_what_they_do_not_follow_are_refused(self, end: pb.Answer, message: str) -> None:
         data = end.SerializeToString()
         head = pb.Answer(run="r", round=3, follows=pb.Follows(length=len(data)))
-        rest = (pb.ClientMessage(part=each) for each in parts.parts(data))
+        rest = (pb.ClientMessage(part=each) for each in wire.parts(data))
         with pytest.raises(WireError, match=message):
             heard(itertools.chain([pb.ClientMessage(answer=head)], rest))
 
@@ -467,7 +475,7 @@ class TestParts:
         data = bytes(range(100))
         head = pb.ClientMessage(answer=pb.Answer(run="r", follows=pb.Follows(length=len(data))))
         with pytest.raises(WireError, match="got bytes that are none"):
-            heard(itertools.chain([head], (pb.ClientMessage(part=each) for each in parts.parts(data))))
+            heard(itertools.chain([head], (pb.ClientMessage(part=each) for each in wire.parts(data))))
 
 
 @pytest.mark.parametrize(("allowed", "most"), [(64 << 20, 3 << 20), (None, 1 << 20)])
@@ -475,9 +483,9 @@ def test_whoever_announces_much_and_sends_little_makes_the_other_hold_what_it_se
     allowed: int | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """64 MiB announced and 2 of them sent: nothing is held before it comes, and nothing of what nobody wants."""
-    monkeypatch.setattr(parts, "MOST", 1 << 16)
+    monkeypatch.setattr(wire, "MOST", 1 << 16)
     head = pb.ClientMessage(answer=pb.Answer(run="r", follows=pb.Follows(length=64 << 20)))
-    arriving = parts.Arriving[pb.ClientMessage]()
+    arriving = wire.Arriving[pb.ClientMessage]()
     tracemalloc.start()
     arriving.take(head, lambda _: allowed)
     for offset in range(0, 2 << 20, 1 << 16):
@@ -498,13 +506,13 @@ async def test_real_clients_in_parts_give_the_bits_of_their_tables(
     wanted = specification("one-pass-dp-sgd", trust_clients=True)
     users = wanted.problem.users
     paths, parted = write_items(tmp_path, users), {"question": 0, "answer": 0}
-    begin = parts.Arriving._begin
+    begin = wire.Arriving._begin
 
-    def noted(arriving: parts.Arriving, head: parts.Long, allowed: int | None) -> None:
+    def noted(arriving: wire.Arriving, head: wire.Long, allowed: int | None) -> None:
         parted["question" if isinstance(head, pb.Question) else "answer"] += 1
         begin(arriving, head, allowed)
 
-    monkeypatch.setattr(parts.Arriving, "_begin", noted)
+    monkeypatch.setattr(wire.Arriving, "_begin", noted)
     stop = asyncio.Event()
     limits = {"lifetime_epsilon": 100.0, "lifetime_delta": 0.5, "simulation_seed": wanted.simulation_seed}
     async with coordinator(tmp_path, transport=transport(issued)) as running:
@@ -529,8 +537,8 @@ def question_in_parts(message: pb.Question) -> list[pb.ServerMessage]:
     for name in ("run", "round", "digest", "seconds"):
         tail.ClearField(name)
     data = tail.SerializeToString()
-    head.follows.CopyFrom(parts.follows(data))
-    return [pb.ServerMessage(question=head), *(pb.ServerMessage(part=each) for each in parts.parts(data))]
+    head.follows.CopyFrom(wire.follows(data))
+    return [pb.ServerMessage(question=head), *(pb.ServerMessage(part=each) for each in wire.parts(data))]
 
 
 @pytest.mark.usefixtures("small")
@@ -538,7 +546,7 @@ def test_a_question_of_another_digest_than_its_name_says_is_refused() -> None:
     """An answer has none: that it arrives as it left is the transport's part."""
     head, first, *rest = question_in_parts(asked())
     first.part.data = bytes(len(first.part.data))
-    arriving = parts.Arriving[pb.ServerMessage]()
+    arriving = wire.Arriving[pb.ServerMessage]()
     for each in (head, first, *rest[:-1]):
         arriving.take(each, lambda _: 10**6)
     with pytest.raises(WireError, match="bytes of the announced digest"):
@@ -572,7 +580,7 @@ async def wide_round(
     session = running.sessions.open("r", "{}", np.arange(len(peers)))
 
     async def works(peer: Peer) -> None:
-        arriving = parts.Arriving[pb.ServerMessage]()
+        arriving = wire.Arriving[pb.ServerMessage]()
         await peer.send(consent=pb.Consent(run="r", takes_part=True))
         while (message := await peer.call.read()) is not grpc.aio.EOF:
             found = arriving.take(message, lambda _: wire.MAX_MESSAGE)
@@ -599,12 +607,12 @@ async def echoes(peer: Peer, question: pb.Question) -> None:
 async def test_what_waits_for_a_reader_is_a_part_and_not_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "MOST", 1 << 14)
+    monkeypatch.setattr(wire, "MOST", 1 << 14)
     users, numbers = 6, 40_000
     async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
         answers, peak = await wide_round(running, peers, numbers, echoes), running.sessions.backlog.peak
     np.testing.assert_array_equal(answers.values, np.arange(float(numbers)) + np.arange(users)[:, None])
-    assert peak <= users * (parts.MOST + parts.BESIDE) + 1000 < 8 * numbers
+    assert peak <= users * (wire.MOST + wire.BESIDE) + 1000 < 8 * numbers
 
 
 @pytest.mark.usefixtures("small")
@@ -617,7 +625,7 @@ async def test_a_coordinator_ends_a_conversation_that_says_parts_wrong_and_no_ot
             if peer.user:
                 await echoes(peer, question)
                 return
-            head, first, second, *_ = parts.said(
+            head, first, second, *_ = wire.said(
                 wire.answer_to_wire(question.run, question.round, question.digest, np.zeros(LONG), Status(0))
             )
             if what == "too long":

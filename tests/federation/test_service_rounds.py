@@ -32,8 +32,7 @@ from federation.crowd import (
 from quoron.operate.watching import words
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.dying import DYING
-from quoron_client.federation.books import BooksClaim
-from quoron_client.federation.record import Agreement, Record
+from quoron_client.federation.record import Agreement, BooksClaim, Record
 from quoron_privacy.errors import LedgerError
 
 Q, OTHER = b"q" * 16, b"o" * 16

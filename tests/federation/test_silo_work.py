@@ -18,14 +18,12 @@ from quoron.cli.app import invoke
 from quoron.operate import silo_page
 from quoron_client.federation import account as accounts
 from quoron_client.federation import run_client
-from quoron_client.federation.own_people import names_in
+from quoron_client.federation.own_table import names_in
 from quoron_client.federation.record import Agreement, Record
-from quoron_client.federation.silo_work import SiloWorker
-from quoron_client.federation.work import Worker
+from quoron_client.federation.work import SiloWorker, Worker
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.tasks import LocalSGD, PlacedGradient
+from quoron_client.protocol.questions import Answers, LocalSGD, PlacedGradient, Question, Status
 from quoron_privacy.errors import ConfigError, DataError, LedgerError, WireError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum

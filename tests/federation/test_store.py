@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books import database as databases
 from quoron_server.books import registry as module

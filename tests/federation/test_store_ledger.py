@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database

@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 from federation import masked_messages, wire_messages
 from federation.wire_messages import DIGEST, GRADIENT
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.smoothing import Convolution, Moreau
-from quoron_client.protocol.tasks import (
+from quoron_client.protocol.questions import (
     AverageGradient,
     AverageLoss,
     LocalSGD,
     MomentAndGradient,
     PlacedGradient,
+    Question,
     RangeReport,
     SecondMoment,
+    Status,
     VectorReport,
 )
+from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
     MAX_NUMBERS,

@@ -22,7 +22,7 @@ from quoron.network import Network, Times
 from quoron.planning.projection import by_round
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import session
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
@@ -98,7 +98,7 @@ class Counted:
 
 async def answering(peer: Peer, descriptions: list[int]) -> None:
     """Answer numbers of the shape that is asked for until the run ends."""
-    arriving = parts.Arriving[pb.ServerMessage]()
+    arriving = wire.Arriving[pb.ServerMessage]()
     while (heard := await peer.call.read()) is not grpc.aio.EOF:
         message = arriving.take(heard, lambda _: wire.MAX_MESSAGE)
         if message is None:

@@ -25,9 +25,16 @@ from quoron_client.flower import app as apps
 from quoron_client.flower.answering import answer_with, combined
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import Values, record, values_of
-from quoron_client.protocol.questions import Question, Status
+from quoron_client.protocol.questions import (
+    AverageGradient,
+    AverageLoss,
+    LocalSGD,
+    MomentAndGradient,
+    Question,
+    SecondMoment,
+    Status,
+)
 from quoron_client.protocol.smoothing import Moreau
-from quoron_client.protocol.tasks import AverageGradient, AverageLoss, LocalSGD, MomentAndGradient, SecondMoment
 from quoron_client.protocol.wire import answer_from_wire, question_to_wire
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb

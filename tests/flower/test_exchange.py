@@ -41,17 +41,19 @@ from quoron_client.protocol.flower_records import (
     record,
     values_of,
 )
-from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_client.protocol.smoothing import Convolution, Moreau
-from quoron_client.protocol.tasks import (
+from quoron_client.protocol.questions import (
+    Answers,
     AverageGradient,
     AverageLoss,
     LocalSGD,
     MomentAndGradient,
+    Question,
     RangeReport,
     SecondMoment,
+    Status,
     VectorReport,
 )
+from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging

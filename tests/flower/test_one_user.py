@@ -17,8 +17,7 @@ from flower.grids import crossed
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.protocol.flower_records import Values, record, values_of
-from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question, Status
 from quoron_client.protocol.wire import answer_from_wire, question_to_wire
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.specification import describe, make_plan

@@ -35,7 +35,7 @@ from quoron.operate import flower_app as federated
 from quoron.operate.flower_submission import COMPONENTS, SAYS, follow, operator, submit
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
-from quoron_client.flower.node import people_of, read_owner
+from quoron_client.flower.serving import people_of, read_owner
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, OtherVersion, QuoronError, RunError

@@ -22,8 +22,7 @@ from quoron.torch.modules import TorchModule
 from quoron.training import lifetime
 from quoron.training.items import Items, LocalSGD
 from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SeededNoise

@@ -15,11 +15,9 @@ import pytest
 
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers
+from quoron_client.protocol.questions import Answers, RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
-from quoron_client.protocol.tasks import RangeReport, VectorReport
-from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
-from quoron_client.randomisers.range_bits import rotated_coordinates
+from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise, rotated_coordinates
 from quoron_privacy.accounts import gdp, subsampling
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise

@@ -38,8 +38,7 @@ from problems import problem_of
 from quoron.cli.app import invoke
 from quoron.run_folder import RunFolder
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Status
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Status
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from quoron_client.protocol.domains import Box, Domain, L2Ball
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import LocalSGD
+from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan

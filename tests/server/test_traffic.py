@@ -6,19 +6,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contracts.scenes import SMALL, Quadratic, execute
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Question, Status, Task
-from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import (
+from quoron_client.protocol.questions import (
     AverageGradient,
     AverageLoss,
     LocalSGD,
     MomentAndGradient,
+    Question,
     RangeReport,
     SecondMoment,
+    Status,
+    Task,
     VectorReport,
 )
+from quoron_client.protocol.smoothing import Convolution
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import traffic as traffic_module
 from quoron_server.books.ledger import Ledger
@@ -84,18 +86,18 @@ def told(task: Task, dimension: int) -> tuple[int, int]:
 
 
 @given(encoded=st.integers(0, 1 << 29), more=st.integers(0, 1 << 20), extra=st.integers(0, 400))
-@example(encoded=parts.MOST - 20, more=1, extra=20)
-@example(encoded=2 * parts.MOST, more=1, extra=20)
+@example(encoded=wire.MOST - 20, more=1, extra=20)
+@example(encoded=2 * wire.MOST, more=1, extra=20)
 def test_longer_messages_never_move_fewer_bytes(encoded: int, more: int, extra: int) -> None:
     shorter, longer = (round_bytes(encoded=length, messages=1, extra=extra) for length in (encoded, encoded + more))
     assert encoded < shorter <= longer
 
 
 def test_an_answer_in_parts_moves_the_bytes_of_its_messages() -> None:
-    assert (traffic_module.MOST, traffic_module.KEEPALIVE) == (parts.MOST, wire.KEEPALIVE_SECONDS)
-    for dimension in (parts.MOST // 8 + 1, 2 * parts.MOST // 8 + 5):
+    assert (traffic_module.MOST, traffic_module.KEEPALIVE) == (wire.MOST, wire.KEEPALIVE_SECONDS)
+    for dimension in (wire.MOST // 8 + 1, 2 * wire.MOST // 8 + 5):
         answer = wire.answer_to_wire(RUN, 3, bytes(16), np.ones(dimension), Status.ANSWERED)
-        sent = sum(on_the_wire(each) for each in parts.said(answer))
+        sent = sum(on_the_wire(each) for each in wire.said(answer))
         nameless = wire.answer_to_wire("", 3, bytes(16), np.ones(dimension), Status.ANSWERED).ByteSize()
         counted = round_bytes(encoded=nameless, messages=1, extra=2 + len(RUN))
         assert abs(counted - sent) < 100

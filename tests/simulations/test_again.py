@@ -13,8 +13,7 @@ from quoron.populations import Numeric, TablePopulation, from_table
 from quoron.simulation import inline
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import MomentAndGradient
+from quoron_client.protocol.questions import Answers, MomentAndGradient, Question
 from quoron_privacy.means import free_presence
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS

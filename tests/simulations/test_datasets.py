@@ -30,8 +30,7 @@ from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_lab
 from quoron_client.data.files import Files
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import MomentAndGradient
+from quoron_client.protocol.questions import MomentAndGradient, Question
 from quoron_privacy.errors import ConfigError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
 

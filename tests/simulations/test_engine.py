@@ -19,16 +19,17 @@ from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import (
+from quoron_client.protocol.questions import (
     AverageGradient,
     LocalSGD,
     MomentAndGradient,
+    Question,
     RangeReport,
     SecondMoment,
+    Status,
     VectorReport,
 )
+from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import VectorNoise
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum

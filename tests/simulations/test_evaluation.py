@@ -22,9 +22,8 @@ from quoron.evaluating.scores import Scorer
 from quoron.training import evaluated, lifetime
 from quoron.training.items import Items, figures_of
 from quoron.training.table import CuratorEngine
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import Classes, Encoding, Range, Signs
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import Classes, Range, Signs
 from quoron_client.losses import make_loss
 from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import HeldOut

@@ -36,8 +36,7 @@ from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_server.silos import Silos
 from small_run import TOML

@@ -22,7 +22,7 @@ from quoron.reports import health as words
 from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
-from quoron_client.data.misfits import Tally, declared_columns, declared_labels
+from quoron_client.data.fused import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth

@@ -19,7 +19,7 @@ from quoron.populations import Numeric, from_table
 from quoron.populations.table import TrainingObjective
 from quoron.simulation.inline import InlineEngine
 from quoron_client import Answers, L2Ball, Question, make_loss
-from quoron_client.data.labels import Classes
+from quoron_client.data.encoding import Classes
 from quoron_client.federation.config import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker

@@ -19,8 +19,7 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Question, Status
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_server.round_clock import PAUSE
 from small_run import TOML

@@ -33,7 +33,7 @@ from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
 from quoron_client.protocol.domains import Box, L2Ball, on_boundary
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
 
 FAMILIES = ("logistic", "least_squares", "linear")

@@ -21,7 +21,7 @@ from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import room, run, table
 from quoron.training.table import Curated
-from quoron_client.data import csv_file, fused, tables, users
+from quoron_client.data import fused, tables, text_files, users
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Reading, first_rows, group
 from quoron_client.losses import make_loss
@@ -122,7 +122,7 @@ class TestTheFirstRows:
             pyarrow.csv.write_csv(shuffled, path)
         else:
             pq.write_table(shuffled, path, row_group_size=50)
-        for module, name, less in ((users, "_FIRST", 100), (csv_file, "_PIECE", 999)):
+        for module, name, less in ((users, "_FIRST", 100), (text_files, "_PIECE", 999)):
             monkeypatch.setattr(module, name, less)
         reading = Reading(MOST, "who")
         found, whole = tables.read(path, None, reading), tables.read(path)

@@ -24,9 +24,8 @@ from quoron.operate.submission import specify
 from quoron.private_bounds import find_bounds
 from quoron.training import lifetime
 from quoron.tuning.select import select
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
-from quoron_client.data.labels import Signs
 from quoron_client.losses import make_loss
 from quoron_server.wording import sentence
 from small_run import TOML

@@ -29,8 +29,7 @@ from quoron.sharding.engine import Died, Settings, ShardedEngine, opened
 from quoron.simulation import run as runs
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient, LocalSGD, PlacedGradient, SecondMoment
+from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, Question, SecondMoment
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.ahead import StartedNoise

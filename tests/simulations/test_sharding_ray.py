@@ -23,8 +23,7 @@ from quoron.sharding import on_ray
 from quoron.sharding.engine import Settings, ShardedEngine
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_server.algorithms.slots import partition

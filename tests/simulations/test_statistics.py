@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import quoron_client.randomisers.randomness as client_randomness
-import quoron_client.randomisers.range_bits as client_hadamard
-import quoron_client.randomisers.vector as client_gaussian
+import quoron_client.randomisers as client_gaussian
+import quoron_client.randomisers as client_hadamard
+import quoron_client.randomisers as client_randomness
 import quoron_privacy.means.rotation as server_hadamard
 from pages import Page, check_loads_nothing
 from quoron.cli.app import invoke

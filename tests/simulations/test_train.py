@@ -28,8 +28,7 @@ from quoron.training import lifetime
 from quoron.training.table import CuratorEngine, HeldTable
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, RunError
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise

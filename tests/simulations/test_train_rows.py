@@ -21,8 +21,7 @@ from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
 from quoron.training.table import CuratorEngine
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise

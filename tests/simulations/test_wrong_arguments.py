@@ -23,9 +23,8 @@ from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
 from quoron.training.items import items_of
-from quoron_client.data.encoding import Encoding, read_label
+from quoron_client.data.encoding import Encoding, Signs, read_label
 from quoron_client.data.features import Categorical, Numeric
-from quoron_client.data.labels import Signs
 from quoron_client.losses import make_loss
 from quoron_privacy.errors import ConfigError, DataError, QuoronError
 from small_run import TOML

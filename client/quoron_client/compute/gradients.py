@@ -23,13 +23,21 @@ from numba import float64, int64, intp
 from numpy.typing import NDArray
 
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
-from quoron_client.compute.products import accumulate, copied, predict, predict_both, within
-from quoron_client.compute.smoothness import smoothness_scale
-from quoron_client.compute.user_loops import pieces, threads_for, user_loop
+from quoron_client.compute.enforcement import smoothness_scale
+from quoron_client.compute.user_loops import (
+    accumulate,
+    copied,
+    pieces,
+    predict,
+    predict_both,
+    threads_for,
+    user_loop,
+    within,
+)
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
-from quoron_client.losses.exponential import exponential
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.losses.standard import exponential
+from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.compiled import helper, read_only, run, writable
 from quoron_privacy.kernels.lanes import (

@@ -20,13 +20,12 @@ from numba import boolean, float64, intp
 from numpy.typing import NDArray
 
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
-from quoron_client.compute.products import copied
-from quoron_client.compute.user_loops import user_loop
+from quoron_client.compute.user_loops import copied, user_loop
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
-from quoron_client.losses.exponential import exponential
+from quoron_client.losses.standard import exponential
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.tasks import LocalSGD
+from quoron_client.protocol.questions import LocalSGD
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.compiled import helper, read_only, run, writable
 from quoron_privacy.kernels.lanes import (

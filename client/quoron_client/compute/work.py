@@ -32,21 +32,26 @@ from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
-from quoron_client.protocol.questions import ANSWERED, MISSING, REJECTED, Answers, Matrix, Status, Task, Vector
-from quoron_client.protocol.tasks import (
+from quoron_client.protocol.questions import (
+    ANSWERED,
+    MISSING,
+    REJECTED,
+    Answers,
     AverageGradient,
     AverageLoss,
     LocalReport,
     LocalSGD,
+    Matrix,
     MomentAndGradient,
     PlacedGradient,
     RangeReport,
     SecondMoment,
+    Status,
+    Task,
+    Vector,
     VectorReport,
 )
-from quoron_client.randomisers.randomness import LocalRandomness, Users
-from quoron_client.randomisers.range_bits import RangeBits, rotated_coordinates
-from quoron_client.randomisers.vector import VectorNoise
+from quoron_client.randomisers import LocalRandomness, RangeBits, Users, VectorNoise, rotated_coordinates
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.compiled import helper, read_only, writable
 

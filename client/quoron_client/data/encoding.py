@@ -13,42 +13,421 @@ One row's numbers depend on that row alone, by declared ranges and vocabularies.
 that cannot be used (a feature or a weight that is no finite number, a label that is none of those declared) is left
 out, or with `missing="midpoint"` a feature without a number is taken to be in the middle of its range. A column that is
 not there, or is there twice, is an error: a table's columns are public.
+
+What a row's label is, by public rules only: a comparison, a positive value, classes, a range, or given signs.
+
+>>> read_label("arr_delay > 15")
+Comparison(column='arr_delay', operator='>', number=15.0)
+>>> read_label("r2", positive="Y")
+Positive(column='r2', value='Y')
+
+A value that says nothing (null, NaN, infinite, text where a number is due, none of the declared classes) gives NaN.
+
+Declarations that the types of columns alone show to be a mistake: before anything is charged.
+
+    >>> import pyarrow as pa
+    >>> from quoron_client.data.encoding import Classes, Encoding, Numeric
+    >>> rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")))
+    >>> check_types(rules, {"ill": pa.int64()})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    quoron_privacy.errors.DataError: Expected classes that label 'ill' of type int64 can hold, got 'no' and 'yes'. ...
+
+Types are those of Arrow and Parquet schemas, which are public as the names of columns are. Nothing here looks at a
+value or at what was made of values: not of CSV, not of a pandas column, not at the values of a dictionary, not at a
+column that is null throughout. What only values tell is bought (docs/privacy/table-health.md).
 """
 
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WrapSerializer
 
-from quoron_client.data.dates import DateNumber, DatePart
-from quoron_client.data.features import Categorical, Feature, Hashed, Numeric, apart, together
-from quoron_client.data.kind import columns
-from quoron_client.data.labels import (
-    Balanced,
-    Classes,
-    ClassWeights,
-    Comparison,
-    Label,
-    Positive,
-    Range,
-    Signs,
-    Weight,
-    check_class_weight,
-    read_label,
+from quoron_client.data.features import (
+    Categorical,
+    DateNumber,
+    DatePart,
+    Feature,
+    Hashed,
+    Numeric,
+    apart,
+    check_vocabulary,
+    columns,
+    day_number,
+    together,
 )
+from quoron_client.data.formats import is_text
 from quoron_client.losses import Classification, Loss
-from quoron_privacy.errors import CONTROL, ConfigError
+from quoron_privacy.errors import CONTROL, ConfigError, DataError
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
+
+
+Vector = NDArray[np.float64]
+
+_COMPARISON = re.compile(r"\s*(?P<column>.+?)\s*(?P<operator>>=|<=|==|!=|>|<)\s*(?P<number>\S+)\s*")
+_OPERATORS = {
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+}
+_CLOSED: ConfigDict = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """+1 where a numeric column compares so with the number, else -1."""
+
+    column: str
+    operator: Literal[">", ">=", "<", "<=", "==", "!="]
+    number: float
+    kind: Literal["comparison"] = field(default="comparison", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if self.operator not in _OPERATORS:
+            raise ConfigError(f"Expected a comparison by {', '.join(_OPERATORS)}, got {self.operator!r}.")
+        if not np.isfinite(self.number):
+            raise ConfigError(f"Expected a label such as 'delay > 15' with a finite number, got {self.number}.")
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        values = columns.numbers(table, self.column)
+        return np.where(np.isnan(values), np.nan, _signs(_OPERATORS[self.operator](values, self.number)))
+
+
+@dataclass(frozen=True, slots=True)
+class Positive:
+    """+1 for one value of a text, boolean or integer column, -1 for every other value."""
+
+    column: str
+    value: str | int | bool
+    kind: Literal["positive"] = field(default="positive", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        check_vocabulary(f"label {self.column!r}", (self.value,))
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        if isinstance(self.value, str):
+            missing = np.asarray(columns.texts(table, self.column).is_null().to_numpy(zero_copy_only=False))
+        else:
+            missing = np.isnan(columns.numbers(table, self.column))
+        found = columns.places(table, self.column, (self.value,))
+        return np.where(missing, np.nan, _signs(found == 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The place of a value among the declared ones: -1 and +1 for two classes, 0 to K - 1 for more."""
+
+    column: str
+    values: tuple[str | int | bool, ...]
+    kind: Literal["classes"] = field(default="classes", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        check_vocabulary(f"label {self.column!r}", tuple(self.values))
+        if len(self.values) < 2:
+            raise ConfigError(f"Expected two classes of label {self.column!r} or more, got {len(self.values)}.")
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        found = columns.places(table, self.column, self.values)
+        labels = _signs(found == 1) if len(self.values) == 2 else found.astype(np.float64)
+        return np.where(found < 0, np.nan, labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number, [low, high] scaled linearly to [-bound, bound]; values outside are held at the ends."""
+
+    column: str
+    low: float
+    high: float
+    bound: float = 1.0  # the loss's label_bound
+    kind: Literal["range"] = field(default="range", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(
+                f"Expected a public range low < high of label {self.column!r}, got [{self.low}, {self.high}]."
+            )
+        if not (np.isfinite(self.high - self.low) and np.isfinite(self.bound) and self.bound > 0):
+            raise ConfigError(f"Expected a finite range and bound > 0 of label {self.column!r}, got {self}.")
+
+    @property
+    def unit(self) -> float:
+        """What one unit of a prediction is in the column's own units."""
+        return 0.5 * (self.high - self.low) / self.bound
+
+    @property
+    def middle(self) -> float:
+        """What a prediction of zero is in the column's own units."""
+        return 0.5 * self.low + 0.5 * self.high
+
+    def in_units(self, predictions: Vector) -> Vector:
+        """Predictions or labels in the column's own units, same shape."""
+        return self.middle + self.unit * predictions
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        values = np.clip(columns.numbers(table, self.column), self.low, self.high)
+        return np.clip((values - self.middle) / self.unit, -self.bound, self.bound)
+
+    def outside(self, table: "pa.Table") -> NDArray[np.bool_]:
+        """Which values were held at an end, shape (N,)."""
+        values = columns.numbers(table, self.column)
+        return np.asarray((values < self.low) | (values > self.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """+1 for true, 1 and +1; -1 for false, 0 and -1."""
+
+    column: str
+    truth: bool = False  # whether the column's declared type is true/false: what is predicted is, too
+    kind: Literal["signs"] = field(default="signs", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        values = columns.numbers(table, self.column)
+        labels: Vector = np.copysign(1.0, values - 0.5)
+        labels[(values != 0.0) & (np.abs(values) != 1.0)] = np.nan
+        return labels
+
+
+AnyLabel = Comparison | Positive | Classes | Range | Signs
+Label = Annotated[AnyLabel, Field(discriminator="kind")]
+
+
+def read_label(
+    text: str,
+    *,
+    positive: str | int | bool | None = None,
+    classes: tuple[str | int | bool, ...] = (),
+    label_range: tuple[float, float] | None = None,
+    bound: float = 1.0,
+) -> AnyLabel:
+    """The label that a configuration means: `text` is a column, or alone a comparison such as 'delay > 15'.
+
+    Raises ConfigError for a comparison without a finite number, and where two of the others are given.
+    """
+    given = {"positive": positive is not None, "classes": bool(classes), "label_range": label_range is not None}
+    said = [name for name, is_given in given.items() if is_given]
+    if len(said) > 1:
+        raise ConfigError(
+            f"Expected one of positive, classes and label_range for label {text!r}, got {' and '.join(said)}."
+        )
+    if positive is not None:
+        return Positive(text, positive)
+    if classes:
+        return Classes(text, tuple(classes))
+    if label_range is not None:
+        return Range(text, *label_range, bound)
+    parts = _COMPARISON.fullmatch(text)
+    if parts is None:
+        return Signs(text)
+    try:
+        number = float(parts["number"])
+    except ValueError:
+        number = np.nan
+    if not np.isfinite(number):
+        raise ConfigError(f"Expected a label such as 'delay > 15' with a finite number, got {text!r}.")
+    return Comparison(parts["column"], parts["operator"], number)  # type: ignore[arg-type]  # the pattern's operators
+
+
+def outcomes(label: AnyLabel | None) -> tuple[str | int | bool, ...]:
+    """The values that are told apart, the one of lower scores first, as the column has them; () for a number.
+
+    Of a comparison and of one value among others they are false and true. Of -1 and +1 undeclared, 0 and 1.
+    """
+    match label:
+        case None | Range():
+            return ()
+        case Classes(values=values):
+            return tuple(values)
+        case Signs(truth=False):
+            return (0, 1)
+        case _:
+            return (False, True)
+
+
+def meaning(label: AnyLabel) -> str:
+    """What is predicted: the column, or where that is whether something holds, the statement."""
+    match label:
+        case Comparison():
+            return f"{label.column} {label.operator} {label.number:g}"
+        case Positive():
+            return f"{label.column} = {in_words(label.value)}"
+        case _:
+            return label.column
+
+
+def in_words(value: str | int | bool) -> str:
+    """A value as text: true, false, and others as they are."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _by_class(given: object) -> object:
+    numbers = [*given.values()] if isinstance(given, dict) else []
+    plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    if isinstance(given, str):
+        Balanced.declared(given)
+    elif not (numbers and plain and all(0 < each < np.inf for each in numbers)):
+        raise ValueError(f"to be {_BALANCED}, or a table of a number > 0 for each class")
+    return given
+
+
+_BALANCED = "'balanced', 'balanced:CAP' with a number >= 1"
+
+
+ByClass = Annotated[str | dict[str, float], BeforeValidator(_by_class)]  # as a configuration says what classes count
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """Class weights that wait for a release of the shares: classes are to weigh alike, within a ratio of `cap`."""
+
+    cap: float
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.cap) and self.cap >= 1):
+            raise ConfigError(f"Expected a cap >= 1 and finite of balanced class weights, got {self.cap}.")
+
+    @classmethod
+    def declared(cls, text: str) -> "Balanced":
+        """Return what `balanced`, which is `balanced:10`, or `balanced:CAP` means; ValueError for another text."""
+        word, colon, cap = text.partition(":")
+        try:
+            number = float(cap) if colon else 10.0
+        except ValueError:
+            number = np.nan
+        if word != "balanced" or not 1 <= number < np.inf:
+            raise ValueError(f"to be {_BALANCED}, or a table of a number > 0 for each class")
+        return cls(number)
+
+    def by(self, shares: Sequence[float] | Vector, error: float) -> "ClassWeights":
+        """What shares (K,) say that were released with this standard error: docs/privacy/table-health.md#h3.
+
+        In inverse proportion to them, each held within [2 errors, 1] first; then no less than 1/cap of the largest.
+        """
+        held = seen(shares, error)
+        counts = np.maximum(held.min() / held, 1.0 / self.cap)
+        return ClassWeights(tuple(counts.tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWeights:
+    """What a row counts by its class, place by place of `outcomes`: in (0, 1], the most of them 1."""
+
+    counts: tuple[float, ...]
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if not (self.counts and all(0 < each <= 1 for each in self.counts) and max(self.counts) == 1):
+            raise ConfigError(f"Expected class weights in (0, 1], the largest 1, got {self.counts}.")
+
+    @classmethod
+    def declared(cls, label: AnyLabel | None, weights: Mapping[str, float]) -> "ClassWeights":
+        """Of declared weights by the classes' names: each divided by the largest. A class without one weighs 1."""
+        values = outcomes(label)
+        names = [in_words(each) for each in values]
+        own = {_TRUTH.get(name, name) if set(values) == {0, 1} else name: each for name, each in weights.items()}
+        known = [_TRUTH.get(name, name) if set(values) == {0, 1} else name for name in names]
+        if len(own) != len(weights) or not set(own) <= set(known):
+            wrong = next((name for name in weights if _TRUTH.get(name, name) not in known), "one class")
+            raise ConfigError(
+                f"Expected class_weight for classes among {', '.join(names) or 'those of a label'}, each once, got "
+                f"{wrong!r}. Write them as the label has them."
+            )
+        if not all(np.isfinite(each) and each > 0 for each in weights.values()):
+            raise ConfigError(
+                f"Expected finite class weights > 0, got {dict(weights)}. Leave rows of a class out else."
+            )
+        found = [float(own.get(name, 1.0)) for name in known]
+        return cls(tuple(each / max(found) for each in found))
+
+    def of(self, labels: Vector) -> Vector:
+        """Of encoded labels (N,), -1 and +1 or 0 to K - 1; NaN where there is none."""
+        places = (labels > 0) if len(self.counts) == 2 else np.where(np.isnan(labels), 0.0, labels)
+        return np.where(np.isnan(labels), np.nan, np.array(self.counts)[places.astype(np.int64)])
+
+    def weighed(self, labels: Vector, weights: Vector) -> Vector:
+        """The weights (N,) of items with these labels (N,), multiplied a part at a time."""
+        found = weights.copy()
+        for first in range(0, len(labels), _PART):
+            found[first : first + _PART] *= self.of(labels[first : first + _PART])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What a row counts: its value in a column divided by `most`, values above held at 1."""
+
+    column: str
+    most: float
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.most) and self.most > 0):
+            raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
+
+
+def check_class_weight(weights: ClassWeights | Balanced | None, label: AnyLabel | None, *, looked: bool = True) -> None:
+    """ConfigError unless they are one for each class; nor, where nobody looks at the table, may they wait for that."""
+    classes = len(outcomes(label))
+    if weights is not None and not (classes if isinstance(weights, Balanced) else len(weights.counts) == classes):
+        raise ConfigError(
+            f"Expected class_weight with a label of classes, one weight for each, got {classes or 'none'}. Let a "
+            "column weigh rows: population.weight."
+        )
+    if isinstance(weights, Balanced) and not looked:
+        raise ConfigError(
+            "Expected class_weight with a weight for each class where nobody looks at the table, got 'balanced'. "
+            "Write { class = weight }; for two classes (1 - share) / share is about balanced."
+        )
+
+
+def seen(shares: Sequence[float] | Vector, error: float) -> Vector:
+    """Released shares (K,) as far as they are seen: held within [2 standard errors, 1]."""
+    found: Vector = np.clip(np.asarray(shares, np.float64), min(2.0 * error, 1.0), 1.0)
+    return found
+
+
+_PART = 1 << 20
+_TRUTH = {"false": "0", "true": "1", "-1": "0", "+1": "1"}  # names of the two values of what is true or false
+
+
+def _signs(positive: NDArray[np.bool_]) -> Vector:
+    return np.where(positive, 1.0, -1.0)
+
 
 Owners = NDArray[np.int64]
 
@@ -94,7 +473,7 @@ class Encoding:
     | weight and class weight                       | multiplied, each in [0, 1]                              |
     | column missing or repeated                    | DataError, whatever the rows                            |
 
-    A feature whose column is a span, as in `spans`, becomes one of each of these columns, alike.
+    A feature whose column is a span, as `features.named` has it, becomes one of each of these columns, alike.
 
     Raises ConfigError for rules that cannot be meant, among them a label whose column is a feature too.
     """
@@ -265,3 +644,147 @@ class Encoding:
 @cache
 def _adapter() -> TypeAdapter[Encoding]:
     return TypeAdapter(Encoding)
+
+
+Types = Mapping[str, "pa.DataType"]
+_NANOSECONDS = (-106_752, 106_751)  # days from 1970-01-01 that a 64-bit number of them reaches
+_WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
+
+
+def types_of(source: Any, schema: "pa.Schema") -> Types:
+    """The types that the schema of a source declares, by column: of Parquet, of an Arrow table, of a polars frame.
+
+    None of files of text and pandas frames, whose types are made of values; nor dictionaries, nor columns of nulls.
+    """
+    import pyarrow as pa
+
+    if hasattr(source, "iloc") or (isinstance(source, str | Path) and is_text(source)):
+        return {}
+    said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
+    return {each.name: each.type for each in said}
+
+
+def check_types(rules: Encoding, types: Types) -> None:
+    """Raises DataError where a column of its type can hold nothing but one value, or none, of what is declared."""
+    for each in rules.features:
+        kind = types.get(each.column)
+        if kind is None:
+            continue
+        what = f"feature {each.column!r} of type {kind}"
+        if isinstance(each, Numeric):
+            _check_range(what, *_reach(kind), each.low, each.high, "range")
+        elif isinstance(each, Categorical) and each.categories != "from-data":
+            _check_values(what, kind, each.categories, 1, "categories")
+        elif isinstance(each, DatePart | DateNumber):
+            _check_dates(what, kind, each)
+    label = rules.label
+    kind = None if label is None else types.get(label.column)
+    if label is None or kind is None:
+        return
+    what = f"label {label.column!r} of type {kind}"
+    if isinstance(label, Signs) and _is_text(kind):
+        raise DataError(
+            f"Expected what the texts of {what} mean, got nothing declared. Write classes = [its values], or "
+            "positive = the value that counts."
+        )
+    if isinstance(label, Classes):
+        _check_values(what, kind, label.values, 2, "classes")
+    elif isinstance(label, Positive):
+        _check_values(what, kind, (label.value,), 1, "positive")
+    elif isinstance(label, Range):
+        _check_range(what, *_reach(kind), label.low, label.high, "label_range")
+    elif isinstance(label, Comparison):
+        _check_comparison(what, kind, label)
+
+
+def typed(rules: Encoding, types: Types) -> Encoding:
+    """The same rules, by which a label that is stored as true or false is predicted as true or false."""
+    import pyarrow as pa
+
+    label = rules.label
+    if not isinstance(label, Signs) or label.column not in types or not pa.types.is_boolean(types[label.column]):
+        return rules
+    return replace(rules, label=replace(label, truth=True))
+
+
+def _is_text(kind: "pa.DataType") -> bool:
+    return columns.is_text(kind)
+
+
+def _reach(kind: "pa.DataType") -> tuple[float, float]:
+    """The least and the largest number that a column can hold; infinite where its type does not say."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(kind):
+        return 0.0, 1.0
+    if pa.types.is_integer(kind):
+        signed = pa.types.is_signed_integer(kind)
+        return (-(2.0 ** (kind.bit_width - 1)) if signed else 0.0), 2.0 ** (kind.bit_width - signed) - 1
+    return -math.inf, math.inf
+
+
+def _holds(kind: "pa.DataType", value: str | int | bool) -> bool:
+    """Whether a column can hold a value, as encoding compares it: text with text, integers with numbers."""
+    import pyarrow as pa
+
+    if _is_text(kind):
+        return True
+    low, high = _reach(kind)
+    if not isinstance(value, str):
+        return low <= value <= high
+    if pa.types.is_boolean(kind):
+        return value in ("true", "false")
+    if pa.types.is_integer(kind):
+        return bool(_WHOLE.fullmatch(value)) and low <= int(value) <= high
+    try:
+        return not math.isnan(float(value))
+    except ValueError:
+        return False
+
+
+def _check_values(what: str, kind: "pa.DataType", values: Sequence[str | int | bool], least: int, key: str) -> None:
+    held = [value for value in values if _holds(kind, value)]
+    if len(held) < least:
+        shown = " and ".join(repr(value) for value in values[:3]) + (" and more" if len(values) > 3 else "")
+        raise DataError(f"Expected {key} that {what} can hold, got {shown}. Declare them as the table has them.")
+
+
+def _check_dates(what: str, kind: "pa.DataType", feature: DatePart | DateNumber) -> None:
+    import pyarrow as pa
+
+    few = pa.types.is_integer(kind) and kind.bit_width < 32 and feature.format == "iso"
+    if pa.types.is_boolean(kind) or few:
+        raise DataError(
+            f"Expected dates or times in {what}, whose values are none in ISO 8601. Declare the format, or the column "
+            "as numeric or categorical."
+        )
+    if isinstance(feature, DateNumber) and pa.types.is_timestamp(kind) and kind.unit == "ns":
+        least, most = (1677, 2262) if feature.part == "year" else _NANOSECONDS
+        first = day_number(feature.column, feature.since) if feature.part == "days" else 0
+        _check_range(what, least - first, most - first, feature.low, feature.high, feature.part)
+
+
+def _check_range(what: str, least: float, most: float, low: float, high: float, key: str) -> None:
+    if most <= low or least >= high:
+        raise DataError(
+            f"Expected a {key} within which {what} can vary, got [{low:g}, {high:g}]: all of it would be held at one "
+            "end. Declare it in the column's own units."
+        )
+
+
+def _check_comparison(what: str, kind: "pa.DataType", label: Comparison) -> None:
+    least, most = _reach(kind)
+    number, operator = label.number, label.operator
+    always = {
+        ">": number < least or number >= most,
+        "<=": number < least or number >= most,
+        ">=": number <= least or number > most,
+        "<": number <= least or number > most,
+        "==": not least <= number <= most,
+        "!=": not least <= number <= most,
+    }[operator]
+    if always and math.isfinite(least):
+        raise DataError(
+            f"Expected a comparison that is now true and now false for {what}, got {operator} {number:g}. Compare "
+            "with a number within."
+        )

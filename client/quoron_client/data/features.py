@@ -1,27 +1,529 @@
-"""What a column becomes: the public range of a number, the public vocabulary of a category, a public hash."""
+"""What a column becomes: the public range of a number, the public vocabulary of a category, a public hash.
 
-from collections.abc import Iterable, Iterator, Sequence
+What every feature answers: whoever reads a table asks a feature, never which kind it is.
+
+Each value is read alone, by `read(table)`, in one of two ways:
+
+| `is_number` | `read` gives                                            | becomes                            |
+| ----------- | ------------------------------------------------------- | ---------------------------------- |
+| true        | numbers, (N,) float64, NaN where there is none          | one column, [low, high] to [-1, 1] |
+| false       | codes, (N,) int64 below `width`, -1 where there is none | `width` columns of which one is 1  |
+
+A row without a number cannot be used, or has the middle; one without a code is all zeros. Where `middle` is a code, not
+None, a row without one is like a row without a number: it cannot be used, or has that code.
+
+Columns that are declared alike as one entry: `x[0:100000]` is x0, x1, ..., x99999, and `x[000:100]` x000 to x099.
+
+    >>> named("pixel[08:11]")
+    ('pixel08', 'pixel09', 'pixel10')
+    >>> spanned(named("x[0:150]"))
+    ['x[0:150]']
+
+What stands in brackets are the first number and the one after the last, as Python slices are. Numbers have as many
+digits as the first, if that begins with 0. So a run over 10⁵ columns is told in a line: in a configuration, to a
+coordinator, to its clients and in a model's file.
+
+Categories that are integers and count up are one text likewise.
+
+    >>> counted("0:50000")
+    range(0, 50000)
+
+How text says a date and a time, and what a clock in a zone shows: what declarations of dates name, and reading asks.
+
+>>> starts, ahead = clock("+01:00")
+>>> ahead.tolist()
+[3600]
+
+Dates and times, by their parts: which month, weekday, day or hour, or how many years or days as a number.
+
+    >>> import pyarrow as pa
+    >>> admitted = pa.table({"admitted": ["2024-02-29", "2024-03-01T13:30+01:00", "29.2.2024"]})
+    >>> DatePart("admitted", "weekday").read(admitted).tolist()
+    [3, 4, -1]
+    >>> DateNumber("admitted", "days", 0, 366, since="2024-01-01").read(admitted).tolist()
+    [59.0, 60.0, nan]
+
+| a value                            | its day and time                                                        |
+| ---------------------------------- | ----------------------------------------------------------------------- |
+| a date                             | that day at 0:00                                                        |
+| a timestamp without a time zone    | as it stands                                                            |
+| a timestamp with one               | as a clock in its zone shows it; with `zone`, as one in that zone does  |
+| a time                             | that time of no day: it has an hour, and nothing else                   |
+| text, and whole numbers as text    | ISO 8601 or the declared format; what has an offset as a clock at that  |
+|                                    | offset shows it, with `zone` as one in that zone does                   |
+| numbers, with `format="unix"`     | seconds since 1970-01-01T00:00Z, as a clock in `zone` shows it, or UTC  |
+| anything else                      | missing                                                                 |
+
+The calendar is the Gregorian one without beginning or end. 24:00 is 0:00 of the next day. What a value says depends on
+nothing but itself, the declaration and the type of its column.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from hashlib import blake2b
 from itertools import chain, groupby, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
-from quoron_client.data import spans
-from quoron_client.data.dates import DateNumber, DatePart
-from quoron_client.data.kind import Codes, Kind, Misfit, columns
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import hashed_loops
+    from quoron_client.data import columns as columns
 else:
-    hashed_loops = OnFirstUse("quoron_client.data.hashed_loops")  # compiled
+    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow: for all declarations, here
+
+if TYPE_CHECKING:  # a coordinator has rules, but no table
+    import pyarrow as pa
+
+    from quoron_client.data import dates_loops as moments
+else:
+    moments = OnFirstUse("quoron_client.data.dates_loops")  # it brings pyarrow
+
+if TYPE_CHECKING:  # a coordinator has rules, but no table
+    import pyarrow as pa
+
+    from quoron_client.data import text_loops as hashed_loops
+else:
+    hashed_loops = OnFirstUse("quoron_client.data.text_loops")  # compiled
+
+
+Vector = NDArray[np.float64]
+Codes = NDArray[np.int64]
+Misfit = tuple[Literal["number", "category"], str, str]  # what it is, what does not fit in words, and the fix
+
+
+class Kind(ABC):
+    """What is true of most; a kind of its own says what differs, and how it is read."""
+
+    __slots__ = ()
+    column: str  # the table's, that it is made of
+    low: float  # of a number only: the public least
+    high: float  # and largest
+
+    @property
+    def title(self) -> str:
+        """What people call it: the column, with the part of it where there are several."""
+        return self.column
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns it becomes."""
+
+    @property
+    def width(self) -> int:
+        """How many columns it becomes."""
+        return 1
+
+    @property
+    def implied(self) -> int:
+        """Columns it becomes that its declaration does not list one by one: a few bytes may stand for many."""
+        return 0
+
+    @property
+    def is_number(self) -> bool:
+        """Whether `read` gives numbers; else codes."""
+        return False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether its numbers are those of the column as it is stored."""
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its public values are still to be found in the data. For simulation only."""
+        return False
+
+    @property
+    def middle(self) -> int | None:
+        """The code of a row without one under `missing="midpoint"`; None where it is all zeros."""
+        return None
+
+    @property
+    @abstractmethod
+    def misfit(self) -> Misfit:
+        """What it is, what a value is that does not fit, in words, and the fix."""
+
+    def check(self, table: "pa.Table") -> None:
+        """Raises DataError unless the table has the column once, of a type that can be read; looks at no value."""
+        columns.check(table, self.column)
+
+    @abstractmethod
+    def read(self, table: "pa.Table") -> NDArray[Any]:
+        """Numbers or codes of all rows, shape (N,), as `is_number` says. Raises DataError as `check` does."""
+
+
+MAX_COLUMNS = (
+    1 << 20
+)  # columns of one encoding: their names take some 100 MB, and whoever announces a run may name a span
+MAX_INTEGER = 2**53  # integer categories below it are what they are as float64 too
+MIN_SPAN = 100  # columns, or integers, in a row that are told as a span
+_SPAN = re.compile(r"(.*)\[(\d{1,9}):(\d{1,9})\]", re.ASCII | re.DOTALL)
+_COUNTED = re.compile(r"(-?\d{1,16}):(-?\d{1,16})", re.ASCII)
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
+
+
+def is_span(name: str) -> bool:
+    """Whether a name stands for columns that count up."""
+    return _SPAN.fullmatch(name) is not None
+
+
+def span_size(column: str) -> int | None:
+    """How many columns a declared name stands for; None for one that is itself. ConfigError for none, or too many."""
+    found = _SPAN.fullmatch(column)
+    if found is None:
+        return None
+    many = int(found[3]) - int(found[2])
+    if not 0 < many <= MAX_COLUMNS:
+        raise ConfigError(
+            f"Expected from 1 to {MAX_COLUMNS:,} columns as {column!r}, got {max(0, many):,}. Write [first:end]."
+        )
+    return many
+
+
+def named(column: str) -> tuple[str, ...]:
+    """The columns that a declared name stands for. ConfigError as `size`."""
+    found, many = _SPAN.fullmatch(column), span_size(column)
+    if found is None or many is None:
+        return (column,)
+    prefix, first = found[1], found[2]
+    return tuple(prefix + _digits(int(first) + each, first) for each in range(many))
+
+
+def spanned(names: Sequence[str]) -> list[str]:
+    """The shortest list of declared names that stands for these, in this order: spans where 100 or more follow."""
+    written: list[str] = []
+    for prefix, first, some in _runs(names):
+        short = len(some) >= MIN_SPAN and first is not None
+        written += [f"{prefix}[{first}:{int(str(first)) + len(some)}]"] if short else some
+    return written
+
+
+def counted(text: str) -> range:
+    """The integers that `0:50000` stands for, the first and the one after the last. ConfigError for another text."""
+    found = _COUNTED.fullmatch(text)
+    many = range(int(found[1]), int(found[2])) if found is not None else range(0)
+    if not 0 < len(many) <= MAX_COLUMNS or not -MAX_INTEGER < many[0] <= many[-1] < MAX_INTEGER:
+        raise ConfigError(
+            f"Expected values as a list, or from 1 to {MAX_COLUMNS:,} integers as 'first:end' such as '0:50000', got "
+            f"{text!r}."
+        )
+    return many
+
+
+def values(given: Any) -> Sequence[Any]:
+    """Those of a list, or of a text as of `counted`, in a tree that is not checked yet; none of anything else."""
+    try:
+        found = counted(given) if isinstance(given, str) else given
+    except ConfigError:
+        return ()
+    return found if isinstance(found, Sequence) else ()
+
+
+def counting(values: Sequence[str | int]) -> range | None:
+    """The same as a range, where they are `LEAST` integers or more of which each is one above that before it."""
+    first = values[0] if values else ""
+    if isinstance(values, range) or len(values) < MIN_SPAN or isinstance(first, str):
+        return values if isinstance(values, range) else None
+    many = range(first, first + len(values))
+    return many if all(type(a) is int and a == b for a, b in zip(values, many, strict=True)) else None
+
+
+class _Told:
+    """How JSON tells public values: a list, or integers that count up as one text."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        del source
+        listed = handler(tuple[str | int | bool, ...])
+        said = core_schema.plain_serializer_function_ser_schema(_said)
+        return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
+
+
+Vocabulary = Annotated[tuple[str | int | bool, ...] | range, _Told()]
+
+
+def _said(values: tuple[str | int | bool, ...] | range | str) -> tuple[str | int | bool, ...] | str:
+    return f"{values.start}:{values.stop}" if isinstance(values, range) else values
+
+
+def _read(given: Any, listed: core_schema.ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(given, str):
+        try:
+            return counted(given)
+        except ConfigError:
+            raise ValueError(f"to be a list, or from 1 to {MAX_COLUMNS:,} integers such as '0:50000'") from None
+    return given if isinstance(given, range) else listed(tuple(given) if isinstance(given, list) else given)
+
+
+def _runs(names: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:
+    """Names that count up, together: what they begin with, the digits of the first, and the names."""
+    prefix, first, some = "", None, list[str]()
+    for name in names:
+        if first is not None and name == prefix + _digits(int(first) + len(some), first):
+            some.append(name)
+            continue
+        if some:
+            yield prefix, first, some
+        found = _NUMBERED.fullmatch(name)
+        good = found is not None and _digits(int(found[2]), found[2]) == found[2]
+        prefix, first = (found[1], found[2]) if found is not None and good else ("", None)
+        some = [name]
+    if some:
+        yield prefix, first, some
+
+
+def _digits(number: int, like: str) -> str:
+    return f"{number:0{len(like)}}" if like.startswith("0") and len(like) > 1 else str(number)
+
+
+SIGNS = {  # of a declared format, as `strptime` has them; those of `dates_loops`
+    "Y": 256, "y": 257, "m": 258, "d": 259, "j": 260, "H": 261, "I": 262, "M": 263, "S": 264, "f": 265, "z": 266,
+    "p": 267, "B": 268, "b": 269,
+}  # fmt: skip
+_WHOLE = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y"}
+_UNIX = {"unix": 1, "unix-ms": 1000, "unix-us": 1_000_000, "unix-ns": 1_000_000_000}  # in a second
+_OFFSET = re.compile(r"([-+])(\d\d):?(\d\d)", re.ASCII)
+_ZERO = timedelta()
+
+
+@cache
+def form(written: str) -> tuple[int, ...]:
+    """The signs of a format, as the loop reads them; none for ISO 8601. ConfigError for one that says no date."""
+    if written == "iso":
+        return ()
+    text, signs, at = re.sub(r"%([FTRD])", lambda found: _WHOLE[found[1]], written), list[int](), 0
+    while at < len(text):
+        letter = text[at + 1 : at + 2] if text[at] == "%" else ""
+        if text[at] == "%" and letter not in SIGNS and letter != "%":
+            raise ConfigError(
+                f"Expected a format of {', '.join('%' + each for each in (*SIGNS, *_WHOLE))}, or 'iso', "
+                f"{', '.join(map(repr, _UNIX))}, got {written!r}."
+            )
+        signs += [SIGNS[letter]] if letter in SIGNS else [*(letter or text[at]).encode()]
+        at += 1 + bool(letter)
+    return tuple(signs)
+
+
+def unix(written: str) -> int | None:
+    """What a second is in values that count from 1970-01-01T00:00Z; None for text."""
+    return _UNIX.get(written)
+
+
+@cache
+def clock(zone: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Seconds since 1970-01-01T00:00Z from which on a zone is so many seconds ahead of UTC: two arrays, both (k,).
+
+    Before 1800 and from 2200 on it is what it is there. ConfigError for a zone that this machine does not know.
+    """
+    ahead = _ahead(zone)
+    first, last = ((date(year, 1, 1) - date(1970, 1, 1)).days for year in (1800, 2200))
+    starts, offsets = [86_400 * first], [ahead(86_400 * first)]
+    for day in range(first + 1, last):  # no clock is put forward and back again within a day
+        if ahead(86_400 * day) != offsets[-1]:
+            before, after = 86_400 * (day - 1), 86_400 * day
+            while after - before > 1:
+                middle = (before + after) // 2
+                before, after = (middle, after) if ahead(middle) == offsets[-1] else (before, middle)
+            starts.append(after)
+            offsets.append(ahead(86_400 * day))
+    return np.array(starts, np.int64), np.array(offsets, np.int64)
+
+
+def check_zone(zone: str) -> None:
+    """ConfigError for a zone that this machine does not know."""
+    _ahead(zone)
+
+
+def _ahead(zone: str) -> Callable[[int], int]:
+    """Seconds that a zone is ahead of UTC at a second since 1970-01-01T00:00Z."""
+    fixed = _OFFSET.fullmatch(zone)
+    if fixed is not None and int(fixed[2]) < 24 and int(fixed[3]) < 60:
+        seconds = (3600 * int(fixed[2]) + 60 * int(fixed[3])) * (-1 if fixed[1] == "-" else 1)
+        return lambda second: seconds
+    if zone in ("UTC", "Z"):
+        return lambda second: 0
+    try:
+        found = ZoneInfo("" if zone == "localtime" else zone)  # that is another one on another machine
+    except (OSError, ValueError, LookupError):  # no such file; a name that is none; a key that is not there
+        raise ConfigError(
+            f"Expected a time zone such as 'Europe/Berlin', '+01:00' or 'UTC' that this machine knows, got {zone!r}. "
+            "Install tzdata, or write an offset."
+        ) from None
+    begin = datetime(1970, 1, 1, tzinfo=UTC)
+    return lambda second: int(
+        ((begin + timedelta(seconds=second)).astimezone(found).utcoffset() or _ZERO).total_seconds()
+    )
+
+
+Part = Literal["month", "weekday", "day", "hour"]
+WORDS: dict[str, tuple[str, ...]] = {
+    "month": tuple(
+        "January February March April May June July August September October November December".split()  # noqa: SIM905
+    ),
+    "weekday": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
+    "day": tuple(map(str, range(1, 32))),
+    "hour": tuple(map(str, range(24))),
+}
+_YEARS = 9999  # of a range, to either side of the year 0
+_CLOSED: ConfigDict = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class DatePart(Kind):
+    """One 0/1 column for each month, weekday, day of the month or hour of the day; a value without is all zeros."""
+
+    column: str
+    part: Part
+    format: str = "iso"  # how text says it: "iso", a format such as "%d.%m.%Y %H:%M", or "unix", "unix-ms", ...
+    zone: str = ""  # the clock that values are told by, of those that have an offset; "": the one they are written in
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if self.part not in WORDS:
+            raise ConfigError(f"Expected {', '.join(WORDS)} of date {self.column!r}, got {self.part!r}.")
+        _check(self.column, self.format, self.zone, self.part)
+
+    @property
+    def title(self) -> str:
+        """The column and the part."""
+        return f"{self.column} {self.part}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns it becomes."""
+        return tuple(f"{self.column} {self.part}={word}" for word in WORDS[self.part])
+
+    @property
+    def width(self) -> int:
+        """How many columns it becomes."""
+        return len(WORDS[self.part])
+
+    @property
+    def misfit(self) -> Misfit:
+        """What it is, what a value is that does not fit, in words, and the fix."""
+        return "category", f"no {'time' if self.part == 'hour' else 'date'}, or missing", _fix(self.format)
+
+    def check(self, table: "pa.Table") -> None:
+        """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        moments.check(table, self.column, self.part)
+
+    def read(self, table: "pa.Table") -> Codes:
+        """The part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
+        self.check(table)
+        found = moments.of(table, self.column, self.format, self.zone)
+        if self.part == "hour":
+            return found.hours()
+        if self.part == "weekday":
+            return found.weekdays()
+        return found.months() if self.part == "month" else found.days_of_month()
+
+
+@dataclass(frozen=True, slots=True)
+class DateNumber(Kind):
+    """The year of a date, or the days since a declared one, [low, high] to [-1, 1]; others are held at the ends."""
+
+    column: str
+    part: Literal["year", "days"]
+    low: float
+    high: float
+    since: str = ""  # the day that days are counted from, "2007-01-01"
+    format: str = "iso"  # as of a `DatePart`
+    zone: str = ""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        most = _YEARS if self.part == "year" else 366 * _YEARS
+        if self.part not in ("year", "days") or not -most <= self.low < self.high <= most:
+            raise ConfigError(
+                f"Expected a public range low < high of the {self.part} of date {self.column!r}, got "
+                f"[{self.low}, {self.high}]."
+            )
+        if self.part == "days":
+            day_number(self.column, self.since)
+        elif self.since:
+            raise ConfigError(f"Expected no first day for years of date {self.column!r}, got {self.since!r}.")
+        _check(self.column, self.format, self.zone, self.part)
+
+    @property
+    def title(self) -> str:
+        """The column, and what is counted."""
+        return f"{self.column} year" if self.part == "year" else f"{self.column} days since {self.since}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of the column it becomes."""
+        return (self.title,)
+
+    @property
+    def is_number(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def misfit(self) -> Misfit:
+        """What it is, what a value is that does not fit, in words, and the fix."""
+        return "number", f"outside [{self.low:g}, {self.high:g}], or no date", _fix(self.format)
+
+    def check(self, table: "pa.Table") -> None:
+        """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        moments.check(table, self.column, self.part)
+
+    def read(self, table: "pa.Table") -> Vector:
+        """Years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
+        self.check(table)
+        found = moments.of(table, self.column, self.format, self.zone)
+        return found.years() if self.part == "year" else found.days_since(day_number(self.column, self.since))
+
+
+def day_number(column: str, day: str) -> int:
+    """Days from 1970-01-01 to a declared day. ConfigError for another text."""
+    try:
+        return date.fromisoformat(day).toordinal() - date(1970, 1, 1).toordinal()
+    except (TypeError, ValueError):
+        raise ConfigError(f"Expected a day such as '2007-01-31' for date {column!r}, got {day!r}.") from None
+
+
+def _check(column: str, written: str, zone: str, part: str) -> None:
+    """ConfigError for a zone, or a format, that cannot be meant, or that does not say the part."""
+    if zone:
+        check_zone(zone)
+    if written == "iso" or unix(written) is not None:
+        return
+    signs = {letter for letter, sign in SIGNS.items() if sign in form(written)}
+    if part != "hour" and not signs & {"Y", "y"}:
+        needed = "a year, %Y or %y"
+    elif part == "hour" and not signs & {"H", "I"}:
+        needed = "an hour, %H or %I"
+    elif part not in ("hour", "year") and not signs & {"m", "b", "B", "j"}:
+        needed = "a month, %m, %b or %B"
+    elif part in ("weekday", "day", "days") and not signs & {"d", "j"}:
+        needed = "a day, %d or %j"
+    elif "I" in signs and "p" not in signs:
+        needed = "%p beside %I"
+    else:
+        return
+    raise ConfigError(f"Expected a format with {needed}, for the {part} of date {column!r}, got {written!r}.")
+
+
+def _fix(written: str) -> str:
+    said = "ISO 8601, such as 2024-01-31T13:30" if written == "iso" else repr(written)
+    return f"Declare the format of its text, which is read as {said}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +602,14 @@ class Categorical(Kind):
     """
 
     column: str
-    categories: spans.Vocabulary | Literal["from-data"]
+    categories: Vocabulary | Literal["from-data"]
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         if self.categories != "from-data":
             check_vocabulary(f"categorical feature {self.column!r}", self.categories)
-            object.__setattr__(self, "categories", spans.counting(self.categories) or tuple(self.categories))
+            object.__setattr__(self, "categories", counting(self.categories) or tuple(self.categories))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,10 +667,10 @@ class Hashed(Kind):
 
     def __post_init__(self) -> None:
         whole: Any = self.buckets
-        if type(whole) is not int or not 2 <= whole <= spans.MOST:
+        if type(whole) is not int or not 2 <= whole <= MAX_COLUMNS:
             raise ConfigError(
-                f"Expected from 2 to {spans.MOST:,} buckets for column {self.column!r}, got {whole!r}. Some four times "
-                "the values that matter keep most of them apart."
+                f"Expected from 2 to {MAX_COLUMNS:,} buckets for column {self.column!r}, got {whole!r}. Some four "
+                "times the values that matter keep most of them apart."
             )
 
     @property
@@ -208,17 +710,17 @@ _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in get_args(F
 def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     """Features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
-    sizes = [spans.size(each.column) for each in given]
+    sizes = [span_size(each.column) for each in given]
     values = sum(each.implied * (size or 1) for each, size in zip(given, sizes, strict=True))
-    if values > spans.MOST:
+    if values > MAX_COLUMNS:
         raise ConfigError(
-            f"Expected at most {spans.MOST:,} columns that declarations imply, got {values:,}. Declare fewer."
+            f"Expected at most {MAX_COLUMNS:,} columns that declarations imply, got {values:,}. Declare fewer."
         )
     if all(size is None for size in sizes):
         return given
     many = sum(size or 1 for size in sizes)
-    if many > spans.MOST:
-        raise ConfigError(f"Expected at most {spans.MOST:,} columns as features, got {many:,}. Declare fewer.")
+    if many > MAX_COLUMNS:
+        raise ConfigError(f"Expected at most {MAX_COLUMNS:,} columns as features, got {many:,}. Declare fewer.")
     return tuple(chain.from_iterable(map(_one_each, given)))
 
 
@@ -227,12 +729,12 @@ def together(features: Sequence[Feature]) -> tuple[Feature, ...]:
     found: list[Feature] = []
     for _, some in groupby(features, lambda each: (type(each), *_public(each))):
         alike = list(some)
-        found += [_like(alike[0], column) for column in spans.spanned([each.column for each in alike])]
+        found += [_like(alike[0], column) for column in spanned([each.column for each in alike])]
     return tuple(found)
 
 
 def _one_each(feature: Feature) -> Iterator[Feature]:
-    return (_like(feature, column) for column in spans.named(feature.column))
+    return (_like(feature, column) for column in named(feature.column))
 
 
 def _like(feature: Feature, column: str) -> Feature:
@@ -256,7 +758,7 @@ def check_vocabulary(what: str, values: Sequence[str | int | bool]) -> None:
     if not values:
         raise ConfigError(f"Expected the public values of {what}, got none. List them.")
     if isinstance(values, range):
-        spans.counted(f"{values.start}:{values.stop}")
+        counted(f"{values.start}:{values.stop}")
         return
     if len({isinstance(value, str) for value in values}) > 1:
         raise ConfigError(f"Expected the values of {what} to be all text or all integers, got both.")
@@ -264,5 +766,5 @@ def check_vocabulary(what: str, values: Sequence[str | int | bool]) -> None:
         raise ConfigError(f"Expected different values of {what}, got one twice.")
     if "" in values:
         raise ConfigError(f"Expected values of {what} with at least a character, got an empty one: it means missing.")
-    if any(not isinstance(value, str) and not -spans.LARGEST < value < spans.LARGEST for value in values):
+    if any(not isinstance(value, str) and not -MAX_INTEGER < value < MAX_INTEGER for value in values):
         raise ConfigError(f"Expected integers below 2**53 as values of {what}, got a larger one. Write them as text.")

@@ -10,7 +10,7 @@ With a row's item come its marks, some bits that say what `Encoding` passes over
 | bit              | set where                                                                      |
 | ---------------- | ------------------------------------------------------------------------------ |
 | 0                | the row cannot be used                                                         |
-| 1 + j            | the value of column j of `declared` does not fit its declaration               |
+| 1 + j            | the value of column j of `declared_columns` does not fit its declaration               |
 | from 1 + K on    | a number in as many bits as it takes: the place of its label, plus one; 0: none |
 
 A piece of rows is made by one thread, and a row's item and marks are functions of that row alone: the same bits for any
@@ -27,6 +27,18 @@ A table's rows as items of its users, while it is read: nothing of a row stays b
 Rows are made items (`fused`) in the order of the table, in memory that grows where it lies, and in the end put user by
 user where they are: there is never a second copy. Of one user only the first `most` rows stay, and a little more for a
 while.
+
+Rows as items, in one pass: a value is read once, where Arrow has it, and written once, scaled, as part of its item.
+
+What does not fit is marked with it, a few bits a row (`fused`). Loops of the same statement put rows user by user.
+
+What encoding passes over in silence: values that do not fit their declaration, column by column and user by user.
+
+    tally = Tally(rules, users)
+    tally.add(owners, block.marks)          # of rows that `fused.encode` has read
+    tally.fitting(everybody=True)
+
+A function of each row alone, and private: it is for a release with noise (docs/privacy/table-health.md).
 """
 
 import sys
@@ -34,21 +46,377 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from numba import carray, literal_unroll, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from quoron_client.data import columns, fused_loops
+from quoron_client.data import columns
 from quoron_client.data.columns import NO_ROWS
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import Classes, ClassWeights, Comparison, Encoding, Owners, Positive, Range, Signs
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import ClassWeights, Range
-from quoron_client.data.misfits import declared_labels, label_places
 from quoron_client.data.users import Codes, Numbering
 from quoron_privacy.errors import DataError
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
+
+_LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache
+_APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
+# How Arrow stores numbers, by what `numbers` is told.
+STORED = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+_LIKE = tuple(np.empty(0, {"float": "float32"}.get(kind, kind)) for kind in STORED[:-1])
+
+
+def _at(context: Any, address: Any, like: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], target.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(types.int64, like), generate  # type: ignore[no-untyped-call]
+
+
+_column: Any = intrinsic(_at)  # _column(address, like): numbers of the type of `like`, where they are
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _bit(bits: Any, place: int) -> bool:
+    found: bool = (bits[place >> 3] >> np.uint8(place & 7)) & 1 == 1
+    return found
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _cast(address: int, like: Any, first: int, out: Any) -> None:
+    values = carray(_column(address, like), first + len(out))[first:]
+    for i in range(len(out)):
+        out[i] = np.float64(values[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _read(address: int, kind: int, valid: int, first: int, out: Any) -> None:
+    """Values from `first` on as float64, NaN where there is none; `valid` is where their bits are, 0 if all are."""
+    place = 0
+    for like in literal_unroll(_LIKE):
+        if place == kind:
+            _cast(address, like, first, out)
+        place += 1  # noqa: SIM113 - enumerate is not unrolled
+    if kind == len(_LIKE):
+        bits = carray(_column(address, np.empty(0, np.uint8)), (first + len(out)) // 8 + 1)
+        for i in range(len(out)):
+            out[i] = 1.0 if _bit(bits, first + i) else 0.0
+    if valid != 0:
+        bits = carray(_column(valid, np.empty(0, np.uint8)), (first + len(out)) // 8 + 1)
+        for i in range(len(out)):
+            if not _bit(bits, first + i):
+                out[i] = np.nan
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _scale(value: float, low: float, high: float, scale: float) -> Any:
+    held = min(max((2.0 * value - low - high) / (high - low), -1.0), 1.0)
+    return np.float32(np.float64(np.float32(held)) * scale)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def numbers(
+    stored: Any, ends: Any, places: Any, drop: bool, scale: float, features: Any, marks: Any, counts: Any
+) -> None:
+    """Columns of numbers, each brought from its [low, high] to [-1, 1] in float32, and then times `scale`.
+
+    `stored` (k, 4) are the address of each column's values, how they are stored, the address of their validity and the
+    first one's place; `ends` (k, 2) low and high; `places` (k, 2) its column of `features` (N, p) and its bit of
+    `marks` (N, B). `counts` (k, 2) become values that are missing, and others outside the range.
+    """
+    rows, columns = len(features), len(stored)
+    long = min(_LONG, max(8, _NUMBERS // max(1, columns)))
+    tile, values = np.empty((columns, long + _APART), np.float32), np.empty(long)
+    # Columns come one after the other and rows go out one after the other: a tile turns one into the other, in cache.
+    for start in range(0, rows, long):
+        many = min(long, rows - start)
+        for j in range(columns):
+            low, high, unfit = ends[j, 0], ends[j, 1], 0
+            _read(stored[j, 0], stored[j, 1], stored[j, 2], stored[j, 3] + start, values[:many])
+            for i in range(many):
+                unfit += not ((values[i] >= low) & (values[i] <= high))
+                tile[j, i] = _scale(values[i], low, high, scale)
+            if unfit == 0:
+                continue
+            byte, bit = places[j, 1] >> 3, np.uint8(1 << (places[j, 1] & 7))
+            middle = _scale(0.5 * low + 0.5 * high, low, high, scale)
+            for i in range(many):
+                if values[i] >= low and values[i] <= high:
+                    continue
+                marks[start + i, byte] |= bit
+                if np.isfinite(values[i]):
+                    counts[j, 1] += 1
+                    continue
+                counts[j, 0] += 1
+                tile[j, i] = middle
+                if drop:
+                    marks[start + i, 0] |= np.uint8(1)
+        for i in range(many):
+            for j in range(columns):
+                features[start + i, places[j, 0]] = tile[j, i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def one_hot(
+    codes: Any, first: int, width: int, bit: int, middle: int, drop: bool, one: float, features: Any, marks: Any
+) -> int:
+    """A column of codes: of `width` columns from `first` on one is `one`. Returns how many have none, which are marked.
+
+    Where `middle` is a code, not -1, a row without one has that code, or with `drop` cannot be used.
+    """
+    without = 0
+    for i in range(len(codes)):
+        code = codes[i]
+        for j in range(first, first + width):
+            features[i, j] = 0.0
+        if code < 0:
+            without += 1
+            marks[i, bit >> 3] |= np.uint8(1 << (bit & 7))
+            if middle >= 0 and drop:
+                marks[i, 0] |= np.uint8(1)
+            code = middle
+        if code >= 0:
+            features[i, first + code] = np.float32(one)
+    return without
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def mark(chosen: Any, bit: int, marks: Any) -> None:
+    """Set one bit of the chosen rows (N,)."""
+    for i in range(len(chosen)):
+        if chosen[i]:
+            marks[i, bit >> 3] |= np.uint8(1 << (bit & 7))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def clear(features: Any, labels: Any, weights: Any, marks: Any) -> None:
+    """Rows that cannot be used are zero throughout."""
+    for i in range(len(marks)):
+        if marks[i, 0] & 1:
+            features[i] = 0.0
+            labels[i] = 0.0
+            if len(weights):
+                weights[i] = 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def first_of(owners: Any, seen: Any, most: int, kept: Any) -> bool:
+    """Which rows are among the first `most` of their user, of whom seen[u] were met before; whether all are."""
+    everything = True
+    for i in range(len(owners)):
+        seen[owners[i]] += 1
+        kept[i] = seen[owners[i]] <= most
+        everything = everything and kept[i]
+    return everything
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def squeeze(kept: Any, rows: Any) -> int:
+    """The kept rows of (N, ...), one after the other from the first on; how many they are."""
+    at = 0
+    for i in range(len(kept)):
+        if kept[i]:
+            if at < i:
+                rows[at] = rows[i]
+            at += 1
+    return at
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def settle(owners: Any, marks: Any, offsets: Any, held: Any, zero_rows: bool, to: Any) -> bool:
+    """Where each row goes so that usable ones lie user by user, `to` (M,); whether all are there already.
+
+    `offsets` (n + 1,) and `held` (n,), usable rows of each user, are filled in. A user without any has one row that is
+    zero, with `zero_rows`, as all are that cannot be used and those beyond the table's: these go where room is left.
+    """
+    held[:] = 0
+    for i in range(len(owners)):
+        held[owners[i]] += 1 - (marks[i, 0] & 1)
+    offsets[0] = 0
+    for u in range(len(held)):
+        offsets[u + 1] = offsets[u] + (max(held[u], 1) if zero_rows else held[u])
+    at = offsets[:-1].copy()
+    user, last, there = 0, offsets[-1], True
+    for i in range(len(to)):
+        if i < len(owners) and marks[i, 0] & 1 == 0:
+            to[i] = at[owners[i]]
+            at[owners[i]] += 1
+        else:
+            while zero_rows and user < len(held) and held[user] > 0:
+                user += 1
+            if zero_rows and user < len(held):
+                to[i] = offsets[user]
+                user += 1
+            else:
+                to[i] = last
+                last += 1
+        there = there and to[i] == i
+    return there
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def deal(to: Any, bits: int, firsts: Any, nexts: Any, features: Any, labels: Any, weights: Any) -> None:
+    """Rows to the stretch of 2^bits places that each goes to, in place: a stretch fills up from its first place on."""
+    row = np.empty(features.shape[1], np.float32)
+    for stretch in range(len(firsts) - 1):
+        while nexts[stretch] < firsts[stretch + 1]:
+            i = nexts[stretch]
+            goes = to[i] >> bits
+            if goes == stretch:
+                nexts[stretch] += 1
+                continue
+            _swap(i, nexts[goes], row, to, features, labels, weights)
+            nexts[goes] += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def permute(first: int, last: int, to: Any, features: Any, labels: Any, weights: Any) -> None:
+    """Row i of these to place to[i], which is among them, in place."""
+    row = np.empty(features.shape[1], np.float32)
+    for i in range(first, last):
+        while to[i] != i:
+            _swap(i, to[i], row, to, features, labels, weights)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _swap(i: int, j: int, row: Any, to: Any, features: Any, labels: Any, weights: Any) -> None:
+    for k in range(len(row)):
+        row[k] = features[j, k]
+    for k in range(len(row)):
+        features[j, k] = features[i, k]
+    for k in range(len(row)):
+        features[i, k] = row[k]
+    labels[i], labels[j] = labels[j], labels[i]
+    if len(weights):
+        weights[i], weights[j] = weights[j], weights[i]
+    to[i], to[j] = to[j], to[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tally(owners: Any, place: Any, marks: Any, columns: int, rows: Any, usable: Any, unfit: Any, labelled: Any) -> None:
+    """Adds up marks of the rows of users u with place[u] >= 0: rows, usable ones, unfit by column, usable by label."""
+    for i in range(len(owners)):
+        user = place[owners[i]]
+        if user < 0:
+            continue
+        rows[user] += 1
+        good = marks[i, 0] & 1 == 0
+        usable[user] += good
+        for byte in range(marks.shape[1]):
+            left, bit = marks[i, byte], 8 * byte
+            while left:
+                if left & 1 and 0 < bit <= columns:
+                    unfit[user, bit - 1] += 1
+                left >>= np.uint8(1)
+                bit += 1
+        if good and labelled.shape[1]:
+            label, bit, one = 0, columns + 1, 1
+            while bit < 8 * marks.shape[1]:
+                label += one * _bit(marks[i], bit)
+                bit, one = bit + 1, 2 * one
+            if label > 0:
+                labelled[user, label - 1] += 1
+
+
+Marks = NDArray[np.uint8]
+Kind = Literal["number", "category", "label", "weight"]
+Shares = NDArray[np.float64]
+Fitting = tuple[Shares, Shares, Shares]  # of users: 1 without a usable row (u,), labels (u, L), unfit columns (u, K)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that was declared, and what of it does not fit."""
+
+    name: str
+    kind: Kind
+    misfit: str  # such a value, in words
+    fix: str
+
+
+def declared_columns(rules: Encoding) -> tuple[Column, ...]:
+    """All columns with a declaration, in the order of their marks: features, the label, the weight."""
+    found = [Column(each.title, *each.misfit) for each in rules.features]
+    if rules.label is not None:
+        found.append(Column(rules.label.column, "label", *_label(rules.label)))
+    if rules.weight is not None:
+        most = f"outside [0, {rules.weight.most:g}], or no number"
+        found.append(Column(rules.weight.column, "weight", most, "Declare the most that a weight can be."))
+    return tuple(found)
+
+
+def declared_labels(rules: Encoding) -> tuple[str, ...]:
+    """What labels are told apart, in words: the classes, or the two ends of a range at which they are held."""
+    label = rules.label
+    if label is None:
+        return ()
+    name = repr(label.column)
+    if isinstance(label, Range):
+        return f"{name} below {label.low:g}", f"{name} above {label.high:g}"
+    if isinstance(label, Classes):
+        return tuple(f"{name} = {value!r}" for value in label.values)
+    if isinstance(label, Comparison):
+        positive = f"{name} {label.operator} {label.number:g}"
+        return f"not {positive}", positive
+    if isinstance(label, Positive):
+        return f"{name} other than {label.value!r}", f"{name} = {label.value!r}"
+    return f"{name} negative", f"{name} positive"
+
+
+class Tally:
+    """Sums over the rows of some users, a block at a time, and what share of their rows they are."""
+
+    def __init__(self, rules: Encoding, users: int) -> None:
+        self.rows, self.usable = np.zeros(users, np.int64), np.zeros(users, np.int64)
+        self._labelled = np.zeros((users, len(declared_labels(rules))), np.int32)
+        self._unfit = np.zeros((users, len(declared_columns(rules))), np.int32)
+
+    def add(self, owners: Owners | NDArray[np.int32], marks: Marks, place: Owners | None = None) -> None:
+        """Row i, with marks[i] (`fused`), is of user owners[i], or of place[owners[i]] where that is not -1."""
+        own = np.arange(len(self.rows)) if place is None else place
+        tally(owners, own, marks, self._unfit.shape[1], self.rows, self.usable, self._unfit, self._labelled)
+
+    def fitting(self, *, everybody: bool) -> Fitting:
+        """Of each user: 1 where no row can be used (u,), shares of labels (u, L), of rows with an unfit value (u, K).
+
+        Without `everybody` a user without a row is nobody, and left out.
+        """
+        there = slice(None) if everybody else self.rows > 0
+        none = (self.usable[there] == 0).astype(np.float64)
+        labels = self._labelled[there] / np.maximum(self.usable[there], 1)[:, None]
+        return none, labels, self._unfit[there] / np.maximum(self.rows[there], 1)[:, None]
+
+
+def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str, str]:
+    """What a row without a label holds there, and the fix."""
+    if isinstance(label, Signs):
+        return "no true/false, 0/1 or -1/+1", (
+            "Declare what it means: positive = value, classes = [values], label_range = [low, high], or a comparison "
+            "such as 'delay > 15'."
+        )
+    if isinstance(label, Classes):
+        return "none of the declared classes, or missing", "Declare all classes; texts are compared letter by letter."
+    if isinstance(label, Positive):
+        return "missing", "If it is missing, all is well."
+    return "no number", "Numbers are written with a decimal point, unless a comma is declared."
+
+
+def label_places(
+    label: Classes | Comparison | Positive | Range | Signs, raw: Shares, table: "pa.Table"
+) -> NDArray[np.int64]:
+    """Place of each row's label `raw` (N,) among `declared_labels`, -1 for none."""
+    if isinstance(label, Range):
+        values = columns.numbers(table, label.column)
+        return np.select([values < label.low, values > label.high], [0, 1], -1)
+    signs = not isinstance(label, Classes) or len(label.values) == 2
+    whole = np.where(np.isnan(raw), -1.0, raw)
+    found = np.where(whole > 0, 1, 0) if signs else whole.astype(np.int64)
+    return np.where(np.isnan(raw), -1, found)
+
 
 PIECE = 1 << 20  # numbers that a thread makes at a time, at most, about
 LEAST = 1 << 10  # rows
@@ -217,13 +585,13 @@ class _Shape:
             if self.numbers:
                 read = [_stored(rules.features[place], table) for place in self.numbers]
                 stored, found = np.array([each for each, _ in read], np.int64), np.zeros((len(read), 2), np.int64)
-                fused_loops.numbers(stored, self.ends, self.places, drop, self.scale, features, marks, found)
+                numbers(stored, self.ends, self.places, drop, self.scale, features, marks, found)
                 counts[list(self.numbers)] = found
                 del read  # which kept what is at these addresses
             for place, first in self.others:
                 each = rules.features[place]
                 middle, codes = -1 if each.middle is None else each.middle, each.read(table)
-                counts[place, 0] = fused_loops.one_hot(
+                counts[place, 0] = one_hot(
                     codes, first, each.width, 1 + place, middle, drop, self.scale, features, marks
                 )
             if rules.intercept:
@@ -233,7 +601,7 @@ class _Shape:
                 self._weights(table, labels, weights, marks, counts)
         if rules.normalize:
             features[:] = rules.in_unit_rows(features)
-        fused_loops.clear(features, labels, weights, marks)
+        clear(features, labels, weights, marks)
 
     def _labels(self, table: pa.Table, labels: Any, marks: Any, counts: Counted) -> None:
         rules, label = self.rules, self.rules.label
@@ -243,14 +611,14 @@ class _Shape:
         labels[:] = label.of(table)
         bit, missing = 1 + len(rules.features), np.isnan(labels)
         counts[bit - 1, 0] = np.count_nonzero(missing)
-        fused_loops.mark(missing, 0, marks)
-        fused_loops.mark(missing, bit, marks)
+        mark(missing, 0, marks)
+        mark(missing, bit, marks)
         places = label_places(label, labels, table)
         if isinstance(label, Range):
             counts[bit - 1, 1] = np.count_nonzero(places >= 0)
         first = 1 + _declared(rules)
         for power in range(len(declared_labels(rules)).bit_length()):
-            fused_loops.mark(places + 1 >> power & 1 == 1, first + power, marks)
+            mark(places + 1 >> power & 1 == 1, first + power, marks)
 
     def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any, counts: Counted) -> None:
         weight, by_class, bit = self.rules.weight, self.rules.class_weight, _declared(self.rules)
@@ -260,8 +628,8 @@ class _Shape:
         values = columns.numbers(table, weight.column)
         missing, above = ~(values >= 0), values > weight.most
         counts[bit - 1] = np.count_nonzero(missing), np.count_nonzero(above)
-        fused_loops.mark(missing, 0, marks)
-        fused_loops.mark(missing | above, bit, marks)
+        mark(missing, 0, marks)
+        mark(missing | above, bit, marks)
         weights *= np.minimum(values / weight.most, 1.0)
 
 
@@ -287,13 +655,13 @@ def _counts(rules: Encoding, table: pa.Table, found: Counted, block: Block) -> C
 
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:
-    """Where and how the numbers of a feature are (see `fused_loops.numbers`), and what keeps them there."""
+    """Where and how the numbers of a feature are (see `numbers`), and what keeps them there."""
     if feature.is_stored:
         (values,) = table.column(feature.column).chunks
-        if (kind := str(values.type)) in fused_loops.STORED and all(values.buffers()[not values.null_count :]):
+        if (kind := str(values.type)) in STORED and all(values.buffers()[not values.null_count :]):
             valid, data = values.buffers()
             bits = valid.address if values.null_count else 0
-            return (data.address, fused_loops.STORED.index(kind), bits, values.offset), values
+            return (data.address, STORED.index(kind), bits, values.offset), values
     numbers = np.ascontiguousarray(feature.read(table), np.float64)
     return (numbers.__array_interface__["data"][0], 1, 0, 0), numbers
 
@@ -374,10 +742,10 @@ class Gathering:
         codes = self._numbering.numbers()
         first, kept = self._rows - len(codes), np.empty(len(codes), np.bool_)
         self._seen = np.append(self._seen, np.zeros(len(self._numbering) - len(self._seen), np.int64))
-        if not fused_loops.first_of(codes, self._seen, self._most, kept):
+        if not first_of(codes, self._seen, self._most, kept):
             for array in self._block.part(first, self._rows).arrays:
                 if len(array):
-                    fused_loops.squeeze(kept, array)
+                    squeeze(kept, array)
             codes = codes[kept]
             self._rows = first + len(codes)
         self._owners.append(codes)
@@ -408,7 +776,7 @@ class Gathered:
         for array in block.item:
             array[rows:whole] = 0
         to = np.empty(whole, np.int32 if whole < 2**31 else np.int64)
-        if not fused_loops.settle(self.owners, self.marks, offsets, held, zero_rows, to):
+        if not settle(self.owners, self.marks, offsets, held, zero_rows, to):
             _put_in_order(to, block)
         block.resize(last, marks=False)
         return ItemBatch(block.features, block.labels, offsets, block.weights if block.weighted else None)
@@ -419,6 +787,6 @@ def _put_in_order(to: NDArray[Any], block: Block) -> None:
     bits = max(0, (_STRETCH // block.width).bit_length() - 1)
     firsts = np.append(np.arange(0, len(to), 1 << bits), len(to))
     if len(firsts) > 2:
-        fused_loops.deal(to, bits, firsts, firsts[:-1].copy(), *block.item)
-    permute = (partial(fused_loops.permute, first, last, to, *block.item) for first, last in pairwise(firsts.tolist()))
-    at_once(permute, all_threads())
+        deal(to, bits, firsts, firsts[:-1].copy(), *block.item)
+    works = (partial(permute, first, last, to, *block.item) for first, last in pairwise(firsts.tolist()))
+    at_once(works, all_threads())

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron_client.data import cells, columns
-from quoron_client.data.dates import DateNumber
+from quoron_client.data import columns
+from quoron_client.data.features import DateNumber
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import CONTROL
 
@@ -39,7 +39,7 @@ def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.in
         return values, np.where(np.isnan(values), _MISSING, _NUMBER).astype(np.int8)
     years, coded = _years(table, name), columns.texts(table, name).dictionary_encode()
     words = [_of_word(text) for text in coded.dictionary.to_pylist()]
-    found = np.array([*words, _MISSING], np.int8)[cells.codes(coded)]
+    found = np.array([*words, _MISSING], np.int8)[columns.codes(coded)]
     kinds = np.where((found == _TEXT) & ~np.isnan(values), _NUMBER, found)
     kinds = np.where((found == _TEXT) & np.isnan(values) & ~np.isnan(years), _DAY, kinds).astype(np.int8)
     return np.where(kinds == _DAY, years, values), kinds
@@ -60,7 +60,7 @@ def codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
     # What a model's file may not hold is no name either, whoever has it.
     nothing = np.array([*(text.strip().lower() in _NOTHING or bool(CONTROL.search(text)) for text in found), True])
     ranks[nothing] = np.nan
-    return ranks[cells.codes(coded)], [found[each] for each in order]
+    return ranks[columns.codes(coded)], [found[each] for each in order]
 
 
 def _of_word(text: str) -> int:

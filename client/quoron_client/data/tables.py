@@ -22,25 +22,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from quoron_client.data import cells
+from quoron_client.data import columns, files, text_files
 from quoron_client.data.columns import NO_ROWS, check_name, large
 from quoron_client.data.files import ROWS, Files, check_names
 from quoron_client.data.formats import DECIMAL, Dialect, format_of, is_folder, name_of
-from quoron_client.data.text_file import TextFile
+from quoron_client.data.text_files import TextFile
 from quoron_client.data.users import Reading
 from quoron_privacy.errors import DataError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
-
-if TYPE_CHECKING:
-    from quoron_client.data import arrow_file, csv_file, json_lines
-else:  # of a file of that kind
-    arrow_file = OnFirstUse("quoron_client.data.arrow_file")
-    csv_file = OnFirstUse("quoron_client.data.csv_file")
-    json_lines = OnFirstUse("quoron_client.data.json_lines")
 
 Empty = Callable[[list[str], list[int]], pa.Table]  # of columns, by their names and places
 Batches = Callable[[list[str], list[int], int], Iterator[pa.Table]]  # (names, places, most rows at a time)
@@ -195,7 +187,7 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
         return _of_folder(source, dialect)
     if form.kind == "arrow":
         dialect.check_unwritten(name_of(source))
-        return _of_arrow(arrow_file.ArrowFile.found(source))
+        return _of_arrow(files.ArrowFile.found(source))
     file = TextFile.found(source, zipped=form.zipped)
     if form.kind == "json":
         replace(dialect, encoding=None).check_unwritten(file.name)
@@ -205,21 +197,21 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
             None,
             False,
             _of_text,
-            lambda names, places, rows: json_lines.batches(file, dialect, names),
-            lambda: json_lines.keys(file, dialect),
+            lambda names, places, rows: text_files.json_batches(file, dialect, names),
+            lambda: text_files.json_keys(file, dialect),
         )
     told = dialect if dialect.separator is not None else replace(dialect, separator=form.separator)
     return Opened(
-        tuple(csv_file.names(file, told)),
+        tuple(text_files.csv_names(file, told)),
         {},
         None,
         False,
         _of_text,
-        lambda names, places, _: csv_file.batches(file, told, names, places),
+        lambda names, places, _: text_files.csv_batches(file, told, names, places),
     )
 
 
-def _of_arrow(stored: "arrow_file.ArrowFile") -> Opened:
+def _of_arrow(stored: files.ArrowFile) -> Opened:
     schema = stored.schema
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
@@ -330,7 +322,7 @@ class _PandasColumn:
             return pa.array(series, kind, from_pandas=True)
         except Exception as error:  # what a value of another type, or half a character, does
             if series.dtype.kind in "Oc":
-                return cells.texts(series.tolist())
+                return columns.text_array(series.tolist())
             said = type(error).__name__
             raise DataError(
                 f"Expected column {self._name!r} to hold numbers or text, got type {series.dtype} ({said}). Convert it."

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from quoron_client.federation.agreements import Charge
-from quoron_client.federation.record import Record
+from quoron_client.federation.record import Charge, Record
 from quoron_privacy.errors import ConfigError
 
 UNTOLD = "not told: a coordinator says that this key has agreed to it, and the record was made after"

@@ -13,16 +13,15 @@ from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.record import Record
 from quoron_client.federation.record_file import welcomed
 from quoron_client.federation.session import converse
-from quoron_client.federation.work import Worker
+from quoron_client.federation.work import SiloWorker, Worker
 from quoron_client.protocol.identity import check_identity, warn_of_readers
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron_client.federation import masking, silo_work
+    from quoron_client.federation import masking
 else:
     masking = OnFirstUse("quoron_client.federation.masking")  # of two servers alone
-    silo_work = OnFirstUse("quoron_client.federation.silo_work")  # of several persons alone
 
 _log = logging.getLogger("quoron.client")
 
@@ -36,7 +35,7 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     ConfigError if it does so and is not said to be one user. Otherwise as `take_part`.
     """
     if config.user_column is not None:
-        await take_part(config, stop=stop, worker=silo_work.SiloWorker.of)
+        await take_part(config, stop=stop, worker=SiloWorker.of)
         return
     alone, items, dialect = config.one_user, config.items_per_user, config.dialect
     timely = [each for each in (PUBLIC_PARTICIPATION, TWO_SERVERS) if each in config.accept_trust_models]

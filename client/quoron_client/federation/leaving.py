@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from quoron_client.durable import erase
-from quoron_client.federation.farewell import Farewell
 from quoron_client.federation.record import Record
+from quoron_client.federation.record_file import Farewell
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 

@@ -21,6 +21,15 @@ promised for the hospital, and for none of its patients. A table looks like that
 
 It is a question, not a finding: the rows of one person's orders look so too, and shuffled rows of people of whom some
 have many and others few, whose column is called `x`, do not. docs/federation.md says how often either was seen.
+
+A silo's own table as the items of its persons, by a run's public rules.
+
+    names = names_in(Path("patients.parquet"), "patient_id")
+    held = own_people(Path("patients.parquet"), terms, "patient_id", people=300)
+
+As `own_table`, person by person: what is wrong with the file or its columns is an error, told to the owner; what is
+wrong with rows is not, and concerns the person alone whose rows they are. Rows of nobody, without a name in the user
+column, are left out.
 """
 
 import re
@@ -32,13 +41,21 @@ import numpy as np
 import pyarrow as pa
 
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import cells, columns, tables
+from quoron_client.data import columns, tables
+from quoron_client.data.encoding import Encoding
 from quoron_client.data.formats import Dialect
+from quoron_client.data.fused import Gathering
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.users import Reading
+from quoron_client.data.users import Numbering, Reading
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron_client.data import fused
+else:
+    fused = OnFirstUse("quoron_client.data.fused")  # who only connects needs no items yet
+
 
 FEWEST, EVEN = 20, 50  # values of an identifier that is known by its blocks, and by how evenly it repeats
 MANY = 10  # times the declared items
@@ -82,15 +99,10 @@ def _repeats(codes: "np.ndarray[tuple[int], np.dtype[np.int64]]", values: int) -
 
 def _identifies(values: list[str]) -> bool:
     """Whether they are text or whole numbers, and neither dates, times nor years."""
-    said = np.array([cells.parsed(each) for each in values])
+    said = np.array([columns.parsed(each) for each in values])
     measured = not np.isnan(said).any() and not np.all(said == np.round(said))
     return not measured and not all(_DATE.fullmatch(each) for each in values)
 
-
-if TYPE_CHECKING:
-    from quoron_client.data import fused
-else:
-    fused = OnFirstUse("quoron_client.data.fused")  # who only connects needs no items yet
 
 MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB, of the first rows: how many features one becomes the run announces
 LOOKED_AT = 1 << 22  # rows that tell whether a file is several people's
@@ -189,3 +201,63 @@ def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnIt
 def _unusable(width: int) -> ItemBatch:
     """One item that is not finite."""
     return ItemBatch(np.full((1, width), np.nan, np.float32), np.zeros(1), np.array([0, 1]))
+
+
+MOST_NUMBERS_OF_ALL = 1 << 30  # of all persons' items, 4 GiB: each has the same part of it, whatever the others hold
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnPeople(OwnItems):
+    """Items of the persons of a silo, in the order of their names, and last of one more who has none."""
+
+    names: tuple[str, ...] = ()
+
+
+def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]:
+    """The persons in a file, in the order of their names, whether their rows can be used or not. DataError for a file
+    that cannot be read, has no such column, or rows of nobody."""
+    try:
+        numbering = Numbering(user)
+        for batch in tables.opened(path, dialect).batches((user,)):
+            numbering.add(batch)
+            if numbering.is_full:
+                numbering.numbers()
+        if numbering.waiting:
+            numbering.numbers()
+        numbering.ranks(without_rows=True)
+        return numbering.names()
+    except DataError as error:
+        raise DataError(f"Data file {str(path)!r}: {error}") from None
+
+
+def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dialect | None = None) -> OwnPeople:
+    """The items of the persons whose rows are in `path`, of a silo of so many.
+
+    A person's items are the first of its rows, as many as a number says that is the same for all. Raises DataError for
+    a file that is not there, lacks a column, or has one stored as another type.
+    """
+    rules, loss = terms.columns, terms.make_loss()
+    held = opened(path, terms, dialect, user)
+    try:
+        most = max(1, MOST_NUMBERS_OF_ALL // (max(1, rules.dimension) * people))
+        batch, names, notice = _gathered(held, rules, user, most)
+    except Exception as error:
+        nothing = ItemBatch(np.zeros((0, rules.dimension), np.float32), np.zeros(0), np.zeros(2, np.int64))
+        return OwnPeople(nothing, unusable(path, error))
+    told = None if notice is None else f"Data file {str(path)!r}: {notice}"
+    return OwnPeople(bounded(batch, loss), None, told, tuple(names))
+
+
+def _gathered(held: tables.Opened, rules: Encoding, user: str, most: int) -> tuple[ItemBatch, list[str], str | None]:
+    gathering, nobodys = Gathering(rules, user, most, rows=held.rows), False
+    for batch in held.batches(tuple(dict.fromkeys((*rules.columns, user)))):
+        somebodys = columns.somebodys(columns.users(batch, user))
+        if somebodys.false_count:
+            batch, nobodys = batch.filter(somebodys), True
+        gathering.add(batch)
+    gathered = gathering.end()
+    unusable = int(np.count_nonzero(gathered.marks[:, 0] & 1))
+    said = [f"{unusable:,} rows that cannot be used"] if unusable else []
+    said += ["rows of nobody"] if nobodys else []
+    notice = f"Expected rows that can be used, got {' and '.join(said)}. They are left out." if said else None
+    return gathered.items(gathered.users + 1, zero_rows=False), gathering.names, notice

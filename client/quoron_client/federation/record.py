@@ -32,29 +32,247 @@ answer, like anybody who is away (docs/privacy/own-limits.md).
 How the file survives crashes, and is told from an older copy of itself, is in `record_file`; beyond that, one that
 lacks a run which a coordinator says this key has agreed to is refused by name. Whoever has nothing else says so
 (`anew`): what coordinators say is then entered as spent, by everybody. In turn it keeps what it has seen of each
-coordinator's books, and refuses older ones by name (`books`).
+coordinator's books, and refuses older ones by name.
 
 Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the run has
 ended. Whoever loses the file loses these protections: keep it with the data. An owner who leaves (`leave`) has all of
 it erased but that it has left and what was spent, and from then on nothing opens the file to answer; of a person who
 leaves a silo (`depart`) that person's answers are.
+
+The runs in a client's record: what was agreed to, and what a silo's account shows of it.
+
+All of it belongs to a transaction of `Record`, whose tables these are.
+
+Which books a coordinator says that it keeps, and whether they are older than what this client has seen of them.
+
+    >>> word, head = "0" * 16, "a" * 64
+    >>> claim = BooksClaim((word,), rows=7, head=head, then=head, charged=frozenset())
+    >>> print(objection(Seen(word, word, 7, head), claim, 7))
+    None
+    >>> print(objection(Seen(word, word, 8, head), claim, 8))
+    7 rows of the lifetime ledger, where this client saw 8
+
+Books have a random word from their beginning, and one more each time they are restored: the last is their incarnation.
+Within one, rows of the lifetime ledger are only ever added, and each row's hash depends on all before it. Books that
+were restored, and say so, may have fewer: they must know every run that this client has been charged for.
+
+A coordinator that lies can keep this client away, and lower nothing: its own record decides what it answers.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import fsum
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from quoron_client.federation import agreements, books, farewell, persons
-from quoron_client.federation.agreements import Agreement, Charge
-from quoron_client.federation.books import BooksClaim
-from quoron_client.federation.persons import ONE_USER, Mask, Persons, Share, Sums
-from quoron_client.federation.record_file import RecordFile
-from quoron_client.protocol.charges import MOST_TOLD
-from quoron_privacy.errors import LedgerError, printable
+from quoron_client.federation import record_file
+from quoron_client.federation.record_file import ONE_USER, Mask, Persons, RecordFile, Share, Sums
+from quoron_client.protocol.charges import MOST_TOLD, run_mark
+from quoron_privacy.errors import LedgerError, WireError, printable
+from quoron_protos.v1 import federation_pb2 as federation
+
+_MOST_OPEN = 1000  # runs: a coordinator could announce them for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What is agreed about a run before anything is answered; it never changes."""
+
+    run: str
+    terms: bytes  # digest of everything announced
+    epsilon: float  # what a person is charged, for replacing one: a zero-out promise costs more than it says
+    delta: float
+    participations: int  # of one person
+    promise: str = ""  # what was announced of it, for the owner's account: JSON
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Charge:
+    """A run in the owner's account."""
+
+    run: str
+    agreed: str | None  # ISO 8601, UTC; None: a coordinator says so
+    promise: str  # JSON; empty where it was not told
+    epsilon: float
+    delta: float
+    ended: bool
+    answers: int  # rounds that were answered
+    people: int  # that the silo had while it was open; 1 of a user
+    charged: Mask  # of the persons asked about
+    answered: Mask
+
+
+def enter(database: sqlite3.Connection, agreement: Agreement, *, books: str | None, people: int) -> None:
+    """Somebody is charged for an agreement, which may be new, among so many people that there are."""
+    a, time = agreement, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
+    database.execute(
+        "INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people",
+        (a.run, a.terms, a.epsilon, a.delta, a.participations, books, time, people, a.promise),
+    )
+
+
+def promise(database: sqlite3.Connection, run: str) -> str | None:
+    """What was announced of a run that was agreed to; None of any other."""
+    found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def enter_told(database: sqlite3.Connection, told: Sequence[tuple[str, float, float]]) -> None:
+    """Everybody is charged for runs that only a coordinator knows: their names, ε and δ. They have ended here."""
+    database.executemany(
+        "INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody) "
+        "VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
+        told,
+    )
+
+
+def open_ones(database: sqlite3.Connection) -> list[Agreement]:
+    """Runs that somebody is charged for and that have not ended, from the first."""
+    query = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
+        WHERE charged AND NOT ended ORDER BY rowid"""
+    return [Agreement(*row) for row in database.execute(query).fetchall()]
+
+
+def too_many(database: sqlite3.Connection) -> bool:
+    """Whether so many runs are open that no other is agreed to."""
+    return int(database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()[0]) >= _MOST_OPEN
+
+
+def end(database: sqlite3.Connection, run: str, *, begun: bool) -> None:
+    """A run has ended: its answers are erased. Whoever was charged stays so, unless it had not begun."""
+    release = not begun and not Share.of(database, run).given
+    database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (release, run))
+    record_file.close(database, run, release=release)
+
+
+def release(database: sqlite3.Connection, begun: set[str], *, books: str | None, before: int) -> None:
+    """Nobody is charged for runs of these books, up to this number, that were not answered and have not begun."""
+    query = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
+    for (run,) in database.execute(query, (books, before)).fetchall():
+        share = Share.of(database, run)
+        if run not in begun and not share.given:
+            Share(np.zeros_like(share.charged), share.answered, share.counts, 0).write(database, run)
+            database.execute("UPDATE runs SET charged = 0 WHERE run = ?", (run,))
+
+
+def charges(database: sqlite3.Connection, those: Persons) -> list[Charge]:
+    """Every run that was agreed to, from the first, and which of these persons are charged for it, and answered."""
+    query = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
+        (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
+        FROM runs ORDER BY runs.rowid"""
+    found = []
+    for run, agreed, promise, epsilon, delta, ended, answers, people, everybody in database.execute(query).fetchall():
+        share = Share.of(database, run)
+        of = record_file.at(share.charged, those) | bool(everybody), record_file.at(share.answered, those)
+        found.append(Charge(run, agreed, promise, epsilon, delta, bool(ended), answers, people, *of))
+    return found
+
+
+_MOST_RESTORED = 1000
+_WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class BooksClaim:
+    """What a coordinator says of its books."""
+
+    incarnations: tuple[str, ...]  # from the first
+    rows: int  # of the lifetime ledger
+    head: str  # hash of the last; of 64 zeros without one
+    then: str  # hash of the last row of those that the client named; empty if there are fewer
+    charged: frozenset[int] | None  # marks of runs that are charged to this client's group; None if not all were told
+
+    @classmethod
+    def read(cls, message: federation.Books) -> "BooksClaim":
+        """As it came. WireError for what cannot be."""
+        words, charged = tuple(message.incarnations), message.charged
+        if (
+            not 0 < len(words) <= _MOST_RESTORED
+            or not all(map(_WORD.fullmatch, words))
+            or message.rows >= 2**31
+            or _HASH.fullmatch(message.head) is None
+            or (message.then and _HASH.fullmatch(message.then) is None)
+            or len(charged) > MOST_TOLD
+        ):
+            raise WireError("Expected to hear which books these are, got something else.")
+        return cls(
+            words, message.rows, message.head, message.then, None if len(charged) == MOST_TOLD else frozenset(charged)
+        )
+
+    def lacks(self, runs: Iterable[str]) -> list[str]:
+        """Those of `runs` that are not charged in these books, as far as can be told."""
+        return [] if self.charged is None else [run for run in runs if run_mark(run) not in self.charged]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a client has seen of a coordinator's books."""
+
+    root: str  # the word with which they began
+    incarnation: str
+    rows: int
+    head: str
+
+
+def objection(seen: Seen, claim: BooksClaim, named: int) -> str | None:
+    """In which way books are older than, or others than, those that were seen; None if they are neither.
+
+    `named` is the number of rows of which the hash was asked.
+    """
+    if claim.incarnations[0] != seen.root:
+        return f"others, which began as {claim.incarnations[0]}"
+    if seen.incarnation not in claim.incarnations:
+        return f"incarnation {claim.incarnations[-1]}, which comes from before that or beside it"
+    if seen.incarnation != claim.incarnations[-1]:
+        return None  # restored since, and openly
+    if claim.rows < seen.rows:
+        return f"{claim.rows} rows of the lifetime ledger, where this client saw {seen.rows}"
+    if seen.rows and named == seen.rows and claim.then != seen.head:
+        return f"other rows among the first {seen.rows} of the lifetime ledger"
+    return None
+
+
+def rows_seen(database: sqlite3.Connection, place: str) -> int:
+    """Rows of the lifetime ledger that a client's record has seen of the coordinator at this address."""
+    return int(database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()[0] or 0)
+
+
+def keep(database: sqlite3.Connection, place: str, claim: BooksClaim, named: int, *, other: bool) -> None:
+    """Write what is said into a client's record, in a transaction of `Record`; LedgerError as `Record.saw`."""
+    root = claim.incarnations[0]
+    query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
+    found = database.execute(query, (root, place, root)).fetchone()
+    seen = None if found is None else Seen(*found)
+    wrong = None if seen is None else objection(seen, claim, named)
+    lacking = []
+    if seen is not None and seen.incarnation != claim.incarnations[-1]:  # otherwise rows and hash say as much
+        charged = "SELECT run FROM runs JOIN shares USING (run) WHERE books = ? AND given AND epsilon < 9e999"
+        lacking = claim.lacks(row[0] for row in database.execute(charged, (root,)).fetchall())
+    if wrong is None and lacking:
+        wrong = (
+            f"a lifetime ledger without run {printable(lacking[0])!r}, and {len(lacking)} such in all, which "
+            "was answered here: the operator enters what is missing (quoron ledger charge --spent)"
+        )
+    if seen is not None and wrong is not None and not other:
+        raise LedgerError(
+            f"Expected the books of coordinator {place} that this client has seen, incarnation "
+            f"{seen.incarnation} of {seen.rows} rows, or newer ones, got {wrong}. The coordinator's books are "
+            "older than what this client saw, or others: its operator puts back the newer ones. If there is "
+            "nothing else, say --accept-other-database: what they have forgotten then counts here alone."
+        )
+    if wrong is not None:
+        database.execute("DELETE FROM books WHERE place = ?", (place,))
+        database.executemany("UPDATE runs SET books = NULL WHERE run = ?", [(run,) for run in lacking])
+    row = (root, place, claim.incarnations[-1], claim.rows, claim.head)
+    if database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
+        database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
+
 
 May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
 
@@ -124,17 +342,17 @@ class Record:
             numbers, left = self.known(names)
             return np.where([since is None for since in left], numbers, -1)
         with self._file.errors(), self._file.transaction() as database:
-            before = len(self._everybody()) if persons.are_registered(database) else 0
-            numbers = persons.register(database, names, most)
+            before = len(self._everybody()) if record_file.are_registered(database) else 0
+            numbers = record_file.register(database, names, most)
             if (many := len(self._everybody())) > before:
-                for agreement in agreements.open_ones(database):
+                for agreement in open_ones(database):
                     self._charge(agreement, np.arange(before, many), people=many)
             return numbers
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
         """The number of each name, -1 of one without any, and since when it has left; nothing is written."""
         with self._file.errors() as database:
-            return persons.known(database, names)
+            return record_file.known(database, names)
 
     @property
     def people(self) -> int:
@@ -169,10 +387,10 @@ class Record:
                     "copy, or another's. Put back the newer one. If there is none, say --new-state: they are then "
                     "counted as spent."
                 )
-            agreements.enter_told(database, lacking)
+            enter_told(database, lacking)
             if len(known) < MOST_TOLD:
                 begun = {each[0] for each in known} | self._again
-                agreements.release(database, begun, books=self._root, before=self._before)
+                release(database, begun, books=self._root, before=self._before)
 
     def _everybody(self) -> Persons:
         """Whoever has a number, or the one user."""
@@ -186,7 +404,7 @@ class Record:
     def seen(self, place: str) -> int:
         """Rows of the lifetime ledger that were seen of the coordinator at this address."""
         with self._file.errors() as database:
-            return books.rows_seen(database, place)
+            return rows_seen(database, place)
 
     def saw(self, place: str, claim: BooksClaim, named: int) -> None:
         """Keep what a coordinator at an address says of its books, after `seen` has `named` rows to it.
@@ -195,14 +413,14 @@ class Record:
         charged here; a record opened for `other_books` takes them, and asks for those runs no more.
         """
         with self._file.errors(), self._file.transaction() as database:
-            books.keep(database, place, claim, named, other=self._other_books)
+            keep(database, place, claim, named, other=self._other_books)
             self._root, self._incarnation = claim.incarnations[0], claim.incarnations[-1]
 
-    def leave(self, *, key: str, time: str) -> farewell.Farewell:
+    def leave(self, *, key: str, time: str) -> record_file.Farewell:
         """Erase all but that the owner has left and what was spent, in one transaction: nothing is answered any more,
         by whichever process has the file open. Again is the same, as of the first time."""
         with self._file.errors(), self._file.transaction():
-            return farewell.read(self._database) or farewell.write(self._database, key, time, self.spent)
+            return record_file.read(self._database) or record_file.write(self._database, key, time, self.spent)
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
@@ -224,12 +442,12 @@ class Record:
     def charged(self, those: Persons) -> Sums:
         """ε and δ charged so far over all runs, of each of these persons, shape (k, 2)."""
         with self._file.errors() as database:
-            return persons.spent(database, those)
+            return record_file.spent(database, those)
 
     def charges(self, those: Persons) -> list[Charge]:
         """Every run that was agreed to, from the first, and which of these persons are charged for it."""
         with self._file.errors() as database:
-            return agreements.charges(database, those)
+            return charges(database, those)
 
     def agree(self, agreement: Agreement) -> str | None:
         """Agree to a run, durably, and charge everybody who has room for it; None, or why not: other terms than before,
@@ -245,13 +463,13 @@ class Record:
                 return "its terms are not those of its first announcement"
             if found is None and self._settled:
                 return "it was asked about before it was announced"
-            if found is None and agreements.too_many(database):
+            if found is None and too_many(database):
                 return "too many runs are open that were agreed to: their coordinators end some first"
             everybody = self._everybody()
             if not (found is not None and found[1]) and not self._settled:
                 self._charge(a, everybody, people=len(everybody))
             if not Share.of(database, a.run).charged.any():
-                before = persons.spent(database, everybody[:1], besides=a.run)
+                before = record_file.spent(database, everybody[:1], besides=a.run)
                 return self._beyond_limits(before[0], (a.epsilon, a.delta)) or "nobody has room for it"
         if found is not None:
             self._again.add(a.run)
@@ -260,16 +478,16 @@ class Record:
     def _charge(self, agreement: Agreement, those: Persons, *, people: int) -> None:
         """Charge those of them who are not yet, are here and have room."""
         a, database = agreement, self._database
-        new = ~persons.at(Share.of(database, a.run).charged, those) & persons.here(database, those)
-        new[new] = self._within(persons.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
+        new = ~record_file.at(Share.of(database, a.run).charged, those) & record_file.here(database, those)
+        new[new] = self._within(record_file.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
         if new.any():
-            agreements.enter(database, a, books=self._root, people=people)
-            persons.charge(database, a.run, those[new], participations=a.participations)
+            enter(database, a, books=self._root, people=people)
+            record_file.charge(database, a.run, those[new], participations=a.participations)
 
     def promise(self, run: str) -> str | None:
         """What was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
         with self._file.errors() as database:
-            return agreements.promise(database, run)
+            return promise(database, run)
 
     def kept(self, run: str, round: int) -> bytes | None:
         """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
@@ -349,23 +567,23 @@ class Record:
         if self._is_past(run, round):
             return nobody, "a later round was answered: the coordinator's books were put back to before it"
         answered = database.execute("SELECT persons FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone()
-        if answered is not None and (not further or persons.are_among(answered[0], asked)):
+        if answered is not None and (not further or record_file.are_among(answered[0], asked)):
             return nobody, "the round was already answered, to another question"
         if may_be is not None:
             rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
             if not may_be([each[0] for each in rounds], round):
                 return nobody, "the plan has no user in this round who was in those that were answered"
-        if those is None and persons.are_registered(database):
+        if those is None and record_file.are_registered(database):
             return nobody, "the record is that of a silo's persons, not of one user"
         share = Share.of(database, run)
-        given = persons.at(share.counts, asked)
+        given = record_file.at(share.counts, asked)
         # Both sides are for replacing one user. In a run of trust model local the charge is what was announced, which
         # this enforces. In another one the coordinator keeps the announced promise, and this the person's lifetime
         # limit: a zero-out promise is charged twice, so reports may come to that.
-        own = persons.reported(database, run, asked, given, spends)
+        own = record_file.reported(database, run, asked, given, spends)
         reasons = (
-            (~persons.here(database, asked), "the person has left, or is none of this silo's"),
-            (~persons.at(share.charged, asked), "the lifetime limit leaves no room for the run"),
+            (~record_file.here(database, asked), "the person has left, or is none of this silo's"),
+            (~record_file.at(share.charged, asked), "the lifetime limit leaves no room for the run"),
             (given >= participations, f"all {participations} answers of the run were given"),
             ((own > promised).any(axis=1), "local reports would spend more than was agreed to"),
         )
@@ -401,12 +619,12 @@ class Record:
             # Last the answer: who sums ε over rounds reads none.
             query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
             earlier = database.execute(query, (run, round)).fetchone() if further else None
-            everybody = persons.mask(asked) if earlier is None else persons.union(earlier[0], asked)
+            everybody = record_file.mask(asked) if earlier is None else record_file.union(earlier[0], asked)
             if earlier is not None:  # one row for all of them: of each as much as of whoever spends most
                 spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
-            row = (run, round, digest, *spends, self._incarnation, persons.packed(everybody), answer)
+            row = (run, round, digest, *spends, self._incarnation, record_file.packed(everybody), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            persons.count(database, run, asked)
+            record_file.count(database, run, asked)
         return answer
 
     def end(self, run: str, *, begun: bool = True) -> bool:
@@ -419,7 +637,7 @@ class Record:
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
                 return False
             with self._file.transaction():
-                agreements.end(database, run, begun=begun)
+                end(database, run, begun=begun)
         self._again.discard(run)
         return True
 
@@ -430,8 +648,8 @@ class Record:
         Again is the same, as of the first time. LedgerError for a name that this record does not know.
         """
         with self._file.errors(), self._file.transaction() as database:
-            person, time, answers = persons.depart(database, name, time)
-            ((epsilon, delta),) = persons.spent(database, np.array([person]))
+            person, time, answers = record_file.depart(database, name, time)
+            ((epsilon, delta),) = record_file.spent(database, np.array([person]))
         return Departure(person, time, answers, float(epsilon), float(delta))
 
     def _beyond_limits(self, spent: Sums, cost: Sequence[float]) -> str | None:

@@ -28,11 +28,10 @@ from typing import Any, Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.record import Record
+from quoron_client.federation.record import BooksClaim, Record
 from quoron_client.federation.terms import read_promised
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.charges import MOST_TOLD, UNASKED
 from quoron_client.protocol.identity import check_identity, endings
 from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
@@ -51,7 +50,7 @@ _MOST_WAITING = 16 << 20  # bytes that were heard and wait for what is computed,
 LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_SAID),
-    ("grpc.max_send_message_length", parts.MOST + parts.BESIDE),
+    ("grpc.max_send_message_length", wire.MOST + wire.BESIDE),
     *wire.KEEPALIVE,
     ("grpc.http2.max_pings_without_data", 0),
     *wire.STEADY,
@@ -77,7 +76,7 @@ class Answering(Protocol):
     def attends(self, run: str) -> float | None:
         """Seconds of its rounds, if it tells who answers and this client takes part; else None."""
 
-    def wanted(self, head: parts.Long) -> int | None:
+    def wanted(self, head: wire.Long) -> int | None:
         """How many bytes may follow the head of a question; None: none of it is wanted."""
 
     def reply(self, message: federation.Question) -> bytes | None:
@@ -215,7 +214,7 @@ class _Session:
 
     async def _listen(self, call: _Call, said: asyncio.Lock, lane: "_Lane", user: int) -> None:
         """Hear everything as it comes, until the end. What has its time is seen to here, all else in its lane."""
-        worker, arriving = self._worker, parts.Arriving[federation.ServerMessage]()
+        worker, arriving = self._worker, wire.Arriving[federation.ServerMessage]()
         timely: set[asyncio.Task[None]] = set()
 
         def done(task: asyncio.Task[None]) -> None:
@@ -263,7 +262,7 @@ class _Session:
         await _say(call, said, _messages(answer, question))
 
     async def _react(
-        self, message: federation.ServerMessage | parts.Long, user: int
+        self, message: federation.ServerMessage | wire.Long, user: int
     ) -> Iterable[federation.ClientMessage]:
         """What to say to a message; computing leaves the event loop free to answer the transport's pings."""
         worker = self._worker
@@ -287,7 +286,7 @@ class _Session:
                 _LOG.info("Run %r has ended: %s.", run, _printable(how))
         return ()
 
-    async def _answered(self, question: parts.Long) -> Iterable[federation.ClientMessage]:
+    async def _answered(self, question: wire.Long) -> Iterable[federation.ClientMessage]:
         """The answer, in as many messages as it takes, once it is made."""
         assert isinstance(question, federation.Question)
         answer = await asyncio.to_thread(self._worker.at_once, question)
@@ -298,12 +297,12 @@ class _Lane:
     """What was heard and waits while something is computed: in order, and no more of it than memory is meant for."""
 
     def __init__(self) -> None:
-        self._waiting: deque[federation.ServerMessage | parts.Long] = deque()
+        self._waiting: deque[federation.ServerMessage | wire.Long] = deque()
         self._bytes, self._closed = 0, False
         self._error: BaseException | None = None
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
-    async def put(self, heard: federation.ServerMessage | parts.Long) -> None:
+    async def put(self, heard: federation.ServerMessage | wire.Long) -> None:
         """Once there is room."""
         while self._bytes >= _MOST_WAITING:
             self._room.clear()
@@ -312,7 +311,7 @@ class _Lane:
         self._bytes += heard.ByteSize()
         self._news.set()
 
-    async def next(self) -> federation.ServerMessage | parts.Long | None:
+    async def next(self) -> federation.ServerMessage | wire.Long | None:
         """What was heard first; None at the end, after `close`. Raises what it was closed with, at once."""
         while not (self._waiting or self._closed):
             self._news.clear()
@@ -332,7 +331,7 @@ class _Lane:
         self._news.set()
 
 
-def _question(heard: federation.ServerMessage | parts.Long) -> federation.Question | None:
+def _question(heard: federation.ServerMessage | wire.Long) -> federation.Question | None:
     """The question that a message is, whole or put together of parts."""
     if isinstance(heard, federation.Question):
         return heard
@@ -346,7 +345,7 @@ def _messages(answer: bytes | None, question: federation.Question) -> Iterable[f
     if answer is None:
         return ()
     masked = question.HasField("row")
-    return parts.said(federation.MaskedAnswer.FromString(answer) if masked else federation.Answer.FromString(answer))
+    return wire.said(federation.MaskedAnswer.FromString(answer) if masked else federation.Answer.FromString(answer))
 
 
 def _is_timely(message: federation.ServerMessage) -> bool:

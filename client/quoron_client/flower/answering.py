@@ -8,7 +8,7 @@ The function may return the average gradient of this node's loss at `model`, or 
 after some local training. What it returns is clipped on the server, so the promise asks nothing of it but that it looks
 at this node's own items only; and, where the printed sentence says so, that it keeps nothing between rounds.
 
-A node whose owner says `state` in its node config (`quoron_client.flower.node`) keeps to `limit` over all runs,
+A node whose owner says `state` in its node config (`quoron_client.flower.serving`) keeps to `limit` over all runs,
 and gives one answer a round, whatever the server asks; one that does not trusts it.
 """
 
@@ -23,12 +23,10 @@ from numpy.typing import NDArray
 from quoron_client.federation.config import Limits
 from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Promised, agreement, read_promised, refusal, terms_digest
-from quoron_client.flower.node import opened, read_limits
-from quoron_client.flower.serving import hello, silent
+from quoron_client.flower.serving import hello, opened, read_limits, silent
 from quoron_client.protocol.flower_records import Values, bytes_of, record
-from quoron_client.protocol.questions import Status, Task
-from quoron_client.protocol.tasks import combined as unchecked
-from quoron_client.protocol.tasks import plain
+from quoron_client.protocol.questions import Status, Task, plain
+from quoron_client.protocol.questions import combined as unchecked
 from quoron_client.protocol.wire import answer_to_wire, question_from_wire
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb

@@ -1,7 +1,7 @@
 """The ClientApp of a SuperNode that holds one user's items, or a silo's: `quoron_client.flower.app:app`.
 
 What its owner decides stands in the SuperNode's own `--node-config`, or in the environment of its ClientApps
-(`quoron_client.flower.node` lists it), and this code keeps to it whatever a message or a run config says. But Flower
+(`quoron_client.flower.serving` lists it), and this code keeps to it whatever a message or a run config says. But Flower
 ships the code of a run to every SuperNode: whoever may start runs can ship another app, which keeps to nothing.
 `quoron client`, whose code is its owner's, is stronger.
 
@@ -18,10 +18,8 @@ from flwr.app import Context, RecordDict
 from quoron_client.federation.config import Owner
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.record import Record
-from quoron_client.federation.silo_work import SiloWorker
-from quoron_client.federation.work import Worker
-from quoron_client.flower.node import opened, people_of, read_owner
-from quoron_client.flower.serving import make_app
+from quoron_client.federation.work import SiloWorker, Worker
+from quoron_client.flower.serving import make_app, opened, people_of, read_owner
 from quoron_client.protocol.flower_records import Values, bytes_of, record
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb

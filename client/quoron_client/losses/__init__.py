@@ -12,10 +12,17 @@ from types import MappingProxyType
 from typing import Any
 
 from quoron_client.losses._base import Classification, Loss, Regression
-from quoron_client.losses.classification import Hinge, Logistic, SmoothedHinge
-from quoron_client.losses.linear import Linear, Quadratic
-from quoron_client.losses.regression import Absolute, Huber, LeastSquares
-from quoron_client.losses.softmax import Softmax
+from quoron_client.losses.standard import (
+    Absolute,
+    Hinge,
+    Huber,
+    LeastSquares,
+    Linear,
+    Logistic,
+    Quadratic,
+    SmoothedHinge,
+    Softmax,
+)
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 

@@ -3,19 +3,44 @@
 An answer is a fixed-shape array and a status. Whoever drops out, is late, or sends nonsense becomes a row of zeros with
 a status other than `ANSWERED`; what that means (a zero vector, an isolated point) is the algorithm's neutral element.
 No value a user sends can raise, stall or change the shape of a round.
+
+The tasks of a question: what a client computes for it.
+
+A gradient at points that the coordinator names; a pass of SGD over a user's own items; the second moment of its
+features; a gradient of some of its items, by their places; rounds in a metric that the users' own second moment gives.
+
+Questions of the local model: reports that are private before they leave a client.
+
+    >>> gradient = AverageGradient(np.zeros((1, 3)), (1.0,))
+    >>> VectorReport(gradient, 1.0, 1e-6, 2.0, np.zeros(3)).spends
+    (1.0, 1e-06)
+
+Source: Bassily & Sun (2023), Algorithm 5, repaired; docs/privacy/local-model.md.
+
+Answers of black boxes: a question put to a function of which nothing is known but that it returns gradients.
+
+>>> task = AverageGradient(np.array([[1.0, 2.0], [0.0, 1.0]]), (1.0, -0.5))
+>>> combined(task, lambda point: 2 * point).tolist()
+[2.0, 3.0]
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.domains import Bounds
+from quoron_client.protocol.domains import Bounds, Domain
+from quoron_privacy.errors import WireError
 from quoron_privacy.release import Reduction, Sums
+
+if TYPE_CHECKING:
+    from quoron_client.protocol.smoothing import Smoothing
+
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -169,3 +194,360 @@ class Answers:
 def summed(answers: Answers | Sums, reduction: Reduction) -> Sums:
     """What the reduction is of these answers, if it has not been made before."""
     return reduction.of(answers.values, answers.answered) if isinstance(answers, Answers) else answers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AverageGradient(Task):
+    """w_u · (Σ_k weights[k] · ∇F_u(points[k]) - centre), with F_u the average loss of user u's m_u items.
+
+    One point with weight 1 is the plain gradient; two weighted points are a recursive gradient, computed in one pass
+    over the items. With `user_smoothness` the client scales its loss by min(1, user_smoothness / λ_u), λ_u an upper
+    bound on its Hessian over the whole domain, so that every conceivable user is `user_smoothness`-smooth. With
+    `reference_items` w_u = min(1, √(m_u / reference_items)), else 1: users with few items, whose averages are far
+    from the centre by chance alone, count for less. With `smoothing` every item's loss is replaced by its smooth
+    stand-in.
+    """
+
+    points: Matrix  # (p, d), p = 1 or 2
+    weights: tuple[float, ...]  # (p,)
+    user_smoothness: float | None = None
+    centre: Vector | None = None  # (d,); None is zero
+    reference_items: int | None = None
+    smoothing: "Smoothing | None" = None
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return int(self.points.shape[1])
+
+    @property
+    def gradients_per_user(self) -> int:
+        """User-average gradients each asked user computes."""
+        return len(self.weights)
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Of one user's answer."""
+        return (dimension,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """Numbers in the question to one user."""
+        return (len(self.weights) + (self.centre is not None)) * dimension
+
+    def honest(self, bounds: Bounds) -> float:
+        """The weighted bound of the gradients, and the centre."""
+        centre = 0.0 if self.centre is None else float(np.linalg.norm(self.centre))
+        return bounds.lipschitz * float(np.abs(self.weights).sum()) + centre
+
+    def directed(self, seed: int) -> Self:
+        """See Task."""
+        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalSGD(Task):
+    """One pass of projected SGD over a user's items, item by item, from that user's own start iterate.
+
+    The answer holds the final iterate and the mean of the iterates after each step: shape (k, 2, d). With `smoothing`
+    every item's loss is replaced by its smooth stand-in.
+    """
+
+    own: ClassVar[str] = "starts"
+    starts: Matrix  # (k, d), one per asked user
+    step_size: float  # η
+    domain: Domain
+    smoothing: "Smoothing | None" = None
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return int(self.starts.shape[1])
+
+    @property
+    def gradients_per_user(self) -> int:
+        """A pass costs as many item gradients as one average gradient."""
+        return 1
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Final iterate and mean iterate."""
+        return (2, dimension)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The start iterate."""
+        return dimension
+
+    def honest(self, bounds: Bounds) -> float:
+        """An iterate lies in the domain."""
+        return bounds.radius
+
+    def directed(self, seed: int) -> Self:
+        """See Task."""
+        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecondMoment(Task):
+    """A triangular factor of the second moment of a user's features: upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ.
+
+    Items have weights w in [0, 1]. Its rows are packed without the zeros below the diagonal: (d (d + 1) / 2,) numbers
+    whose Euclidean norm is the root mean squared norm of the features, so at most the feature norm R. The factor says
+    no more than the moment. With `label_scale` the label, times it, is one more feature, the last.
+    """
+
+    dimension: int  # d, of the features, the label among them if it is one: that of the model, with one prediction
+    label_scale: float | None = None
+
+    @property
+    def model_size(self) -> int:
+        """Of the features."""
+        return self.dimension - (self.label_scale is not None)
+
+    @property
+    def gradients_per_user(self) -> int:
+        """None of features only; with labels what they have in common is the gradient at zero."""
+        return int(self.label_scale is not None)
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Of one user's answer."""
+        del dimension
+        return (self.dimension * (self.dimension + 1) // 2,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """None."""
+        del dimension
+        return 0
+
+    def honest(self, bounds: Bounds) -> float:
+        """A feature norm."""
+        return bounds.feature_norm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedGradient(Task):
+    """(1/divisor) Σ_p clip(∇f(x; z_p)) over the places p of a user that row i of `places` names; x the one point.
+
+    Places are numbers, 0, 1, ..., of a user's items in their stored order. A place without an item, and -1, adds zero:
+    what is there changes neither the divisor nor any other place. `clip` bounds each item's gradient on its own.
+    """
+
+    own: ClassVar[str] = "places"
+    points: Matrix  # (1, d)
+    places: NDArray[np.int64]  # (k, w), one row per asked user
+    divisor: float
+    clip: float | None = None
+    expected: int = 1  # items of an asked user, as told in public
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return int(self.points.shape[1])
+
+    @property
+    def gradients_per_user(self) -> int:
+        """At most one of all its items."""
+        return 1
+
+    def planned_gradients(self, items: int) -> int:
+        """Those expected, whatever the user has."""
+        del items
+        return self.expected
+
+    def computed_gradients(self, items: NDArray[np.int64]) -> int:
+        """Of the places with an item."""
+        return int(np.sum((self.places >= 0) & (self.places < items[:, None])))
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Of one user's answer."""
+        return (dimension,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The point and the places."""
+        return dimension + int(self.places.shape[1])
+
+    def honest(self, bounds: Bounds) -> float:
+        """A bound on that many gradients."""
+        return bounds.lipschitz * float(self.places.shape[1]) / self.divisor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MomentAndGradient(Task):
+    """The factor of `SecondMoment`, then the average gradient at `point` less `centre`: one message of fixed length.
+
+    ((p (p + 1) / 2) + d,) numbers for p features and a model of d, whatever the number of items.
+    """
+
+    dimension: int  # p, of the features
+    point: Vector  # (d,)
+    centre: Vector | None = None  # (d,); None is zero
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return len(self.point)
+
+    @property
+    def moment(self) -> SecondMoment:
+        """The first part."""
+        return SecondMoment(self.dimension)
+
+    @property
+    def gradient(self) -> AverageGradient:
+        """The second part."""
+        return AverageGradient(self.point[None, :], (1.0,), centre=self.centre)
+
+    @property
+    def gradients_per_user(self) -> int:
+        """One."""
+        return 1
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Of one user's answer."""
+        return (self.moment.answer_shape(dimension)[0] + len(self.point),)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The gradient's."""
+        return self.gradient.numbers_down(dimension)
+
+    def honest(self, bounds: Bounds) -> float:
+        """The larger of both."""
+        return max(self.moment.honest(bounds), self.gradient.honest(bounds))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AverageLoss(Task):
+    """F_u(points[k]) for each of p points, ridge included, F_u the average of user u's items: an answer of (p,)."""
+
+    points: Matrix  # (p, d)
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return int(self.points.shape[1])
+
+    @property
+    def gradients_per_user(self) -> int:
+        """None; a loss costs as much as a gradient, but is none."""
+        return 0
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Of one user's answer."""
+        del dimension
+        return (len(self.points),)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The points."""
+        return len(self.points) * dimension
+
+    def honest(self, bounds: Bounds) -> float:
+        """A loss rises by at most the Lipschitz bound times the radius above a few units of slope."""
+        return (1.0 + bounds.lipschitz) * (1.0 + bounds.radius)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalReport(Task):
+    """A report that is private before it leaves the client, made of its average gradient."""
+
+    gradient: AverageGradient
+    epsilon: float
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return self.gradient.model_size
+
+    @property
+    def gradients_per_user(self) -> int:
+        """Those of its gradient."""
+        return self.gradient.gradients_per_user
+
+    def directed(self, seed: int) -> Self:
+        """The same report of the gradient with directions from `seed`."""
+        return replace(self, gradient=self.gradient.directed(seed))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeReport(LocalReport):
+    """Noisy bits of coordinate coordinates[i] of the rotated gradient of the i-th asked user: an answer of (bins,).
+
+    The client makes them (ε, 0)-locally private before it sends them: `randomisers.RangeBits`.
+    """
+
+    own: ClassVar[str] = "coordinates"
+    bins: int  # of equal width on [-half_width, half_width]
+    half_width: float
+    signs: Vector  # (d,), of the public rotation
+    coordinates: NDArray[np.int64]  # (k,), below the padded dimension
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Bits, one a bin."""
+        del dimension
+        return (self.bins,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The gradient's, the signs, one coordinate."""
+        return self.gradient.numbers_down(dimension) + dimension + 1
+
+    def honest(self, bounds: Bounds) -> float:
+        """A bit."""
+        del bounds
+        return 1.0
+
+    @property
+    def spends(self) -> tuple[float, float]:
+        """(ε, 0)."""
+        return self.epsilon, 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorReport(LocalReport):
+    """The gradient clipped to a ball around a public centre, with the client's own noise: an answer of (d,).
+
+    The client makes it (ε, δ)-locally private before it sends it, with a noise scale of its own computing:
+    `randomisers.VectorNoise`.
+    """
+
+    delta: float
+    radius: float  # C
+    centre: Vector  # (d,), public
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """A vector."""
+        return (dimension,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The gradient's and the centre."""
+        return self.gradient.numbers_down(dimension) + dimension
+
+    def honest(self, bounds: Bounds) -> float:
+        """The centre, and noise, which is below 10⁴ radii."""
+        del bounds
+        return float(np.linalg.norm(self.centre)) + 1e4 * self.radius
+
+    @property
+    def spends(self) -> tuple[float, float]:
+        """(ε, δ)."""
+        return self.epsilon, self.delta
+
+
+Array = NDArray[np.float64]
+
+
+def combined(task: Task, gradient: Callable[[Array], Array]) -> Array:
+    """Σ_k weights[k] · gradient(points[k]) - centre, of the shape that `gradient` returns: (d,), or (k, d) for k users.
+
+    `gradient` has a copy of each point, shape (d,). Raises WireError for a task that asks for more than that.
+    """
+    task = plain(task)
+    total = np.zeros(task.points.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is the zero row, later
+        for point, weight in zip(task.points, task.weights, strict=True):
+            total = total + weight * gradient(point.copy())
+        return total if task.centre is None else total - task.centre
+
+
+def plain(task: Task) -> AverageGradient:
+    """The task itself; WireError for one that asks for more than average gradients."""
+    if not isinstance(task, AverageGradient):
+        raise WireError(f"Expected a question for average gradients, got {type(task).__name__}.")
+    if not (task.user_smoothness is None and task.reference_items is None and task.smoothing is None):
+        raise WireError("Expected a question for plain average gradients, got one that looks inside the loss.")
+    return task

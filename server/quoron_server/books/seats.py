@@ -10,7 +10,7 @@ from collections.abc import Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quoron_client.protocol import rotation
+from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.roster import Roster
@@ -34,7 +34,7 @@ class Seats:
     def rotate(self, statement: str, of: int, revoked: Set[str] = frozenset()) -> Rotated:
         """Give user `of` the key that its old one has signed. Raises what `rotation.check` and `Roster.rotate` raise;
         ConfigError for another user's, and if one of both keys is among the `revoked`."""
-        old, new = rotation.check(statement)
+        old, new = identity.check(statement)
         for which, fingerprint in (("old", old), ("new", new)):
             if fingerprint in revoked:
                 raise ConfigError(

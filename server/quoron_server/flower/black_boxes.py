@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
 from quoron_client.protocol.flower_records import Values
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.errors import RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.engine import Part

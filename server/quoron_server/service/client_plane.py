@@ -13,7 +13,7 @@ import grpc
 from cryptography.x509 import Certificate
 from google.protobuf.message import DecodeError
 
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.roster import OtherGroup, OtherPeople
@@ -131,14 +131,14 @@ class ClientPlane:
         self._callers[conversation] = caller
         sessions = self._manager.sessions
         sessions.enter(conversation)
-        arriving, size = parts.Arriving[pb.ClientMessage](), 0
+        arriving, size = wire.Arriving[pb.ClientMessage](), 0
         catching_up = asyncio.create_task(self._catch_up(conversation))  # runs that end from now on: `Rooms.close`
         try:
             with _foreseen():
                 while (data := await context.read()) is not grpc.aio.EOF:  # as `requests`, with less between
-                    limit = max(9 * sessions.longest_answer(user) + parts.BESIDE, _LONGEST_SMALL)
+                    limit = max(9 * sessions.longest_answer(user) + wire.BESIDE, _LONGEST_SMALL)
                     self._admit(caller)
-                    said = _parsed(data, parts.MOST + parts.BESIDE if arriving.open else limit)
+                    said = _parsed(data, wire.MOST + wire.BESIDE if arriving.open else limit)
                     size = len(data) + (size if arriving.open else 0)
                     if arriving.ends:  # what is long is put together apart, while others are heard
                         heard = await asyncio.to_thread(self._put_together, conversation, arriving, said)
@@ -252,12 +252,12 @@ class ClientPlane:
         return user, caller
 
     def _put_together(
-        self, conversation: Conversation, arriving: parts.Arriving[pb.ClientMessage], message: pb.ClientMessage
+        self, conversation: Conversation, arriving: wire.Arriving[pb.ClientMessage], message: pb.ClientMessage
     ) -> pb.ClientMessage | pb.Answer | pb.MaskedAnswer | None:
         """What a message says, or completes. Values that nobody waits for are dropped, with their verdict."""
         sessions = self._manager.sessions
 
-        def allowed(answer: parts.Long) -> int | None:
+        def allowed(answer: wire.Long) -> int | None:
             if isinstance(answer, pb.Question):
                 return None
             most = sessions.expects(conversation.user, answer)

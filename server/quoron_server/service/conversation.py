@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_protos.v1 import federation_pb2 as pb
 
 MOST_BYTES = 256 << 20  # that wait, over all conversations; one message more while it is being added
@@ -45,7 +45,7 @@ def packets(message: pb.ServerMessage, body: wire.Body | None) -> Iterator[bytes
     else:
         message.question.follows.CopyFrom(body.follows)
         yield message.SerializeToString()
-        for part in parts.parts(body.data):
+        for part in wire.parts(body.data):
             yield pb.ServerMessage(part=part).SerializeToString()
 
 
@@ -163,7 +163,7 @@ class Conversation:
         if self.ending is not None:
             return 0
         kind, length = message.WhichOneof("kind"), _length(message, body)
-        size = length if body is None or body.follows is None else parts.MOST + parts.BESIDE
+        size = length if body is None or body.follows is None else wire.MOST + wire.BESIDE
         if kind in ("run", "question", "ended"):  # what the coordinator says by itself, and says again
             which = kind, getattr(message, kind).run
             self._largest[which] = max(self._largest.get(which, 0), size)

@@ -23,7 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -181,7 +181,7 @@ class Coordinator:
             self.manager, doorkeeper=doorkeeper, revoked=transport.revoked, trust=trust
         )
         longest = (
-            ("grpc.max_receive_message_length", min(config.max_message, parts.MOST + parts.BESIDE)),
+            ("grpc.max_receive_message_length", min(config.max_message, wire.MOST + wire.BESIDE)),
             ("grpc.max_allowed_incoming_connections", most),
         )
         porter = Doorkeeper(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)

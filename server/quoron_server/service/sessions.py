@@ -23,7 +23,7 @@ import numpy as np
 from grpc import StatusCode
 from numpy.typing import NDArray
 
-from quoron_client.protocol import parts, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Matrix, Question, Status
 from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
@@ -267,7 +267,7 @@ class Sessions:
         if not isinstance(found, tuple):
             return None
         rows = len(found[0].cohort.rows[user])
-        return rows * (8 * math.prod(found[0].shape) + 1) + 8 * found[0].length + parts.BESIDE
+        return rows * (8 * math.prod(found[0].shape) + 1) + 8 * found[0].length + wire.BESIDE
 
     def answer(self, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
         """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user."""

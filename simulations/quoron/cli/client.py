@@ -95,7 +95,7 @@ def client(
     items_per_user = said.get("items_per_user")
     if check:
         if user is not None:
-            from quoron_client.federation.own_people import names_in
+            from quoron_client.federation.own_table import names_in
 
             print(f"{data}: {len(names_in(data, user, written)):,} users, by column {printable(user)}.")
             return

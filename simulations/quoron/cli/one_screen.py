@@ -16,7 +16,7 @@ from quoron.planning.plans import Plan
 from quoron.reports.page import Section, Table
 from quoron.reports.summary import size
 from quoron.reports.terminal import pairs
-from quoron_client.data.labels import outcomes
+from quoron_client.data.encoding import outcomes
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.wording import assumption_text

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from quoron.operate import silo_page
     from quoron_client import durable
     from quoron_client.federation import account as accounts
-    from quoron_client.federation import own_people
+    from quoron_client.federation import own_table as own_people
     from quoron_client.federation import record as records
 else:  # when a command is called
     silo_page = OnFirstUse("quoron.operate.silo_page")
     durable = OnFirstUse("quoron_client.durable")
     accounts = OnFirstUse("quoron_client.federation.account")
-    own_people = OnFirstUse("quoron_client.federation.own_people")
+    own_people = OnFirstUse("quoron_client.federation.own_table")
     records = OnFirstUse("quoron_client.federation.record")
 
 silo = typer.Typer(

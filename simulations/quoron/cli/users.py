@@ -80,7 +80,7 @@ def rotation(
 ) -> None:
     """Sign a new key by the old one, where both are: the same user, with the same lifetime budget."""
     from quoron_client.durable import PUBLIC, replace_whole
-    from quoron_client.protocol.rotation import sign
+    from quoron_client.protocol.identity import sign
 
     text = sign(key, new_key)
     try:

@@ -12,7 +12,7 @@ from quoron.arguments import shortened
 from quoron.counting import calendar
 from quoron.counting.questions import Question
 from quoron_client.data import columns
-from quoron_client.data.dates import DateNumber
+from quoron_client.data.features import DateNumber
 from quoron_privacy.counts.spread import Spread, thirds
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.release import Adjacency

@@ -28,7 +28,7 @@ from scipy.special import expit, logit, ndtri
 from quoron.evaluating.evaluation import Bin, Evaluation, Figure, in_units
 from quoron.evaluating.measuring import Released, Where, places_said, where
 from quoron.evaluating.scores import MOST_LOSS, Scorer
-from quoron_client.data.labels import Range
+from quoron_client.data.encoding import Range
 from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import PLACES, HeldMeans, HeldOut
 from quoron_privacy.errors import Infeasible

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import Encoding, Range, outcomes
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import Range, outcomes
 from quoron_client.losses import Loss
 
 Vector = NDArray[np.float64]

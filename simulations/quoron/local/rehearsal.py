@@ -17,8 +17,7 @@ from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer, local_report
 from quoron_client.losses import make_loss
-from quoron_client.protocol.questions import Answers, Task, summed
-from quoron_client.protocol.tasks import LocalReport
+from quoron_client.protocol.questions import Answers, LocalReport, Task, summed
 from quoron_client.protocol.wire import question_from_wire, question_to_wire, task_name
 from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.noise.ahead import StartedNoise

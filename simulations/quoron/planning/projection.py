@@ -14,8 +14,7 @@ import numpy as np
 
 from quoron.network import DEADLINE, Counts, Network, Times, total
 from quoron.planning.choosing import Candidate, risk_words
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError
 from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan

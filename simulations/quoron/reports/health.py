@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quoron_client.data.encoding import Encoding, Range
-from quoron_client.data.misfits import Column, declared_columns, declared_labels
+from quoron_client.data.fused import Column, declared_columns, declared_labels
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 

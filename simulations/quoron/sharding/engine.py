@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quoron.populations.users import Answering, Users
 from quoron.simulation.inline import Indices, Told, engine_for, looked_at_again, part_of, together
 from quoron_client.protocol.questions import Question
-from quoron_client.randomisers.randomness import LocalRandomness
+from quoron_client.randomisers import LocalRandomness
 from quoron_privacy import errors
 from quoron_privacy.errors import QuoronError, RunError
 from quoron_privacy.noise.streams import NoiseSource

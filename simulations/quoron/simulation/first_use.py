@@ -22,7 +22,7 @@ from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.tasks import AverageGradient, SecondMoment
+from quoron_client.protocol.questions import AverageGradient, SecondMoment
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.sources import SeededNoise

@@ -39,16 +39,26 @@ from numpy.typing import NDArray
 
 from quoron.populations.users import Answering, Corruption, Held, Purpose, Users, Vector, uniforms, words
 from quoron_client.compute.draws import Keys, user_keys
-from quoron_client.compute.enforcement import bounded
+from quoron_client.compute.enforcement import bounded, smoothness_scale
 from quoron_client.compute.gradients import gradient_sums
-from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.protocol.domains import Bounds
-from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Matrix, Question, Task, summed
+from quoron_client.protocol.questions import (
+    ANSWERED,
+    FAR,
+    MISSING,
+    Answers,
+    AverageGradient,
+    LocalReport,
+    Matrix,
+    MomentAndGradient,
+    Question,
+    Task,
+    summed,
+)
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import AverageGradient, LocalReport, MomentAndGradient
-from quoron_client.randomisers.randomness import LocalRandomness, SeededRandomness
+from quoron_client.randomisers import LocalRandomness, SeededRandomness
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import at_once

@@ -22,9 +22,8 @@ from quoron.paths import dataset, table_file
 from quoron.populations.table import TablePopulation, Weighing, encoded_table
 from quoron.run_folder import FRAME
 from quoron_client.data import fused, tables
-from quoron_client.data.declared import check_types, types_of
-from quoron_client.data.encoding import Balanced, Encoding, Owners
-from quoron_client.data.misfits import Tally, declared_columns, declared_labels
+from quoron_client.data.encoding import Balanced, Encoding, Owners, check_types, types_of
+from quoron_client.data.fused import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import TableHealth, looked_at

@@ -13,9 +13,9 @@ from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import PACKAGED, dataset, table_file
 from quoron.wildcards import WILD, left_out, resolved
-from quoron_client.data import spans
+from quoron_client.data import features
+from quoron_client.data.encoding import read_label
 from quoron_client.data.formats import Dialect
-from quoron_client.data.labels import read_label
 from quoron_privacy.errors import ConfigError
 
 KINDS = ("numeric", "categorical", "hashed", "dates")  # of the table's section, whose keys may be patterns
@@ -56,7 +56,7 @@ def _check_written(table: TableSection, base: Path) -> None:
 
 
 def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
-    return spans.spanned(names) if WILD in given else list(names)
+    return features.spanned(names) if WILD in given else list(names)
 
 
 def roles(table: TableSection) -> set[str]:

@@ -16,19 +16,19 @@ from quoron.populations.users import Declared, Known
 from quoron.simulation.inline import InlineEngine, Pieces, engine_for
 from quoron.simulation.patterns import with_columns
 from quoron.table_section import Dates, Simulated
-from quoron_client.data.dates import DateNumber, DatePart, day_number
 from quoron_client.data.encoding import (
+    AnyLabel,
     Balanced,
     Categorical,
     ClassWeights,
     Encoding,
     Numeric,
+    Range,
     Signs,
     Weight,
     read_label,
 )
-from quoron_client.data.features import Hashed
-from quoron_client.data.labels import AnyLabel, Range
+from quoron_client.data.features import DateNumber, DatePart, Hashed, day_number
 from quoron_client.losses import (
     Classification,
     LeastSquares,

@@ -11,7 +11,7 @@ from quoron.evaluating import figures, measuring
 from quoron.evaluating.scores import Scorer
 from quoron.evaluating.split import held_out, held_users
 from quoron.populations import Population, TablePopulation
-from quoron_client.data.labels import outcomes
+from quoron_client.data.encoding import outcomes
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise

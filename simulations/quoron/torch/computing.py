@@ -23,8 +23,7 @@ from torch.func import grad, vmap
 from quoron.torch.modules import TorchModule, cuda_of
 from quoron.training.items import Items, LocalSGD, Minibatches, Timetable
 from quoron.training.rows import Users, Vector
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import plain
+from quoron_client.protocol.questions import Question, plain
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron.wildcards import meant
-from quoron_client.data import cells
+from quoron_client.data import columns as cells
 from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 if TYPE_CHECKING:  # only whoever fits needs it
@@ -203,7 +203,7 @@ def owners(groups: ArrayLike, rows: int) -> "pa.Array":
     names = kept_types(groups, np.asarray(groups))
     if names.shape != (rows,):
         raise InputError(f"Expected groups with the user of each of {rows} rows, got shape {names.shape}.")
-    return pa.array(names) if names.dtype.kind in "biuf" else cells.texts(names.tolist())
+    return pa.array(names) if names.dtype.kind in "biuf" else cells.text_array(names.tolist())
 
 
 def kept_types(values: Any, found: NDArray[Any]) -> NDArray[Any]:

@@ -23,9 +23,8 @@ from quoron.evaluating.split import Users, trained_users
 from quoron.planning.plans import Plan, Prepared
 from quoron.populations.users import Declared
 from quoron.training.table import Curated, file_users
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import outcomes
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource

@@ -23,10 +23,10 @@ from quoron.simulation.patterns import roles, with_columns
 from quoron.training.result import BoughtLine
 from quoron.training.votes import Released, Want, spelt
 from quoron.wildcards import WILD, left_out, meant
-from quoron_client.data import cells, columns, row_kinds, tables
-from quoron_client.data.labels import Signs, read_label
-from quoron_client.data.spans import is_span
-from quoron_client.data.spans import named as spans_named
+from quoron_client.data import columns, row_kinds, tables
+from quoron_client.data.encoding import Signs, read_label
+from quoron_client.data.features import is_span
+from quoron_client.data.features import named as spans_named
 from quoron_client.data.tables import Opened
 from quoron_privacy.counts.bought import HOLDERS, Bought, weights
 from quoron_privacy.counts.marks import KINDS
@@ -368,7 +368,7 @@ def _unread(released: Released) -> list[str]:
         f"Column {column!r} holds bytes that are no UTF-8, which its words have signs for: declare how the text is "
         "written (encoding: latin-1, cp1252 or utf-16)."
         for column, words in held.items()
-        if any(cells.UNREAD[0] <= letter <= cells.UNREAD[1] for word in words for letter in str(word))
+        if any(columns.UNREAD[0] <= letter <= columns.UNREAD[1] for word in words for letter in str(word))
     ]
 
 
@@ -437,7 +437,7 @@ def _wider(said: Mapping[str, Any], found: Sequence[float]) -> tuple[float, floa
 
 def _numbers(column: str, names: Sequence[str]) -> list[str]:
     """That classes are numbers, perhaps a quantity of few values; nothing of 0, 1, ..., as programs number classes."""
-    values = sorted(cells.parsed(each) for each in names)
+    values = sorted(columns.parsed(each) for each in names)
     if len(values) < 3 or any(map(isnan, values)) or values == [*range(len(values))]:
         return []
     return [

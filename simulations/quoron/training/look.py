@@ -18,10 +18,9 @@ from quoron.config import Config
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
 from quoron.training.table import Curated, HeldRows
-from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
+from quoron_client.data.encoding import Balanced, ClassWeights, Encoding, outcomes
+from quoron_client.data.fused import declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import outcomes
-from quoron_client.data.misfits import declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth, looked_at

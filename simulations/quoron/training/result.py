@@ -23,8 +23,7 @@ from quoron.results import Printed, Run
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
 from quoron.training.table import Curated
-from quoron_client.data.encoding import ClassWeights, Encoding
-from quoron_client.data.labels import in_words, outcomes, seen
+from quoron_client.data.encoding import ClassWeights, Encoding, in_words, outcomes, seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse

@@ -11,7 +11,7 @@ import numpy as np
 
 from quoron.processors import free_memory
 from quoron.simulation import inline
-from quoron_client.protocol.tasks import MomentAndGradient
+from quoron_client.protocol.questions import MomentAndGradient
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS

@@ -46,8 +46,7 @@ from quoron.training import lifetime
 from quoron.training.room import make_sure_of_answers
 from quoron.training.start import Identity, Start, has_begun
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import FAR, Answers, Question, Status
-from quoron_client.protocol.tasks import combined
+from quoron_client.protocol.questions import FAR, Answers, Question, Status, combined
 from quoron_privacy.counts.held_out import HeldMeans
 from quoron_privacy.errors import ConfigError, OtherVersion, RunError, count, positive
 from quoron_privacy.means.clipping import ClippedSum

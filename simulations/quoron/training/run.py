@@ -41,8 +41,8 @@ from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, check_section, hold
+from quoron_client.data.encoding import AnyLabel, Signs
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import AnyLabel, Signs
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import all_threads, at_once

@@ -32,12 +32,10 @@ from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import fused, tables
-from quoron_client.data.declared import check_types, typed, types_of
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import Encoding, check_types, typed, types_of
 from quoron_client.data.files import ahead
-from quoron_client.data.fused import Gathering
+from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.misfits import Fitting, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.users import most_rows
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, DataError

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron_client.data import columns, row_kinds
-from quoron_client.data.dates import DateNumber
+from quoron_client.data.features import DateNumber
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import first_rows, most_rows
 from quoron_privacy.counts.bought import Bought, name_counts, released_near, share_for

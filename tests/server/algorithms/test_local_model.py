@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
 from problems import changed
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.tasks import RangeReport, VectorReport
+from quoron_client.protocol.questions import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp

@@ -13,8 +13,7 @@ from problems import changed, problem_of
 from quoron.config import from_tree
 from quoron.simulation.scene import setup
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SeededNoise

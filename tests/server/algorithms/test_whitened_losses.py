@@ -8,9 +8,8 @@ from scipy import optimize
 from problems import problem_of
 from quoron_client import ItemBatch, answer, average_loss, make_loss
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers
+from quoron_client.protocol.questions import Answers, AverageGradient
 from quoron_client.protocol.smoothing import Moreau
-from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan

@@ -11,8 +11,7 @@ from scipy.optimize import brentq, lsq_linear
 
 from one_epoch_reference import strategy
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import Answers, Status
-from quoron_client.protocol.tasks import SecondMoment
+from quoron_client.protocol.questions import Answers, SecondMoment, Status
 from quoron_privacy.means.free_presence import Length, LogLength, Moment, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts

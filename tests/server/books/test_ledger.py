@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import AverageGradient, LocalSGD, VectorReport
+from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question, VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
 from quoron_server.books import database as databases
@@ -146,7 +145,7 @@ class TestLedger:
             import os, signal, sys
             from pathlib import Path
             import numpy as np
-            from quoron_client.protocol.tasks import AverageGradient
+            from quoron_client.protocol.questions import AverageGradient
             from quoron_client.protocol.questions import Question
             from quoron_server.books import ledger as module
             from quoron_server.books.store import Store

@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_privacy.robust.above_threshold import AboveThreshold

@@ -20,9 +20,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
-from quoron_client.protocol.tasks import AverageGradient, RangeReport, VectorReport
 from quoron_privacy import local
 from quoron_privacy.means.rotation import padded
 from quoron_privacy.noise.sources import SeededNoise

@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from quoron_client.protocol.questions import AverageGradient, VectorReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import AverageGradient, VectorReport
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
 from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem

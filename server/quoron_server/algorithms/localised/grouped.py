@@ -19,8 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import Question
-from quoron_client.protocol.tasks import PlacedGradient
+from quoron_client.protocol.questions import PlacedGradient, Question
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers
-from quoron_client.protocol.tasks import PlacedGradient
+from quoron_client.protocol.questions import Answers, PlacedGradient
 from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase, phase_releases

@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
 from quoron_client.protocol.smoothing import Moreau
-from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.noise.streams import NoiseSource

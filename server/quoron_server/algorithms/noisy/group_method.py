@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import PlacedGradient
+from quoron_client.protocol.questions import Answers, PlacedGradient, Question
 from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean

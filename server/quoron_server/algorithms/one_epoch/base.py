@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtri
 
-from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_client.protocol.tasks import SecondMoment
+from quoron_client.protocol.questions import Answers, Question, SecondMoment, summed
 from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Sums, packed

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import LocalSGD
+from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import Observation
 from quoron_server.algorithm import Update, Vector

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quoron_client.protocol.tasks import LocalSGD
+from quoron_client.protocol.questions import LocalSGD
 from quoron_server.algorithms.chains import ChainPhase, releases_of
 from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.problem import Problem

@@ -18,8 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithm import Update, Vector

@@ -23,8 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible

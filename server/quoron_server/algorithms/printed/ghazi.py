@@ -19,8 +19,7 @@ import numpy as np
 from scipy.special import expit
 
 from quoron_client.protocol.domains import Box
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import AverageGradient
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.gaussian import GaussianNoise

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.tasks import AverageGradient
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream

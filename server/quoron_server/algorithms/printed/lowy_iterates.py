@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question
-from quoron_client.protocol.tasks import LocalSGD
+from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.accounts import moved
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource

@@ -23,8 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_client.protocol.tasks import AverageGradient, SecondMoment
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
 from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
 from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts

@@ -23,9 +23,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers, AverageGradient, AverageLoss, MomentAndGradient, Question
 from quoron_client.protocol.smoothing import Moreau
-from quoron_client.protocol.tasks import AverageGradient, AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import Leading

@@ -13,8 +13,7 @@ send sums: nobody sees a row.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_client.protocol.tasks import AverageGradient, SecondMoment
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
 from quoron_privacy.means.clipping import ChangeSum
 from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum

@@ -1,4 +1,11 @@
-"""The rows of a CSV file, all cells as text: no cell of one user moves the borders of another's rows.
+"""Files of text, CSV and JSON lines: rows as cells of text, so that no user's bytes are in another's row.
+
+The bytes of a file of text, here or in a store, as UTF-8: unpacked, and decoded where they are something else.
+
+What cannot be read has a sign in its place, in its own cell: no byte of a broken letter is a separator or a line end.
+A file is read as it was when it was found: another size or time of change is an error, at its beginning and at its end.
+
+The rows of a CSV file, all cells as text: no cell of one user moves the borders of another's rows.
 
 | in the file                                   | what happens                                                       |
 | --------------------------------------------- | ------------------------------------------------------------------ |
@@ -17,37 +24,130 @@
 Dialect: RFC 4180, which lets no quote into a cell without quotes. So a row ends at the line ends after an even number
 of quotes and nowhere else, which is found here; each piece of whole rows is then read by pyarrow. A file is looked at
 to its end before any of its rows is told. docs/tables.md says what a malformed file means for the promise.
+
+JSON lines: a line is a row, whatever it holds, so nobody's bytes are in another's row.
+
+| in the file                              | what happens                                                              |
+| ---------------------------------------- | ------------------------------------------------------------------------- |
+| a line with an object                    | a row: what it says of the columns that are asked for                     |
+| a key that is not there, null            | missing                                                                   |
+| a number, true, false                    | as a value of that type (`text`):  1.0 and 1 are one category             |
+| an object or a list as a value           | missing                                                                   |
+| a key twice                              | the last counts                                                           |
+| a line that is no object, or no JSON     | no row, as one of another number of cells in a CSV file; and no other     |
+| an empty line                            | no row                                                                    |
+| bytes that are no UTF-8, half a letter   | a value of its cell with a sign for each                                  |
+| a line of more than 2^22 values          | no row: they would take fifty times its memory                            |
+| a line of more than 256 MiB              | DataError for the whole file                                              |
+
+A line ends at LF alone: JSON has none within a text. There is no header, and keys of rows are values: columns are those
+that are declared, and one that no row has is missing in all.
 """
 
+import codecs
 import csv
+import gzip
+import json
 import re
+import zlib
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from quoron_client.data import cells
-from quoron_client.data.formats import Dialect, check_text
-from quoron_client.data.text_file import Read, TextFile
+from quoron_client.data import columns, files
+from quoron_client.data.formats import Dialect, check_text, name_of
 from quoron_privacy.errors import DataError
 
-LONGEST = 1 << 28  # bytes of a row; as many again may be read before its end is missed
+Read = Callable[[int], bytes]  # about so many bytes, b"" at the end
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A file, as it was when it was found."""
+
+    source: str
+    size: int
+    modified: int
+    zipped: bool
+
+    @classmethod
+    def found(cls, source: str, *, zipped: bool) -> "TextFile":
+        """DataError where there is none."""
+        return cls(source, *files.state(source), zipped)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.source)
+
+    @contextmanager
+    def reading(self, dialect: Dialect) -> Iterator[Read]:
+        """What reads it from its beginning. DataError where it has changed."""
+        self.check()
+        system, path = files.reached(self.source)
+        try:
+            with system.open_input_stream(path, compression=None) as stored:
+                stream: Any = gzip.GzipFile(fileobj=stored) if self.zipped else stored
+                first = stream.read(2)
+                encoding = dialect.of_bytes(first, self.name)
+                yield _decoded(_with_first(first, stream.read), encoding)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
+            self.check()  # a file that has changed is the first thing to say
+            raise files.unreadable(self.name, error) from None
+
+    def check(self) -> None:
+        """DataError if it has changed since it was found."""
+        if files.state(self.source) != (self.size, self.modified):
+            raise DataError(f"Expected {self.name!r} as it was when it was opened, but it has changed. Begin again.")
+
+
+def _with_first(first: bytes, read: Read) -> Read:
+    left = [first]
+
+    def again(size: int) -> bytes:
+        more = read(size)
+        return left.pop() + more if left else more
+
+    return again
+
+
+def _decoded(read: Read, encoding: str) -> Read:
+    if encoding == "utf-8":
+        return read
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+
+    def decoded(size: int) -> bytes:
+        while True:
+            data = read(size)
+            found = decoder.decode(data, final=not data).encode()
+            if found or not data:
+                return found
+
+    return decoded
+
+
+LONGEST = 1 << 28  # bytes of a row or a line; as many again may be read before its end is missed
 _PIECE = 1 << 20  # bytes that are read at a time
 _BOM, _QUOTE, _LF, _CR, _UNREADABLE = b"\xef\xbb\xbf", b'"', 10, 13, 0xFF
 
 
-def names(file: TextFile, dialect: Dialect) -> list[str]:
+def csv_names(file: TextFile, dialect: Dialect) -> list[str]:
     """Names of the columns, from the file's first row. DataError for a file without any."""
     with file.reading(dialect) as read:
         return _Pieces.of(read, file.name, dialect).names
 
 
-def batches(file: TextFile, dialect: Dialect, called: list[str], places: Collection[int]) -> Iterator[pa.Table]:
+def csv_batches(file: TextFile, dialect: Dialect, called: list[str], places: Collection[int]) -> Iterator[pa.Table]:
     """The columns at these places, so called, as large text: some rows at a time. DataError for a malformed file."""
     with file.reading(dialect) as read, ThreadPoolExecutor(pa.cpu_count()) as pool:
         pieces = _Pieces.of(read, file.name, dialect)
@@ -234,7 +334,7 @@ def _readable(rows: bytes) -> bytes:
     try:
         rows.decode()
     except UnicodeDecodeError:
-        return cells.readable(rows)
+        return columns.readable(rows)
     return rows
 
 
@@ -249,3 +349,87 @@ def _malformed(called: str, fault: str) -> DataError:
         f"Expected {called!r} to be a correctly quoted CSV file, got {fault}. Write it again with a CSV writer, which "
         "puts cells with commas, quotes or line ends in quotes."
     )
+
+
+MOST = 1 << 22  # values in a line, keys too
+
+
+def json_batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> Iterator[pa.Table]:
+    """These columns as large text: some rows at a time."""
+    with file.reading(dialect) as read:
+        left, first = b"", True
+        while True:
+            more = read(max(_PIECE, len(left)))
+            whole = left + more
+            end = whole.rfind(b"\n") + 1 if more else len(whole)
+            lines, left = whole[:end], whole[end:]
+            if first:
+                lines, first = lines.removeprefix(_BOM), not end
+            if len(left) > LONGEST:
+                raise DataError(f"Expected {file.name!r} to be JSON lines, got a line of more than 256 MiB.")
+            start = 0
+            while start < len(lines):  # beside a long line there may be as many bytes of short ones
+                stop = lines.find(b"\n", start + _PIECE) + 1 or len(lines)
+                if (some := lines[start:stop]).strip():
+                    yield table(some, list(wanted))
+                start = stop
+            if not more:
+                break
+        file.check()
+
+
+def json_keys(file: TextFile, dialect: Dialect) -> list[str]:
+    """The keys of the first rows: values of theirs, and no columns of the table."""
+    with file.reading(dialect) as read:
+        rows = filter(None, map(_row, read(_PIECE).removeprefix(_BOM).split(b"\n")))
+        return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def table(lines: bytes, wanted: list[str]) -> pa.Table:
+    """What whole lines say of these columns, as large text: a row for each that is an object."""
+    rows = [row for row in map(_row, lines.split(b"\n")) if row is not None]
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in wanted})
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """What a line says, key by key, numbers being text; None where it is no object."""
+    if len(line) > MOST and _values(line) > MOST:
+        return None
+    try:
+        said = _DECODER.decode(columns.readable(line).decode())
+    except MemoryError:  # nothing is wrong with the line
+        raise
+    except Exception:  # no JSON, or nested more deeply than can be read
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _values(line: bytes) -> int:
+    """How many values a line has at most: signs before values, outside of texts."""
+    signs = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    between = np.zeros(256, np.bool_)
+    between[[*b",:[{"]] = True
+    outside = np.cumsum(signs == ord('"'), dtype=np.uint8) & 1 == 0
+    return int(np.count_nonzero(between[signs] & outside))
+
+
+def _column(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values, pa.large_string())
+    except (pa.ArrowException, UnicodeEncodeError, TypeError):  # some are neither text nor numbers, or half a letter
+        return columns.text_array(None if isinstance(each, dict | list) else each for each in values)
+
+
+def _whole(digits: str) -> str:
+    """An integer of JSON as text: there may be more digits than an integer is read from."""
+    return "0" if digits == "-0" else digits
+
+
+def _fraction(digits: str) -> str | None:
+    """Any other number of JSON as text, as of its float64."""
+    return digits if _SHORTEST.fullmatch(digits) else columns.text(float(digits))
+
+
+# A number of 15 digits or fewer that `repr` would write so, too.
+_SHORTEST = re.compile(r"-?(?!0\.0000)(0|[1-9]\d{0,8})\.\d{0,5}[1-9]", re.ASCII)
+_DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_fraction)

@@ -1,4 +1,6 @@
-"""The number that every text of a column says, to the bits of `cells.parsed`: compiled, without an interpreter.
+"""Loops over the texts of a column: the number that each of them says, and SipHash-2-4 of each.
+
+The number that every text of a column says, to the bits of `parsed`: compiled, without an interpreter.
 
     >>> bits, unsure = np.empty(3, np.uint64), np.empty(3, np.uint8)
     >>> numbers(np.array([0, 4, 7, 10]), np.frombuffer(b"1e-3.5 old", np.uint8), 46, -1, bits, unsure, 0, 3)
@@ -7,11 +9,13 @@
 
 A text of up to 19 digits is w 10^q with integers w < 10^19 and q. Its nearest float64 has the leading bits of w times
 the leading 128 bits of 5^q. One of more digits is between two such numbers: it is known if these are the same float64.
-If not, beyond the normal numbers, and where letters are no ASCII the loop says that it is not sure, and `cells.parsed`
+If not, beyond the normal numbers, and where letters are no ASCII the loop says that it is not sure, and `parsed`
 is asked. A text's number depends on its own bytes alone.
 
 Source: Lemire (2021), Number parsing at a gigabyte per second, sections 5 to 8; its Theorem 1 and Mushtak & Lemire
 (2023), Fast number parsing without fallback, show that 128 bits of 5^q suffice for q from -342 to 308.
+
+SipHash-2-4 of many texts: the loop of `hashed`.
 """
 
 from typing import Any
@@ -206,3 +210,57 @@ def numbers(offsets: Any, data: Any, point: int, group: int, out: Any, unsure: A
     `group` what may stand between groups of three digits, -1 for nothing.
     """
     _call(_ADDRESS, offsets, data, POWERS, point, group, out, unsure, first, last)
+
+
+_WORD = np.uint64
+_C0, _C1 = _WORD(0x736F6D6570736575), _WORD(0x646F72616E646F6D)
+_C2, _C3 = _WORD(0x6C7967656E657261), _WORD(0x7465646279746573)
+_FINAL = _WORD(0xFF)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _turned(word: Any, by: int) -> Any:
+    return (word << _WORD(by)) | (word >> _WORD(64 - by))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _round(a: Any, b: Any, c: Any, d: Any) -> Any:
+    a, c = a + b, c + d
+    b, d = _turned(b, 13) ^ a, _turned(d, 16) ^ c
+    a = _turned(a, 32)
+    c, a = c + b, a + d
+    b, d = _turned(b, 17) ^ c, _turned(d, 21) ^ a
+    return a, b, _turned(c, 32), d
+
+
+@njit(cache=True, nogil=True)
+def sip(data: Any, first: int, last: int, key: Any, other: Any) -> Any:
+    """The hash of bytes `first` to `last` of `data` under a key of two words, little-endian as in the paper."""
+    a, b, c, d = key ^ _C0, other ^ _C1, key ^ _C2, other ^ _C3
+    whole = first + (last - first) // 8 * 8
+    for at in range(first, whole, 8):
+        word = _WORD(0)
+        for i in range(8):
+            word |= _WORD(data[at + i]) << _WORD(8 * i)
+        d ^= word
+        a, b, c, d = _round(a, b, c, d)
+        a, b, c, d = _round(a, b, c, d)
+        a ^= word
+    word = _WORD((last - first) & 255) << _WORD(56)
+    for i in range(last - whole):
+        word |= _WORD(data[whole + i]) << _WORD(8 * i)
+    d ^= word
+    a, b, c, d = _round(a, b, c, d)
+    a, b, c, d = _round(a, b, c, d)
+    a ^= word
+    c ^= _FINAL
+    for _ in range(4):
+        a, b, c, d = _round(a, b, c, d)
+    return a ^ b ^ c ^ d
+
+
+@njit(void(read_only(uint8, 1), read_only(int64, 1), uint64, uint64, int64, writable(int64, 1)), cache=True, nogil=True)
+def buckets(data: Any, ends: Any, key: Any, other: Any, many: int, out: Any) -> None:
+    """Into `out` (N,) the bucket of each text, bytes ends[i] to ends[i + 1] of `data`, below `many`."""
+    for i in range(len(out)):
+        out[i] = np.int64(sip(data, ends[i], ends[i + 1], key, other) % _WORD(many))
