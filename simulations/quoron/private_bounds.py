@@ -15,6 +15,7 @@
     [population.categorical]
     ward = ["C", "B", "A"] # epsilon = 1, delta = 1e-06
     <BLANKLINE>
+
 Rows are read as training reads them, one value at a time, and none of them raises: what is no number is no vote for a
 range, what is missing or empty is no category, and a row without a user is nobody's. ε is shared equally by all that is
 asked for, and charged before anything is told.
