@@ -261,14 +261,16 @@ def cancel(connection: Connection, run: Name) -> None:
 def fetch(
     connection: Connection,
     run: Name,
-    out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json, model.json and model.npz.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for plan.json, ledger.json, model.json, model.npz; default: RUN.")
+    ] = None,
 ) -> None:
     """Fetch a complete run's plan, ledger and model: model.json for `quoron predict`, model.npz of bare numbers."""
     from quoron.run_folder import RunFolder
 
     with connection.open() as control:
         plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
-    folder = RunFolder.made(out)
+    folder = RunFolder.made(Path(run) if out is None else out)
     folder.write_json("plan.json", plan)
     folder.write_json("ledger.json", ledger)
     folder.write_text("model.json", quoron.Model.fetched(model, plan).as_text())
