@@ -275,7 +275,7 @@ def fetch(
     folder.write_json("ledger.json", ledger)
     folder.write_text("model.json", quoron.Model.fetched(model, plan).as_text())
     folder.write_model(model)
-    print(out / "model.json")
+    print(folder.path / "model.json")
 
 
 def certs(
