@@ -8,15 +8,14 @@ import click
 import typer
 from click.core import ParameterSource
 
-from quoron.cli.connection import Connection, shared_options
+from quoron.cli.connection import connects, reached
 from quoron_privacy.errors import ConfigError
 
 _MAGIC = b"SQLite format 3\0"
 
 
-@shared_options
+@connects
 def backup(
-    connection: Connection,
     out: Annotated[Path | None, typer.Argument(help="Of a database: a file that is not there yet.")] = None,
     with_secrets: Annotated[bool, typer.Option("--with-secrets", help="What open runs need: it undoes noise.")] = False,
 ) -> None:
@@ -25,7 +24,7 @@ def backup(
     PostgreSQL's are read beside a running coordinator. A SQLite file belongs to one process at a time: the coordinator
     that has it is asked, and writes the copy beside it; nothing of it leaves that machine.
     """
-    with connection.books(sole=False) as books:
+    with reached(books=True).books(sole=False) as books:
         name, digest = books.backup(out, with_secrets=with_secrets)
     print(f"{digest}  {name}")
 

@@ -5,7 +5,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,15 +81,9 @@ Csv = Annotated[
 ZeroOut = Annotated[int | None, typer.Option("--zero-out", help="Hide who is there at all: so many users at most.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """How a table's text is written."""
-
-    csv: Csv = None
-
-    def opened(self, table: str) -> Any:
-        """The table; nothing of it is read yet."""
-        return quoron.read_table(table, **csv_words(self.csv))
+def opened(table: str, csv: list[str] | None) -> Any:
+    """A table whose text is written as `csv` says; nothing of it is read yet."""
+    return quoron.read_table(table, **csv_words(csv))
 
 
 def dialect(csv: list[str] | None) -> "Dialect":
@@ -145,15 +138,9 @@ def whole(called: str, text: str, least: int = 1) -> int:
 natural = partial(whole, least=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Charged:
-    """Whom a promise is charged to."""
-
-    population: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
-    ] = None
-
-
+Population = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of docs/config-reference.md, such as budget.rounds=9."),

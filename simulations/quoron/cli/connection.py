@@ -1,25 +1,19 @@
 """Options that several commands share: how a control plane is reached, and by which files and tokens one is known."""
 
-import functools
-import inspect
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from quoron.cli.common import of_program
 from quoron.operate import profiles
 from quoron_privacy.errors import ConfigError
-
-if TYPE_CHECKING:  # the commands that do not connect start without gRPC
-    from quoron.operate.closed_books import StoredBooks
-    from quoron.operate.control import Control
 
 CLIENTS, CONTROL = "127.0.0.1:7443", profiles.LOOPBACK
 CERTIFICATE, KEY, AUTHORITY, REVOKED = "certificate.pem", "key.pem", "authority.pem", "revoked.json"  # in a --certs
@@ -42,40 +36,15 @@ Log = Annotated[
 METRICS = "Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default."
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """The profile that a command uses, of `quoron --profile`: `quoron.operate.profiles` says what counts without."""
-
-    @property
-    def profile(self) -> str | None:
-        """The name of the profile, if one is given."""
-        return of_program("profile") or None
-
-    def open(self) -> "Control":
-        """Connect, as `Profile.control`."""
-        return profiles.reached(self.profile).control()
-
-    def books(self, **how: bool) -> "AbstractContextManager[Control | StoredBooks]":
-        """Connect or open a database, as `Profile.books`."""
-        return profiles.reached(self.profile, books=True).books(**how)
+def connects(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, marked as one that uses the profile of `quoron --profile`."""
+    vars(command)["connects"] = True
+    return command
 
 
-def shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with options of its own in place of each parameter that is a dataclass: the fields of that."""
-    parameters = inspect.signature(command, eval_str=True).parameters.values()
-    kinds: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
-    shared = {name: inspect.signature(kind, eval_str=True).parameters for name, kind in kinds.items()}
-
-    @functools.wraps(command)
-    def given(**options: Any) -> None:
-        said = {name: kinds[name](**{each: options.pop(each) for each in fields}) for name, fields in shared.items()}
-        command(**said, **options)
-
-    own = [each for each in parameters if each.name not in kinds]
-    all_of_them = [*own, *(each for fields in shared.values() for each in fields.values())]
-    given.__dict__["__signature__"] = inspect.Signature(all_of_them)  # what typer reads
-    given.__dict__["connects"] = Connection in kinds.values()
-    return given
+def reached(*, books: bool = False) -> profiles.Profile:
+    """Return where a command goes, as `profiles.reached`, by `quoron --profile` or without."""
+    return profiles.reached(of_program("profile") or None, books=books)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ from quoron.cli.connection import (
     CONTROL,
     METRICS,
     Certs,
-    Connection,
     Files,
     Insecure,
     Log,
     announce,
     anywhere,
     begin,
-    shared_options,
+    connects,
+    reached,
 )
 from quoron.cli.health import health
 from quoron.cli.login import login
@@ -99,9 +99,8 @@ def serve(
     asyncio.run(service.serve(config, ready=ready, patience=service.LEAVING))
 
 
-@shared_options
+@connects
 def submit(
-    connection: Connection,
     config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
     run: Annotated[str, typer.Option(help="A name for the run.")],
     users: Annotated[int, typer.Option(min=1, help="How many users take part: drawn once so many are active.")],
@@ -161,7 +160,7 @@ def submit(
         _warn(said)
     promise = f"{run}: {promised(plan)}"
     if superlink is None:
-        with connection.open() as control:
+        with reached().control() as control:
             control.submit(wanted.as_text())
             there = control.standing(wanted.group)
         print(promise)
@@ -172,9 +171,8 @@ def submit(
             )
         return
     from quoron.operate import flower_submission as submission
-    from quoron.operate import profiles
 
-    at = profiles.reached(connection.profile)
+    at = reached()
     with submission.operator(superlink, at.authority, insecure=at.insecure, anywhere=at.insecure_anywhere) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
         print(f"{promise}\nFlower's run {number}", flush=True)
@@ -187,9 +185,8 @@ def _warn(said: str | None) -> None:
         print(said, file=sys.stderr, flush=True)
 
 
-@shared_options
+@connects
 def runs(
-    connection: Connection,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="This one alone.")] = None,
     goes_on: Annotated[
         bool, typer.Option("--continue", help="Let it go on, if it is held because its books were restored.")
@@ -207,10 +204,10 @@ def runs(
     if goes_on:
         if run is None or as_json:
             raise ConfigError("Expected --continue with a RUN, and without --json, got it otherwise.")
-        with connection.books() as books:
+        with reached(books=True).books() as books:
             print(f"{run}: {books.continue_restored(run)['state']}")
         return
-    with connection.open() as control:
+    with reached().control() as control:
         listed = [each for each in control.runs() if run in (None, each["run"])]
         if run is not None and not listed:
             raise ConfigError(f"Expected the name of a run of this coordinator, got {run!r}. `quoron runs` lists them.")
@@ -221,9 +218,8 @@ def runs(
             say(each, printable(shown), as_json=as_json)
 
 
-@shared_options
+@connects
 def watch(
-    connection: Connection,
     run: Name,
     timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For a coordinator to be there.")] = 300.0,
     as_json: Json = False,
@@ -236,7 +232,7 @@ def watch(
     from quoron.operate import watching
 
     ended: dict[str, Any] = {}
-    with connection.open() as control:
+    with reached().control() as control:
         for event in watching.followed(
             control, run, patience=timeout, told=lambda why: print(why, file=sys.stderr, flush=True)
         ):
@@ -250,16 +246,15 @@ def watch(
         raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
 
 
-@shared_options
-def cancel(connection: Connection, run: Name) -> None:
+@connects
+def cancel(run: Name) -> None:
     """End a run without a model, in a database too that no process has open. What it has spent stays spent."""
-    with connection.books() as books:
+    with reached(books=True).books() as books:
         print(f"{run}: {books.cancel(run)['state']}")
 
 
-@shared_options
+@connects
 def fetch(
-    connection: Connection,
     run: Name,
     out: Annotated[
         Path | None, typer.Option(help="Folder for plan.json, ledger.json, model.json, model.npz; default: RUN.")
@@ -268,7 +263,7 @@ def fetch(
     """Fetch a complete run's plan, ledger and model: model.json for `quoron predict`, model.npz of bare numbers."""
     from quoron.run_folder import RunFolder
 
-    with connection.open() as control:
+    with reached().control() as control:
         plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
     folder = RunFolder.made(Path(run) if out is None else out)
     folder.write_json("plan.json", plan)

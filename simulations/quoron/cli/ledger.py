@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import number, say, showing
-from quoron.cli.connection import Connection, shared_options
+from quoron.cli.common import number, of_program, say, showing
+from quoron.cli.connection import connects, reached
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, LedgerUnavailable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -52,9 +52,8 @@ Export = Annotated[Path | None, typer.Option("--export", metavar="FILE", help="O
 
 
 @app.command()
-@shared_options
+@connects
 def show(
-    connection: Connection,
     population: Annotated[str | None, typer.Option(metavar="NAME", help="This one alone, with its charges.")] = None,
     history: Annotated[bool, typer.Option("--history", help="In order, who did what, by which version.")] = False,
     exported: Export = None,
@@ -66,7 +65,7 @@ def show(
     """
     from rich.markup import escape
 
-    which, rows, _ = _verified(connection, exported)
+    which, rows, _ = _verified(exported)
     if history:
         acts = [act for act in chain.acts(rows) if population in (None, act.get("population"))]
     known = ledgers.known_of(rows)
@@ -104,9 +103,8 @@ def show(
 
 
 @app.command()
-@shared_options
+@connects
 def verify(
-    connection: Connection,
     checkpoint: Checkpoint = None,
     exported: Export = None,
     out: Annotated[
@@ -120,7 +118,7 @@ def verify(
     """
     from quoron import run_folder
 
-    _, rows, last = _verified(connection, exported, checkpoint)
+    _, rows, last = _verified(exported, checkpoint)
     if out is not None and str(out) == "-":
         typer.echo(ledgers.export_of(rows), nl=False)
         return
@@ -130,9 +128,8 @@ def verify(
 
 
 @app.command()
-@shared_options
+@connects
 def limit(
-    connection: Connection,
     epsilon: Annotated[float, typer.Option("--epsilon", help="The most that any user may lose over all runs.")],
     delta: Annotated[float, typer.Option("--delta", help="Its δ.")],
     population: Population = "everyone",
@@ -145,15 +142,14 @@ def limit(
     A limit below what it would count of the charges so far is refused, unless --exceeded says that this is meant.
     """
     numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-    with _books(connection, create=create) as books:
+    with _books(create=create) as books:
         words = books.limit(population, exceeded=exceeded, **numbers)
     typer.echo(f"{population}: {words}")
 
 
 @app.command()
-@shared_options
+@connects
 def charge(
-    connection: Connection,
     epsilon: Epsilon,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A new name, of no run of ours.")] = None,
     delta: Delta = 0.0,
@@ -176,7 +172,7 @@ def charge(
         if spent or create:
             raise ConfigError("Expected --dry-run without --spent and --create, got both. Leave one out.")
         wanted = accounts.Charge("", population, **promise, **accounts.gaussian(gaussian, lost))
-        account = ledgers.known_of(_verified(connection)[1]).accounts.get(population)
+        account = ledgers.known_of(_verified()[1]).accounts.get(population)
         counted = "" if account is None else f"counted so far: {account.words()}. {account.fitting(wanted)}"
         if account is not None and not account.after(wanted).holds:
             raise BudgetExceeded(f"{population}: {wanted.words()} does not fit; {counted}")
@@ -186,7 +182,7 @@ def charge(
     if name is None:
         raise ConfigError("Expected a NAME for the charge, got none. With --dry-run it needs none.")
     promise |= {"mu": gaussian, "lost": lost, "spent": spent}
-    with _books(connection, create=create) as books:
+    with _books(create=create) as books:
         words = books.charge(name, population, note=note, **promise)
     typer.echo(f"{population}: {name} charged with {words}")
 
@@ -200,9 +196,7 @@ def _gaussian(text: str | None) -> tuple[float | None, float, float]:
     return (mu if numbers else None), variation, lost
 
 
-def _verified(
-    connection: Connection, exported: Path | None = None, checkpoint: str | None = None
-) -> "tuple[str, list[chain.Row], str]":
+def _verified(exported: Path | None = None, checkpoint: str | None = None) -> "tuple[str, list[chain.Row], str]":
     """Return which ledger it is, every row, verified in this process up to a hash that was kept, and the last hash."""
     if exported is not None:
         which = f"the export {exported}"
@@ -211,14 +205,14 @@ def _verified(
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"Expected an export of a population ledger at {exported}, cannot read it.") from error
     else:
-        with _books(connection) as books:
+        with _books() as books:
             which, text = books.name, json.dumps(books.ledger())
     last = chain.verify_export(text, checkpoint)
     return which, json.loads(text)["rows"], last
 
 
 @contextmanager
-def _books(connection: Connection, *, create: bool | None = None) -> "Iterator[Control | closed_books.StoredBooks]":
+def _books(*, create: bool | None = None) -> "Iterator[Control | closed_books.StoredBooks]":
     """Open one's own ledger; or, where a profile or QUORON_DATABASE names one, a database or a coordinator.
 
     One that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody.
@@ -227,8 +221,8 @@ def _books(connection: Connection, *, create: bool | None = None) -> "Iterator[C
 
     with ExitStack() as stack:
         try:
-            if connection.profile or os.environ.get("QUORON_DATABASE"):
-                books = stack.enter_context(connection.books(create=bool(create), sole=False))
+            if of_program("profile") or os.environ.get("QUORON_DATABASE"):
+                books = stack.enter_context(reached(books=True).books(create=bool(create), sole=False))
             else:
                 opened = lifetime.opened_database(path := lifetime.place(None), create=bool(create))
                 books = closed_books.StoredBooks(stack.enter_context(opened), f"your own, {path}")

@@ -3,15 +3,13 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import quoron
-from quoron.cli.common import Charged, Json, Page, Text, ZeroOut, check_page, showing
-from quoron.cli.connection import shared_options
+from quoron.cli.common import Csv, Json, Page, Population, ZeroOut, check_page, opened, showing
 from quoron.table_columns import WORDS, read
 from quoron_client.data.formats import is_folder
 from quoron_privacy.errors import ConfigError
@@ -32,10 +30,7 @@ Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table with one it
 User = Annotated[str, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")]
 
 
-@shared_options
 def bounds(
-    charged: Charged,
-    text: Text,
     table: Table,
     user: User,
     epsilon: Annotated[float, typer.Option(help="What all of it costs, shared equally.")],
@@ -51,6 +46,8 @@ def bounds(
         Listed,
         typer.Option(metavar="COLUMN,...", help="Columns of which to tell the categories, or classes."),
     ] = None,
+    population: Population = None,
+    csv: Csv = None,
 ) -> None:
     """Estimate privately the bounds that a configuration has to declare of a table, as TOML with the cost of each line.
 
@@ -59,7 +56,7 @@ def bounds(
     """
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items": items}
     asked |= {"numeric": _names(numeric), "dates": _names(dates), "categorical": _names(categorical)}
-    found = quoron.find_bounds(text.opened(table), user=user, **asked, **asdict(charged))
+    found = quoron.find_bounds(opened(table, csv), user=user, **asked, population=population)
     typer.echo(found.toml())
 
 
@@ -67,10 +64,7 @@ def _names(given: Listed) -> list[str]:
     return [name.strip() for each in given or () for name in each.split(",") if name.strip()]
 
 
-@shared_options
 def stats(
-    charged: Charged,
-    text: Text,
     table: Table,
     questions: Annotated[
         list[str],
@@ -102,6 +96,8 @@ def stats(
     users: ZeroOut = None,
     report: Page = None,
     as_json: Json = False,
+    population: Population = None,
+    csv: Csv = None,
 ) -> None:
     """Tell counts, histograms, quantiles and means of a table, each with its standard error and a 95 % interval.
 
@@ -111,8 +107,8 @@ def stats(
     check_page(report)
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
     asked |= {name: _said(name, typed) for name, typed in (("numeric", numeric), ("categorical", categorical))}
-    asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, **asdict(charged)}
-    found = quoron.statistics(text.opened(table), questions, user=user, **asked)
+    asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, "population": population}
+    found = quoron.statistics(opened(table, csv), questions, user=user, **asked)
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
     if report is not None:
         alone.statistics(found, report)
@@ -134,10 +130,7 @@ def _said(word: str, typed: Listed) -> dict[str, Any]:
     return {name: said for name, said in found.items() if said} if isinstance(found, dict) else {}
 
 
-@shared_options
 def evaluate(
-    charged: Charged,
-    text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows with labels: a file, a folder or a URL.")],
     user: User,
@@ -152,9 +145,11 @@ def evaluate(
     ] = False,
     report: Page = None,
     as_json: Json = False,
+    population: Population = None,
+    csv: Csv = None,
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
-    rows = table if is_folder(table) else text.opened(table)
+    rows = table if is_folder(table) else opened(table, csv)
     if dry_run:
         from quoron_server.plan import Privacy
 
@@ -165,7 +160,7 @@ def evaluate(
         return
     check_page(report)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
-    found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, **asdict(charged))
+    found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, population=population)
     showing.show(found, as_json=as_json)
     if report is not None:
         alone.evaluation(found, report)

@@ -1,7 +1,6 @@
 """`quoron train` and `quoron predict`: a private model of one's own table, and what it says of new rows."""
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,24 +10,24 @@ import quoron
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Algorithm,
-    Charged,
+    Csv,
     Delta,
     Epsilon,
     InlineOrRay,
     Json,
     Out,
+    Population,
     Settings,
-    Text,
     doubts,
     interruptible,
     keyed,
     natural,
+    opened,
     progress,
     showing,
     sources,
     whole,
 )
-from quoron.cli.connection import shared_options
 from quoron.table_columns import DescribedTable
 from quoron_privacy.errors import ConfigError
 
@@ -42,10 +41,8 @@ Table = Annotated[
 ]
 
 
-@shared_options
 @table_options
 def train(
-    charged: Charged,
     source: Table,
     columns: DescribedTable,
     epsilon: Epsilon = None,
@@ -62,13 +59,14 @@ def train(
     ] = False,
     as_json: Json = False,
     engine: InlineOrRay = "inline",
+    population: Population = None,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     from quoron.engines import inline_or_ray
 
     where = inline_or_ray(engine)  # refused before a dry run, too
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "algorithm": algorithm, "out": out}
-    asked |= {"holdout": holdout, "settings": settings or (), **asdict(charged), **columns}
+    asked |= {"holdout": holdout, "settings": settings or (), "population": population, **columns}
     if dry_run:
         from quoron.api.training import plan_training
 
@@ -80,9 +78,7 @@ def train(
     showing.show(trained, as_json=as_json)
 
 
-@shared_options
 def predict(
-    text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
     file: Annotated[
@@ -99,12 +95,13 @@ def predict(
             "default: the model's, which is 0.5.",
         ),
     ] = None,
+    csv: Csv = None,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
     from quoron.model import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
 
     trained, decided = quoron.load(model), threshold_of(threshold)
-    rows = rows_of(trained, text.opened(table))
+    rows = rows_of(trained, opened(table, csv))
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     typer.echo(trained.stated(), err=True)

@@ -1,6 +1,5 @@
 """`quoron tune`: the best of several settings by a private score, for little more than the price of one run."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -8,16 +7,13 @@ import typer
 import quoron
 from quoron.cli import common
 from quoron.cli.columns import table_options
-from quoron.cli.common import RARE, Charged, Delta, Epsilon, Json, Out, Settings, doubts, interruptible, showing
-from quoron.cli.connection import shared_options
+from quoron.cli.common import RARE, Delta, Epsilon, Json, Out, Population, Settings, doubts, interruptible, showing
 from quoron.cli.train import Table
 from quoron.table_columns import DescribedTable
 
 
-@shared_options
 @table_options
 def tune(
-    charged: Charged,
     source: Table,
     columns: DescribedTable,
     epsilon: Epsilon = None,
@@ -48,6 +44,7 @@ def tune(
         bool, typer.Option("--dry-run", help="Show settings and price; charge nothing, and look at no value.")
     ] = False,
     as_json: Json = False,
+    population: Population = None,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, told before it begins."""
     from quoron.comparing.request import sweep
@@ -56,7 +53,8 @@ def tune(
     asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
     tried = common.keyed("--trials", trials, {"mean": common.number, "most": common.whole, "padded": common.whole})
     asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
-    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **asdict(charged), **columns}
+    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **columns}
+    asked["population"] = population
     if dry_run:
         showing.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
         return

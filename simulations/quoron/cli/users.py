@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from quoron.cli.client import give_receipt
-from quoron.cli.connection import Connection, shared_options
+from quoron.cli.connection import connects, reached
 from quoron.cli.tokens import Json
 from quoron_privacy.errors import ConfigError, RunError, printable
 
@@ -17,13 +17,12 @@ _ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
 
 
 @users.command("list")
-@shared_options
+@connects
 def list_users(
-    connection: Connection,
     as_json: Json = False,
 ) -> None:
     """List number, name, population, state and why, when last seen, and what its client runs. A silo is one line."""
-    with connection.open() as control:
+    with reached().control() as control:
         for each in control.users():
             print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
 
@@ -38,9 +37,8 @@ def _line(user: dict[str, Any]) -> str:
 
 
 @users.command("set")
-@shared_options
+@connects
 def set_users(
-    connection: Connection,
     who: Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")],
     state: Annotated[Literal["retired", "away", "active"], typer.Argument(help="Of all of them.")],
 ) -> None:
@@ -48,15 +46,14 @@ def set_users(
 
     What was promised to them stands. Users who are away are not drawn even if they connect.
     """
-    with connection.open() as control:
+    with reached().control() as control:
         for user in who:
             print(printable(control.change_user(_ACTIONS[state], user)))
 
 
 @users.command()
-@shared_options
+@connects
 def replace(
-    connection: Connection,
     old: Annotated[str, typer.Argument(metavar="OLD", help="Number, name or fingerprint.")],
     new: Annotated[str | None, typer.Argument(metavar="[NEW]", help="Who has the seat: a user, enrolled.")] = None,
     rotation: Annotated[Path | None, typer.Option(metavar="FILE", help="A new key of OLD, signed by the old.")] = None,
@@ -68,7 +65,7 @@ def replace(
         statement = "" if rotation is None else rotation.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"Expected a rotation in {rotation}, cannot read it: {error}.") from None
-    with connection.open() as control:
+    with reached().control() as control:
         print(printable(control.change_user("replace", old, by=new or "", rotation=statement)))
 
 
@@ -91,9 +88,8 @@ def rotation(
 
 
 @users.command()
-@shared_options
+@connects
 def forget(
-    connection: Connection,
     user: Annotated[str, typer.Argument(metavar="USER", help="Number, name or fingerprint.")],
     certificates: Annotated[
         Path | None, typer.Option("--certs", metavar="FOLDER", help="Revoke its key there, and erase its files.")
@@ -105,7 +101,7 @@ def forget(
     from quoron.operate import forgetting
 
     def ask(who: str, sure: bool) -> dict[str, Any]:
-        with connection.books() as books:
+        with reached(books=True).books() as books:
             return books.forget_user(who, sure=sure)
 
     if not yes:
@@ -116,9 +112,8 @@ def forget(
 
 
 @users.command()
-@shared_options
+@connects
 def drawn(
-    connection: Connection,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")],
     as_json: Json = False,
 ) -> None:
@@ -127,7 +122,7 @@ def drawn(
 
     from quoron_server.books.drawing import Draw, draw, seed_of
 
-    with connection.open() as control:
+    with reached().control() as control:
         told, chain = control.drawn(run), control.ledger()["rows"]
     active, members = (np.array(told[key], dtype=np.int64) for key in ("users", "drawn"))
     seed = seed_of(run, told["specification"])
