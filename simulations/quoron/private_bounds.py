@@ -213,8 +213,9 @@ def find_bounds(
         kept = [{"line": line.name, "releases": [asdict(entry) for entry in line.entries]} for line in declared]
         return declared, {"declared": kept}
 
-    pages = ["docs/privacy/bought-declarations.md"] * bool(ranged) + ["docs/privacy/votes.md"] * bool(bins or items)
-    promise = ReleaseGuarantee.central(epsilon, spent_delta, "bounds", " and ".join(pages))
+    proofs = {"docs/privacy/bought-declarations.md": bool(ranged), "docs/privacy/votes.md": bool(categorical) or items}
+    theorems = " and ".join(page for page, needed in proofs.items() if needed)
+    promise = ReleaseGuarantee.central(epsilon, spent_delta, "bounds", theorems)
     planned = Planned(draw, verify, mu, 0.0 if mu is None else variation)
     declared, statement = release_once("declare", promise, planned, seed=seed, population=population, ledger=ledger)
     opened, shown = tables.opened(source), bins.kept_from(0.99) if bins else None

@@ -293,7 +293,7 @@ def _learns(
 ) -> LearntMean | None:
     """What learns, or None where `auto` has another method that is worth its noise; else Infeasible, with the users."""
     users, dimension = shape
-    mu = gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=gaussians(dimension))
+    mu = _mu(privacy, gaussians(dimension))
     enough = enough_users(dimension, mu, far=not must and (spread is None or bound > 1000 * spread))
     if must or users >= enough:
         return LearntMean(users, dimension, bound, mu, spread)
@@ -338,7 +338,12 @@ def _central(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: flo
 
 def _central_mu(privacy: Privacy, dimension: int) -> float:
     """What the other three spend, which draw two Gaussian samples a column at most."""
-    return gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=2 * dimension)
+    return _mu(privacy, 2 * dimension)
+
+
+def _mu(privacy: Privacy, samples: int) -> float:
+    """The largest μ for so many Gaussian samples, below which the second account finds no δ above the guarantee's."""
+    return gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=samples) * (1 - 1e-9)
 
 
 def _choose(

@@ -20,7 +20,6 @@ from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.wording import ReleaseGuarantee, simulated
 
 T = TypeVar("T")
-RESOLUTION = 1e-7  # relative, up to which two accounts find the same δ of the same μ
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +65,7 @@ def release_once(
 
 def verify_gaussian(what: str, mu: float, variation: float, epsilon: float, delta: float) -> None:
     """Raise Infeasible unless the second account finds μ, up to a total variation, within (ε, δ)."""
-    if not Pair.gaussian(mu, variation).delta(epsilon, delta) <= delta * (1 + RESOLUTION):
+    if not Pair.gaussian(mu, variation).delta(epsilon, delta) <= delta:
         raise Infeasible(what, f"delta={delta:g} is below what arithmetic resolves", "a larger delta")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import quoron
 from problems import problem_of
 from quoron.populations import Numeric, Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
 from quoron.sharding.engine import Settings, ShardedEngine, opened
@@ -448,3 +449,24 @@ def test_a_run_on_blocks_is_the_run_on_rows_bit_for_bit(request: Any) -> None:
     request.getfixturevalue("held_in_blocks")
     assert np.array_equal(model(InlineEngine(people())), held)
     assert np.linalg.norm(held) > 0
+
+
+def test_made_up_users_who_are_asked_often_are_kept_in_memory_and_change_no_bit(tmp_path, monkeypatch):
+    sizes = ["population.users=300", "population.items_per_user=4", "population.dimension=3", "budget.rounds=8"]
+    asked = {"epsilon": 8.0, "algorithm": "mean-sgd", "settings": sizes, "progress": False}
+    kept = []
+    made = Synthetic.items
+
+    def items(population, users):
+        kept.append(population.in_memory)
+        return made(population, users)
+
+    monkeypatch.setattr(Synthetic, "items", items)
+    first = quoron.simulate("quickstart", out=tmp_path / "kept", **asked)
+    assert any(kept)
+    monkeypatch.setattr("quoron.simulation.scene.REMEMBERED", 0)
+    kept.clear()
+    again = quoron.simulate("quickstart", out=tmp_path / "made", **asked)
+    assert not any(kept)
+    np.testing.assert_array_equal(first.weights, again.weights)
+    assert first.summary.excess_risk == again.summary.excess_risk

@@ -533,6 +533,13 @@ def test_a_sample_tells_the_risk_of_a_round_to_a_share_of_itself_however_small_i
     assert abs(told["excess_risk"] - exact) < 7 * told["excess_risk_error"]  # fixed seeds; of others 1e-11 would fail
 
 
+def test_a_few_users_who_hold_very_many_items_are_all_of_the_sample(wide, monkeypatch):
+    monkeypatch.setattr("quoron.populations.table.TRACED", 1)
+    few = replace(wide, training=wide.training.of(np.arange(60)))
+    assert few.risk_by_sample(np.ones(9)) == {"excess_risk": few.excess_risk(np.ones(9))}
+    assert replace(wide).risk_by_sample(np.ones(9))["excess_risk_error"] > 0
+
+
 @pytest.mark.parametrize("apart", [0.0, 0.5, 60.0])
 def test_whether_classes_can_be_told_apart_is_seen_by_the_least_chance_as_by_all_curvatures(apart):
     rng = np.random.default_rng(2)

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import quoron
 from quoron.release import Planned, release_once, verify_gaussian
 from quoron.training import lifetime
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import BudgetExceeded, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server.wording import ReleaseGuarantee
@@ -80,6 +83,19 @@ def test_with_a_seed_the_sentence_says_simulated_and_only_a_given_ledger_is_char
 @pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.1])
 def test_the_second_account_accepts_what_is_promised_and_no_more(epsilon: float, delta: float) -> None:
     mu = gdp.mu_for(epsilon, delta)
-    verify_gaussian("private mean", mu, 1e-40, epsilon, delta)
+    verify_gaussian("private mean", mu * (1 - 1e-9), 1e-40, epsilon, delta)
     with pytest.raises(Infeasible):
-        verify_gaussian("private mean", mu * 1.001, 1e-40, epsilon, delta)
+        verify_gaussian("private mean", mu * (1 + 1e-7), 1e-40, epsilon, delta)
+
+
+@pytest.mark.parametrize("dimension", [1, 300])
+@pytest.mark.parametrize("epsilon", [0.05, 15.0])
+@pytest.mark.parametrize("delta", [1e-12, 0.1])
+def test_a_mean_is_calibrated_below_what_the_second_account_accepts(
+    epsilon: float, delta: float, dimension: int, tmp_path: Path
+) -> None:
+    values = np.zeros((200_000, dimension), np.float32)
+    quoron.mean(values, epsilon=epsilon, delta=delta, bound=1.0, method="clip", seed=0, ledger=tmp_path / "l.sqlite")
+    (charge,) = charged(tmp_path / "l.sqlite")
+    assert charge.mu is not None
+    assert Pair.gaussian(charge.mu, charge.variation).delta(epsilon, delta) <= delta

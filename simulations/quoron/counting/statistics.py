@@ -42,7 +42,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, count
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy
-from quoron_server.wording import ReleaseGuarantee
+from quoron_server.wording import BOUGHT_THEOREM, ReleaseGuarantee
 
 _SAMPLES = 2**40  # that a call may draw: far more than any does
 _DATE = KINDS.index("date")
@@ -132,7 +132,7 @@ def statistics(
     charged = (mu, variation) if paid is None else paid.charged
     theorem = "docs/privacy/statistics.md#st1"
     if paid is not None:
-        theorem += f", and docs/privacy/bought-run.md#b1 for {paid.share:.2g} of μ², which buys facts"
+        theorem += f", and {BOUGHT_THEOREM} for bounds that are estimated privately, which cost {paid.share:.2g} of μ²"
     promise = ReleaseGuarantee.central(epsilon, delta, "figures", theorem, adjacency)
 
     def verify() -> None:

@@ -237,7 +237,8 @@ def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
 
 _CACHED = 1 << 17  # numbers of rows that are held as float64 at a time: a megabyte, which stays in a processor's cache
 _SQUARED = 1 << 20  # the same where matrices are made of them: threads of a library meet at the end of every product
-TRACED = 1 << 22  # numbers of the items, at most, of whom the risk of a round is told exactly; of more by a sample
+TRACED = 1 << 22  # numbers of the items, at most, for which the risk of a round is exact; for more it is of a sample
+FEWEST_TRACED = 100  # users in that sample, at least
 _NONE = 1e-12  # share of the largest moment, below which a direction holds nothing
 _TOLD_APART = 1e-8  # p (1 - p): no table has a chance as small that is not approached without end
 _WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each solution the next one's start
@@ -626,12 +627,12 @@ class TablePopulation:
 
     @cached_property
     def _sample(self) -> TrainingObjective | None:
-        """Honest users, drawn by the public seed, who hold about TRACED numbers; None where all hold no more."""
+        """Honest users, drawn by the public seed, who hold about TRACED numbers; None where all of them are few."""
         items = self._honest.items
-        few = int(items.users * TRACED / max(1, items.features.size))
+        few = max(FEWEST_TRACED, int(items.users * TRACED / max(1, items.features.size)))
         if few >= items.users:
             return None
-        drawn = np.random.default_rng(self.seed).choice(items.users, max(few, 2), replace=False)
+        drawn = np.random.default_rng(self.seed).choice(items.users, few, replace=False)
         return TrainingObjective(items.of(np.sort(drawn)), self.loss)
 
     def test_metrics(self, model: Vector) -> dict[str, float]:

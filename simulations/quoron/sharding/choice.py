@@ -39,9 +39,9 @@ class Sharing:
 
 @contextmanager
 def shared(prepared: Prepared[Setup], sharing: Sharing | None) -> Iterator[Prepared[Setup]]:
-    """The same run with workers that answer for its users, for as long as it takes; without any, as it is."""
+    """The same run with workers that answer for its users, for as long as it takes; without any, in this process."""
     if sharing is None:
-        yield prepared
+        yield replace(prepared, scene=prepared.scene.remembering(prepared.planned.plan))
         return
     config, scene = prepared.config, prepared.scene
     settings = Settings(config.run.seed, config.run.dropout)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # only a table needs it
 
 Vector = NDArray[np.float64]
 LABEL = "label"  # of made-up users, as a column
+REMEMBERED = 1 << 26  # numbers of made-up items that are kept: 256 MB
 NARROW = 3.0  # radius of the domain times the feature norm where none is declared, for methods whose noise needs one
 
 
@@ -73,6 +74,17 @@ class Setup:
         if population is not self.population:
             engine = engine.over(population) if isinstance(engine, InlineEngine | Pieces) else engine
         return Setup(population, problem, engine)
+
+    def remembering(self, plan: RunPlan) -> "Setup":
+        """The same with made-up users kept in memory, where they are asked again and again and are not too many."""
+        population, engine = self.population, self.engine
+        if not isinstance(population, Synthetic) or not isinstance(engine, InlineEngine):
+            return self
+        items = population.users * population.items_per_user
+        if plan.cost.gradient_evaluations < 3 * items or items * population.dimension > REMEMBERED:
+            return self
+        population = replace(population, in_memory=True)
+        return Setup(population, self.problem, engine.over(population))
 
     def evaluate(self, model: Vector) -> Mapping[str, float]:
         """Excess risk of a model over the infimum, in its domain or not; of a large table by a sample."""

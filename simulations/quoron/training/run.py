@@ -139,7 +139,8 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
 
     Its promise is what the purchases leave. Raises what `prepare` does; NothingReleased where nothing could be trained.
     """
-    config, identity = _alone(config), Identity("simulation", config.run.seed, "")
+    train, identity = config.train, Identity("simulation", config.run.seed, "")
+    config = _alone(config)
     scene, planned = buying.prepared(config, base, identity, frame, ())
     prepared = _prepared(config, scene, planned, "", identity)
     paid = buying.paid_by(prepared)
@@ -152,7 +153,7 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
         f"SIMULATED estimates, with noise from a seed, from everybody in the table: {said}. They cost {paid.share:.2g} "
         f"of μ², and leave epsilon={paid.rest_epsilon:.3g} of {config.privacy.epsilon:g} for what is simulated."
     )
-    return found.model_copy(update={"privacy": left}), " ".join([remark, *bought.left_out])
+    return found.model_copy(update={"privacy": left, "train": train}), " ".join([remark, *bought.left_out])
 
 
 def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Prepared[Curated]:
